@@ -139,6 +139,7 @@ _SUPPLIED = {
     "method searched": ("search.search", "SEARCHED_METHOD"),
     "re-planning": ("replanning.replanner", "replanning_of"),
     "searched plan": ("replanning.searched", "searched_plan"),
+    "remark as run": ("survey.remarks", "as_run"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 _RENAMED = {"studies": "survey", "unlike": "balance"}  # since 0.2.0; old names keep working

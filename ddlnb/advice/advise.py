@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from ddlnb.advice.explain import Gap, LastMessage, counterfactual_table, explain_gap, last_message
@@ -23,29 +23,22 @@ from ddlnb.advice.options import (
     other_options,
     searched_option,
 )
-from ddlnb.advice.question import Prices, Question, question_about
+from ddlnb.advice.question import SEARCHED_PLANS, AdviceQuestion, Question, question_about
 from ddlnb.advice.score import THROUGHPUT, compared, fastest_of_each, lossy_rows, option_rows
-from ddlnb.advice.sentences import sentences, unknowns
-from ddlnb.clusters.cluster import Cluster
-from ddlnb.clusters.file import get_cluster
+from ddlnb.advice.sentences import sentences, shown_options, shown_reasons, unknowns
 from ddlnb.errors import require, require_positive, require_whole
 from ddlnb.plans.methods import get_method
+from ddlnb.questions import Answer, Table, asks
 from ddlnb.search.result import SearchResult
 from ddlnb.simulator.draws import DRAWS, LEAST_DRAWS, play_contenders
 from ddlnb.simulator.simulate import Cell
-from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlnb.workloads.task import Task
 
-
-SEARCHED_PLANS = 250  # in two seconds or so: an answer comes within ten
-
-
-@dataclass(frozen=True)
-class Advice:
+@dataclass(frozen=True, repr=False)
+class Advice(Answer):
     """What to do, and why; ``str`` is the answer in sentences.
 
     ``options`` has a row per option, the best one first (columns: see
@@ -62,41 +55,46 @@ class Advice:
     unknowns: tuple[str, ...]
     search: SearchResult | None = None
     gap: Gap | None = None
-    sentences: tuple[str, ...] = field(default=())
 
-    def __str__(self) -> str:
-        return "\n".join(self.sentences)
+    @property
+    def rows(self) -> pd.DataFrame:  # type: ignore[override]
+        """The options."""
+        return self.options
+
+    @cached_property
+    def tables(self) -> tuple[Table, ...]:
+        """The options, and what one thing changed would make of the best one."""
+        workload, on = self.question.workload, self.question.cluster
+        title = f"Simulated: {workload!r} on {on.label} ({on.network})"
+        return (
+            Table(f"{title}; options, the first one is to be taken", shown_options(self.options)),
+            Table(f"{self.best.name}, with one thing changed", shown_reasons(self.reasons)),
+        )
+
+    @cached_property
+    def sentences(self) -> tuple[str, ...]:
+        """What to do, how sure that is, why, and what would pay."""
+        return tuple(
+            sentences(self.question, self.options, self.reasons, self.waits, self.gap, self.search)
+        )
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What nobody measured or gave."""
+        return tuple(f"Not known: {one}" for one in self.unknowns)
 
 
-def advise(
-    model: str | Task | Workload,
-    cluster: str | Cluster,
-    *,
-    gpus: int | None = None,
-    local_batch: int | None = None,
-    sequence: int | None = None,
-    throughput: float | None = None,
-    precision: str = "",
-    prices: Prices | None = None,
-    optimizer: str = "adam",
-    measured: float | None = None,
-    measured_method: str | None = None,
-    most_plans: int | None = None,
-    draws: int = DRAWS,
-    seed: int = 0,
-) -> Advice | LayoutAdvice:
+@asks(AdviceQuestion)
+def advise(asked: AdviceQuestion) -> Advice | LayoutAdvice:
     """Return what to do with a model on machines, what comes of it, and why.
 
-    ``model``, ``cluster``, ``sequence``, ``throughput`` and ``precision`` are those of
-    `ddlnb.forecast`, ``gpus`` the number in use, by default all. ``prices`` are per hour of a GPU
-    and of a server. ``optimizer`` is sgd, momentum or adam: what it keeps is counted into memory.
-    ``measured`` is a throughput in samples/s that ``measured_method`` reached: the advice then says
-    what would explain the difference to the forecast. ``str(advice)`` is the answer in sentences;
-    ``advice.options`` ranks what can be done, with throughput in samples/s, its 90 % interval,
-    memory in bytes and cost; ``advice.reasons`` are simulated again with one thing changed each. A
-    search plays ``most_plans`` for the searched plan, by default 250, none with 0. Options that
-    may be the fastest are played in all ``draws``, the others in a fifth of them, 20 at least: the
-    column ``draws`` says how many an interval is of.
+    ``prices`` are per hour of a GPU and of a server. ``measured`` is a throughput in samples/s that
+    ``measured_method`` reached: the advice then says what would explain the difference to the
+    forecast. ``str(advice)`` is the answer in sentences; ``advice.options`` ranks what can be done,
+    with throughput in samples/s, its 90 % interval, memory in bytes and cost; ``advice.reasons``
+    are simulated again with one thing changed each. Options that may be the fastest are played in
+    all ``draws``, the others in a fifth of them, 20 at least: the column ``draws`` says how many an
+    interval is of.
 
     A model of `ddlnb.get_shape` whose states, or one sample, no GPU can hold alone has to be split:
     then the advice is that of `advise_layouts`, with ``local_batch`` times the GPUs in a step, and
@@ -110,48 +108,40 @@ def advise(
     >>> found.reasons["what"].iloc[1]
     'twice the bandwidth between nodes'
     """
-    on = get_cluster(cluster, gpus)
+    on = asked.on if asked.gpus is None else asked.on.with_workers(asked.gpus)
+    prices = asked.prices
     servers = prices.server_hour if prices and prices.has_servers else None
     split = partial(
         hand_over,
-        model=str(model),
+        model=str(asked.model),
         cluster=on,
         unused={
-            "throughput (--throughput)": throughput,
-            "measured (--measured)": measured,
-            "measured_method (--method)": measured_method,
-            "most_plans (--plans)": most_plans,
+            "throughput (--throughput)": asked.throughput,
+            "measured (--measured)": asked.measured,
+            "measured_method (--method)": asked.measured_method,
+            "most_plans (--plans)": asked.most_plans,
             "the price server_hour (--server-price)": servers,
         },
-        local_batch=local_batch,
-        sequence=sequence,
-        precision=precision,
+        local_batch=asked.local_batch,
+        sequence=asked.sequence,
+        precision=asked.precision,
         prices=prices,
-        optimizer=optimizer,
-        draws=draws,
-        seed=seed,
+        optimizer=asked.optimizer,
+        draws=asked.draws,
+        seed=asked.seed,
     )
-    if because := states_that_do_not_fit(model, on, optimizer):
+    if because := states_that_do_not_fit(asked.model, on, asked.optimizer):
         return split(because)
-    question = question_about(
-        model,
-        on,
-        local_batch,
-        prices,
-        optimizer,
-        sequence=sequence,
-        throughput=throughput,
-        precision=precision,
-    )
-    if because := sample_that_does_not_fit(model, question):
+    known = question_about(asked, on, prices, asked.optimizer)
+    if because := sample_that_does_not_fit(asked.model, known):
         return split(because)
     return advise_on(
-        question,
-        measured=measured,
-        measured_method=measured_method,
-        most_plans=SEARCHED_PLANS if most_plans is None else most_plans,
-        draws=draws,
-        seed=seed,
+        known,
+        measured=asked.measured,
+        measured_method=asked.measured_method,
+        most_plans=SEARCHED_PLANS if asked.most_plans is None else asked.most_plans,
+        draws=asked.draws,
+        seed=asked.seed,
     )
 
 
@@ -191,8 +181,7 @@ def advise_on(
     gap = _gap(question, measured, measured_method, draws, seed)
     unknown = tuple(unknowns(question, found, left_out))
     search = None if searched is None else searched[1]
-    said = sentences(question, rows, reasons, waits, gap, search)
-    return Advice(question, rows, best, reasons, waits, unknown, search, gap, tuple(said))
+    return Advice(question, rows, best, reasons, waits, unknown, search, gap)
 
 
 def _require_measured(measured: float | None, method: str | None) -> None:

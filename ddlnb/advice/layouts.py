@@ -1,20 +1,9 @@
 """Advice on large models: which way to split them, how sure that is, and what would make it pay.
 
-What advice on a large model is asked: a question about layouts, with prices.
-
-What can be done with a large model: its splits, larger batches, fewer nodes, as rows.
-
-What would make a large model train faster: the same question with one thing changed.
-
-Each counterfactual is forecast again over all layouts: another one may be the best then.
-
-Advice on a large model in sentences: what to do, how sure it is, what would pay.
-
-Advice on how to split a large model: options, reasons, sentences, and what is not known.
-
-From data parallelism to layouts: what cannot be held has to be split, and is asked about anew.
-
-What was given that only data parallelism has is refused, rather than left out of the answer.
+A question about layouts gets prices; its splits, larger batches and fewer nodes become rows; the
+same question with one thing changed is forecast again over all layouts, as another one may be the
+best then. What data parallelism cannot hold is handed over to here: what was given that only data
+parallelism has is refused, rather than left out of the answer.
 """
 
 from __future__ import annotations
@@ -44,6 +33,7 @@ from ddlnb.parallelism.forecast.forecast import (
 from ddlnb.parallelism.forecast.frameworks import A100, H100, Fitted, Parameters
 from ddlnb.parallelism.forecast.layouts import LayoutQuestion, Ranking, ranked
 from ddlnb.parallelism.model import SHAPES
+from ddlnb.questions import Answer, Table
 from ddlnb.units import GIB, show_rate, show_rates
 from ddlnb.workloads.memory import OPTIMIZER_COPIES, require_optimizer
 
@@ -477,23 +467,53 @@ def layout_unknowns(asked: PricedQuestion) -> Iterator[str]:
 DRAWS = 400
 
 
-@dataclass(frozen=True)
-class LayoutAdvice:
+@dataclass(frozen=True, repr=False)
+class LayoutAdvice(Answer):
     """Which way to split a large model, and why; ``str`` is the answer in sentences.
 
-    ``options`` has a row per option, the split to be taken first (columns: see
-    `ddlnb.advice.layouts.layout_options`); ``reasons`` one per counterfactual, each
-    forecast again over all layouts; ``unknowns`` are sentences.
+    ``options`` has a row per option, the split to be taken first (columns: see `layout_options`);
+    ``reasons`` one per counterfactual, each forecast again over all layouts.
     """
 
     question: PricedQuestion
     options: pd.DataFrame
     reasons: pd.DataFrame
-    unknowns: tuple[str, ...]
-    sentences: tuple[str, ...]
 
-    def __str__(self) -> str:
-        return "\n".join(self.sentences)
+    @property
+    def rows(self) -> pd.DataFrame:  # type: ignore[override]
+        """The options."""
+        return self.options
+
+    @cached_property
+    def unknowns(self) -> tuple[str, ...]:
+        """Sentences, each on one thing that nobody measured or gave."""
+        return tuple(layout_unknowns(self.question))
+
+    @cached_property
+    def tables(self) -> tuple[Table, ...]:
+        """The options, and the best layout where one thing is changed."""
+        asked, ranking = self.question, self.question.ranking
+        title = (
+            f"Forecast: {asked}, {asked.tokens:,} tokens per step, {len(ranking)} of "
+            f"{len(ranking.outlook.cases)} layouts fit; options, the first one is to be taken"
+        )
+        return (
+            Table(title, shown_layouts(self.options)),
+            Table(
+                "The best layout, with one thing changed",
+                shown_layout_reasons(self.reasons, asked.gpus),
+            ),
+        )
+
+    @cached_property
+    def sentences(self) -> tuple[str, ...]:
+        """What to do, how sure it is, and what would pay."""
+        return tuple(layout_sentences(self.question, self.options, self.reasons))
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What nobody measured or gave."""
+        return tuple(f"Not known: {one}" for one in self.unknowns)
 
 
 def advise_layouts(
@@ -533,13 +553,7 @@ def advise_on_layouts(
     require_whole(top=top)
     rows = layout_options(asked, top=top, draws=draws, seed=seed)
     reasons = layout_reasons(asked)
-    return LayoutAdvice(
-        asked,
-        rows,
-        reasons,
-        tuple(layout_unknowns(asked)),
-        tuple(layout_sentences(asked, rows, reasons)),
-    )
+    return LayoutAdvice(asked, rows, reasons)
 
 
 COUNTED = "adam"  # the optimizer whose states layouts are forecast with
@@ -582,3 +596,39 @@ def hand_over(
         because=because,
     )
     return advise_on_layouts(asked, draws=draws, seed=seed)
+
+
+def shown_layouts(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the options of a large model as texts."""
+    is_priced = rows["cost"].notna().any()
+    column, what = ("cost", "cost/M tokens") if is_priced else ("gpu_hours", "GPU h/M tokens")
+    return [
+        {
+            "option": row["option"],
+            "GPUs": row["gpus"],
+            "tokens/s/GPU": show_rate(row["tokens_per_s_per_gpu"]),
+            "90 % interval": show_rates(row["low"] / row["gpus"], row["high"] / row["gpus"]),
+            "over the first": f"{row['over_best']:.2f}",
+            "best in": "-" if math.isnan(row["chance_best"]) else f"{row['chance_best']:.0%}",
+            "slow": f"{row['chance_of_slow']:.0%}",
+            "memory": f"{row['memory_bytes'] / GIB:.0f} GiB",
+            what: f"{row[column]:.3g}",
+            "changes": row["kind"] if row["learning"] else "-",
+        }
+        for row in rows.to_dict("records")
+    ]
+
+
+def shown_layout_reasons(reasons: pd.DataFrame, gpus: int) -> list[dict[str, Any]]:
+    """Return the counterfactuals of a large model as texts, each with the layout that is best."""
+    return [
+        {
+            "with": row["what"],
+            "step": f"{row['iteration_seconds']:.3g} s",
+            "tokens/s/GPU": show_rate(row["tokens_per_s"] / gpus),
+            "90 % interval": show_rates(row["low"] / gpus, row["high"] / gpus),
+            "times as fast": f"{row['times_as_fast']:.2f}",
+            "layout": row["layout"],
+        }
+        for row in reasons.to_dict("records")
+    ]

@@ -1,25 +1,34 @@
-"""What machines cost by the hour, and with that what training costs by the sample.
+"""What advice is asked about: a model on machines, their prices, and what is known of both.
 
-What advice is asked about: a model on machines, and what is known of both.
+It is light until it looks something up: the command line takes its options from here.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated
 
-from ddlnb.clusters.cluster import Cluster
-from ddlnb.errors import InputError, ModelError
-from ddlnb.hardware.catalogue import gpu_in
-from ddlnb.simulator.profiles import workload_on
-from ddlnb.workloads.memory import Footprint, footprint, kept_model, require_optimizer
-from ddlnb.workloads.workload import Workload
+from ddlnb.errors import InputError, ModelError, require
+from ddlnb.questions import (
+    NUMBERS,
+    Asked,
+    MaybeNatural,
+    MaybePositive,
+    MaybeWhole,
+    Natural,
+    question,
+)
+from ddlnb.simulator.questions import DRAWS, Counts, Draws, Methods, Trained
 
 if TYPE_CHECKING:
+    from ddlnb.clusters.cluster import Cluster
+    from ddlnb.workloads.memory import Footprint
     from ddlnb.workloads.task import Task
+    from ddlnb.workloads.workload import Workload
 
-
+GOOD = 0.8  # of linear scaling
+SEARCHED_PLANS = 250  # in two seconds or so: an answer comes within ten
 HOUR = 3600.0
 MILLION = 1e6
 
@@ -67,6 +76,54 @@ class Prices:
         return self.per_hour(gpus, server_machines) / HOUR / samples_per_s * MILLION
 
 
+@question
+class AdviceQuestion(Trained):
+    """What `ddlnb.advise` is asked."""
+
+    _: KW_ONLY
+    gpus: Annotated[MaybeWhole, Asked("Workers; default: all of the cluster.")] = None
+    prices: Prices | None = None
+    optimizer: Annotated[str, Asked("sgd, momentum or adam: what it keeps takes memory.")] = "adam"
+    measured: Annotated[
+        MaybePositive, Asked("Samples/s that you measured on all GPUs: says what is wrong.")
+    ] = None
+    measured_method: Annotated[
+        str | None, Asked("The method that --measured was measured with.", "--method")
+    ] = None
+    most_plans: Annotated[
+        MaybeNatural,
+        Asked(
+            f"Plans that the search for the best schedule plays, by default {SEARCHED_PLANS}; "
+            f"0: no search.",
+            "--plans",
+        ),
+    ] = None
+    draws: Annotated[
+        Natural,
+        Asked(
+            "Draws behind the 90 % intervals of what may be the best, of the rest a fifth; 0: none."
+        ),
+    ] = DRAWS
+    seed: Natural = 0
+
+
+@question
+class ScalingQuestion(Trained):
+    """What `ddlnb.scaling` is asked."""
+
+    methods: Methods = "all"
+    _: KW_ONLY
+    gpus: Annotated[
+        Counts, Asked("Sizes, such as 8,16,32. Default: 1, 2, 4, ... and all.", kind=NUMBERS)
+    ] = None
+    share: Annotated[float, Asked("Of linear scaling: what is good enough.")] = GOOD
+    draws: Draws = DRAWS
+    seed: Natural = 0
+
+    def __post_init__(self) -> None:
+        require(0 < self.share <= 1, f"share {self.share!r} must be above 0 and at most 1")
+
+
 @dataclass(frozen=True)
 class Question:
     """A workload, the cluster with the workers in use, prices, and memory where it is known.
@@ -95,47 +152,37 @@ class Question:
 
 
 def question_about(
-    model: str | Task | Workload,
-    cluster: Cluster,
-    local_batch: int | None = None,
-    prices: Prices | None = None,
-    optimizer: str = "adam",
-    *,
-    sequence: int | None = None,
-    throughput: float | None = None,
-    precision: str = "",
+    asked: Trained, cluster: Cluster, prices: Prices | None = None, optimizer: str = "adam"
 ) -> Question:
-    """Return the question about a model on a cluster, with what is known of its memory.
+    """Return the question about what is trained on a cluster, with what is known of its memory.
 
-    ``model``, ``sequence``, ``throughput`` and ``precision`` are those of `workload_on`. A model is
-    traced for its memory; of a workload without a model none is known. What the GPU has is looked
-    up by the cluster's hardware. Raises UnknownName for an optimizer that is not known.
+    A model is traced for its memory; of a workload without a model none is known. What the GPU has
+    is looked up by the cluster's hardware. Raises UnknownName for an optimizer that is not known.
     """
+    from ddlnb.workloads.memory import require_optimizer
+
     require_optimizer(optimizer)
-    workload = workload_on(
-        model,
-        cluster,
-        local_batch,
-        sequence=sequence,
-        throughput=throughput,
-        precision=precision,
-    )
-    asked = Question(
-        workload,
+    known = Question(
+        asked.workload,
         cluster,
         Prices() if prices is None else prices,
         gpu_memory=gpu_memory(cluster.hardware),
     )
     try:
-        return replace(asked, footprint=_footprint(model, sequence, optimizer))
+        return replace(known, footprint=_footprint(asked.model, asked.sequence, optimizer))
     except ModelError as error:
-        return replace(asked, why_no_footprint=str(error))
+        return replace(known, why_no_footprint=str(error))
 
 
 def _footprint(
     model: str | Task | Workload, sequence: int | None, optimizer: str
 ) -> Footprint | None:
     """Return the footprint of a model that is at hand, None for a workload whose model is not."""
+    from ddlnb.workloads.memory import footprint, kept_model
+    from ddlnb.workloads.workload import Workload
+
+    if isinstance(model, str) and sequence is None and (kept := kept_model(model)):
+        return kept.footprint(optimizer)
     from ddlnb.workloads.models import TASKS
     from ddlnb.workloads.resolve import resolve
 
@@ -151,5 +198,7 @@ def _footprint(
 
 def gpu_memory(hardware: str) -> float:
     """Return the memory of a GPU of the catalogue, in bytes, NaN for other hardware."""
+    from ddlnb.hardware.catalogue import gpu_in
+
     gpu = gpu_in(hardware)
     return math.nan if gpu is None else float(gpu.memory)

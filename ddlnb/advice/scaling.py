@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ddlnb.advice.explain import LIMITS, NEGLIGIBLE
+from ddlnb.advice.question import ScalingQuestion
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.clusters.file import get_cluster
-from ddlnb.errors import require
-from ddlnb.plans.methods import Method
+from ddlnb.questions import Answer, Table, asks
 from ddlnb.registry import several
-from ddlnb.simulator.draws import DRAWS
 from ddlnb.simulator.forecast import forecast_cells, sound_pairs
-from ddlnb.simulator.profiles import workload_on
 from ddlnb.simulator.simulate import Cell, steady_seconds
-from ddlnb.units import gpus_in_words
-from ddlnb.workloads.workload import Workload
+from ddlnb.units import gpus_in_words, show_rate, show_rates
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlnb.workloads.task import Task
 
-GOOD = 0.8  # of linear scaling
-
-
-@dataclass(frozen=True)
-class Scaling:
+@dataclass(frozen=True, repr=False)
+class Scaling(Answer):
     """Throughput by the number of GPUs, and what limits it; ``str`` says both in a sentence.
 
     ``rows`` are those of `ddlnb.forecast` with a column ``efficiency``, the share of linear
@@ -42,8 +35,27 @@ class Scaling:
     reach: int
     beyond: int | None
     bottleneck: str
+    title: str
 
-    def __str__(self) -> str:
+    @cached_property
+    def tables(self) -> tuple[Table, ...]:
+        """The best method at every size."""
+        shown = [
+            {
+                "GPUs": row["gpus"],
+                "best method": row["method"] if row["gpus"] > 1 else "one GPU alone",
+                "samples/s": show_rate(row["throughput_samples_per_s"]),
+                "90 % interval": show_rates(row["low"], row["high"]),
+                "speed-up": f"{row['speedup']:.2f}",
+                "of linear": f"{row['efficiency']:.0%}",
+            }
+            for row in best_by_size(self.rows).to_dict("records")
+        ]
+        return (Table(f"Simulated: {self.title}", shown),)
+
+    @cached_property
+    def sentences(self) -> tuple[str, ...]:
+        """How far training scales, and what limits it."""
         best = best_by_size(self.rows)
         if self.beyond is not None:
             row = best.set_index("gpus").loc[self.beyond]
@@ -51,64 +63,44 @@ class Scaling:
         if self.reach == 0:
             return (
                 f"Less than {self.share:.0%} of linear on {gpus_in_words(int(best['gpus'].min()))} "
-                f"already: {there}. The bottleneck is {self.bottleneck}."
+                f"already: {there}. The bottleneck is {self.bottleneck}.",
             )
         least = best.loc[best["gpus"] <= self.reach, "efficiency"].min()
         said = f"At least {self.share:.0%} of linear up to {gpus_in_words(self.reach)}"
         if self.beyond is None:
-            return f"{said}, the largest size asked for ({least:.0%} there or better)."
-        return f"{said}; on {self.beyond}, {there}: beyond, the bottleneck is {self.bottleneck}."
+            return (f"{said}, the largest size asked for ({least:.0%} there or better).",)
+        return (f"{said}; on {self.beyond}, {there}: beyond, the bottleneck is {self.bottleneck}.",)
 
 
-def scaling(
-    model: str | Task | Workload,
-    cluster: str | Cluster,
-    methods: str | Method | Sequence[str | Method] = "all",
-    *,
-    gpus: int | Sequence[int] | None = None,
-    local_batch: int | None = None,
-    sequence: int | None = None,
-    throughput: float | None = None,
-    precision: str = "",
-    share: float = GOOD,
-    draws: int = DRAWS,
-    seed: int = 0,
-) -> Scaling:
+@asks(ScalingQuestion)
+def scaling(asked: ScalingQuestion) -> Scaling:
     """Return how far training scales on a cluster, at a constant batch per GPU.
 
-    Arguments are those of `ddlnb.forecast`; ``gpus`` are by default one, two, four and so on to
-    all workers in use. ``share`` is the share of linear scaling that is good enough. The
-    bottleneck is the effect without which the best method at the first size below it would be the
-    fastest.
+    ``gpus`` are by default one, two, four and so on to all workers in use. ``share`` is the share
+    of linear scaling that is good enough. The bottleneck is the effect without which the best
+    method at the first size below it would be the fastest.
 
     >>> import ddlnb
     >>> found = ddlnb.scaling("bert-base", "survey-10GbE", draws=0)
     >>> found.reach, found.bottleneck
     (4, 'the bandwidth between nodes')
     """
-    require(0 < share <= 1, f"share {share!r} must be above 0 and at most 1")
-    on = get_cluster(cluster)
-    workload = workload_on(
-        model,
-        on,
-        local_batch,
-        sequence=sequence,
-        throughput=throughput,
-        precision=precision,
-    )
-    sizes = sorted(set(sizes_of(on) if gpus is None else several(gpus)))
-    pairs = sound_pairs(on, methods, sizes)
-    cells = [Cell(workload, one, method) for one, method in pairs]
-    rows = forecast_cells(cells, draws=draws, seed=seed)
+    share, on = asked.share, asked.on
+    sizes = sorted(set(sizes_of(on) if asked.gpus is None else several(asked.gpus)))
+    cells = [
+        Cell(asked.workload, one, method) for one, method in sound_pairs(on, asked.methods, sizes)
+    ]
+    rows = forecast_cells(cells, draws=asked.draws, seed=asked.seed)
     rows["efficiency"] = rows["speedup"] / rows["gpus"]
+    title = f"{asked.workload.model} on {on.label} ({on.network})"
     best = best_by_size(rows)
     poor = best[best["efficiency"] < share]
     if poor.empty:
-        return Scaling(rows, share, int(best["gpus"].max()), None, "")
+        return Scaling(rows, share, int(best["gpus"].max()), None, "", title)
     beyond = int(poor["gpus"].min())
     reach = int(best.loc[best["gpus"] < beyond, "gpus"].max()) if beyond > sizes[0] else 0
     number = int(poor.index[poor["gpus"] == beyond][0])
-    return Scaling(rows, share, reach, beyond, _bottleneck(cells[number]))
+    return Scaling(rows, share, reach, beyond, _bottleneck(cells[number]), title)
 
 
 def best_by_size(rows: pd.DataFrame) -> pd.DataFrame:

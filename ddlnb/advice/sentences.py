@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ddlnb.advice.explain import NEGLIGIBLE, Gap, LastMessage
 from ddlnb.advice.options import Kind, LossyOption
@@ -15,14 +15,13 @@ from ddlnb.advice.question import Question
 from ddlnb.advice.score import THROUGHPUT
 from ddlnb.clusters.cluster import ASSUMED_ERROR
 from ddlnb.search.result import SearchResult
+from ddlnb.simulator.recommendation import POOR, TIE
 from ddlnb.units import gpus_in_words, show_bytes, show_rate, show_rates, show_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-POOR = 0.5  # of linear speed-up: below, GPUs wait for one another more than they compute
-TIE = 0.02  # of the best throughput: less is not worth a change
 SUSPECTS = 4  # that are named
 NAMED = 4  # options that change learning: the table has all
 
@@ -309,3 +308,46 @@ def unknowns(
 def _listed(words: Sequence[str]) -> str:
     *most, last = words
     return f"{', '.join(most)} and {last}" if most else last
+
+
+def shown_options(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the options as texts, in columns that are worth their width."""
+    has_memory = rows["memory_bytes"].notna().any()
+    has_cost = rows["cost"].notna().any()
+    has_draws = rows["draws"].any()
+    shown = []
+    for row in rows.to_dict("records"):
+        line = {
+            "option": row["option"],
+            "GPUs": row["gpus"],
+            "servers": row["server_machines"],
+            "samples/s": show_rate(row["throughput_samples_per_s"]),
+            "90 % interval": show_rates(row["low"], row["high"]),
+            **({"draws": row["draws"]} if has_draws else {}),
+            "over 1st": f"{row['over_best']:.2f}",
+            "best in": "-" if math.isnan(row["chance_best"]) else f"{row['chance_best']:.0%}",
+        }
+        if has_memory:
+            line["memory"] = show_bytes(int(row["memory_bytes"])) + _fits(row["fits"])
+        cost = row["cost" if has_cost else "gpu_hours"]
+        what = "cost/M samples" if has_cost else "GPU h/M samples"
+        line[what] = "no price" if math.isnan(cost) else f"{cost:.3g}"
+        line["changes"] = row["kind"] if row["learning"] else "-"
+        shown.append(line)
+    return shown
+
+
+def _fits(fits: bool | None) -> str:
+    return "" if fits is None or fits else " (does not fit)"
+
+
+def shown_reasons(reasons: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the counterfactuals as texts."""
+    return [
+        {
+            "with": row["what"],
+            "iteration": show_seconds(row["iteration_seconds"]),
+            "times as fast": f"{row['times_as_fast']:.2f}",
+        }
+        for row in reasons.to_dict("records")
+    ]

@@ -1,65 +1,112 @@
-"""The command line. Every command has a Python call of the same name and meaning."""
+"""The command line. Every command has a Python call of the same meaning."""
 
 from __future__ import annotations
 
-from functools import partial
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
-from ddlnb.cli import (
-    advise,
-    calibrate,
-    check,
-    clusters,
-    collectives,
-    forecast,
-    goodput,
-    hardware,
-    import_logs,
-    iteration,
-    lossy,
-    measure,
-    models,
-    networks,
-    scale,
-    scaling,
-    strategies,
-    survey,
-    timeline,
-    trace,
-    train,
-    unlike,
-)
-from ddlnb.cli import (
-    plan as methods,
-)
-from ddlnb.cli.options import Csv, Yes, announce, parameters_from, print_table
+from ddlnb.cli.options import OWN
 from ddlnb.cli.run import run
-from ddlnb.errors import require, require_extra
-from ddlnb.files import BUILD
-from ddlnb.survey.times import command_help, reproduce_help
+from ddlnb.errors import require
+
+ASK, RUN, LOOK, KNOW = "Ask", "Run", "Look", "Know"
+# Module and group of each command, in the order of the way.
+COMMANDS = {
+    "advise": ("advise", ASK),
+    "forecast": ("forecast", ASK),
+    "layouts": ("layouts", ASK),
+    "goodput": ("goodput", ASK),
+    "measure": ("measure", RUN),
+    "train": ("train", RUN),
+    "plan": ("plan", LOOK),
+    "timeline": ("timeline", LOOK),
+    "trace": ("trace", LOOK),
+    "models": ("models", KNOW),
+    "methods": ("models:methods_app", KNOW),
+    "cluster": ("cluster", KNOW),
+    "survey": ("survey", "Book"),
+    "doctor": ("doctor", "Book"),
+}
+# Names that commands had before, and where they are now.
+OLD = {
+    "scaling": "forecast scaling",
+    "lossy": "forecast lossy",
+    "scale": "layouts scale",
+    "iteration": "layouts iteration",
+    "unlike": "layouts balance",
+    "profile": "measure profile",
+    "clusters": "cluster list",
+    "hardware": "cluster list hardware",
+    "networks": "cluster list topologies",
+    "import": "cluster import",
+    "calibrate": "cluster fit",
+    "collectives": "cluster collectives",
+    "reproduce": "survey reproduce",
+    "check": "survey check",
+    "strategies": "survey strategies",
+}
+KINDS = ("gpus", "networks", "machines")  # that `ddlnb hardware` listed
+
+
+class Commands(TyperGroup):
+    """The first level: loads a command when it is asked for, and knows the old names."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given | {"commands": dict.fromkeys((*COMMANDS, *OLD))})
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of today."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of a name, with the times that were kept of it."""
+        if cmd_name not in COMMANDS:
+            return None
+        from ddlnb.survey.times import command_help
+
+        module, group = COMMANDS[cmd_name]
+        module, _, variable = module.partition(":")
+        commands = getattr(import_module(f"ddlnb.cli.{module}"), variable or "app")
+        found = typer.main.get_command(commands)
+        found.name, found.rich_help_panel = cmd_name, group  # type: ignore[attr-defined]
+        found.epilog = command_help(cmd_name)
+        if OWN in getattr(found, "commands", {}):
+            found.help = found.commands[OWN].help  # type: ignore[attr-defined]
+        return found
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that words name, and the words left; an old name tells the new one."""
+        if args[0] in OLD:
+            words = renamed(*args)
+            if not ctx.resilient_parsing:
+                new = " ".join(words[:2])
+                typer.echo(f"note: `ddlnb {args[0]}` is now `ddlnb {new}`", err=True)
+            args = words
+        return super().resolve_command(ctx, args)
+
+
+def renamed(name: str, *rest: str) -> list[str]:
+    """Return the words that an old command with these is today.
+
+    >>> renamed("scaling", "--model", "gpt2"), renamed("clusters", "survey-10GbE")
+    (['forecast', 'scaling', '--model', 'gpt2'], ['cluster', 'show', 'survey-10GbE'])
+    """
+    first = rest[0] if rest else "-"
+    if OLD[name].startswith("cluster list") and not first.startswith("-"):
+        return ["cluster", "list" if first in KINDS else "show", *rest]
+    return [*OLD[name].split(), *rest]
+
 
 app = typer.Typer(
     name="ddlnb",
-    add_completion=False,
+    cls=Commands,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-COMMANDS = (
-    *(models, methods, clusters, forecast, timeline, scaling, advise, calibrate, check),
-    *(lossy, train, measure, survey, import_logs, trace, collectives, networks, hardware),
-    *(scale, goodput, strategies, iteration, unlike),
-)
-for commands in COMMANDS:
-    commands.add_to(app)
-
-for registered in app.registered_commands:  # and those below, which take minutes by kept times
-    assert registered.callback is not None
-    registered.epilog = command_help(registered.callback.__name__)
 
 
 @app.callback(invoke_without_command=True)
@@ -75,7 +122,11 @@ def ddlnb(
         ),
     ] = None,
 ) -> None:
-    """How far will training scale on a cluster, and which communication method gets it there?"""
+    """How far will training scale on a cluster, and which communication method gets it there?
+
+    Examples: `ddlnb advise --model bert-large --cluster survey-10GbE --gpus 16` and
+    `ddlnb forecast --model my.py:task --gpu A100 --nodes 4 --network 200GbIB`.
+    """
     for file in extensions or []:
         from ddlnb.workloads.resolve import run_file
 
@@ -94,73 +145,6 @@ def ddlnb(
 def main() -> NoReturn:
     """Run the command line; see `ddlnb.cli.run` for how it ends."""
     run(app, "ddlnb")
-
-
-@app.command(epilog=reproduce_help())
-def reproduce(
-    profile: Annotated[
-        str, typer.Option(help="quick, full or paper: a file of notebooks/parameters.")
-    ] = "quick",
-    jobs: Annotated[int, typer.Option(help="Notebooks at a time that do not take times.")] = 2,
-    only: Annotated[str, typer.Option(help="Only notebooks whose name matches.")] = "*",
-    fresh: Annotated[bool, typer.Option(help="Run again what is already there.")] = False,
-    parameter: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="A parameter of notebooks, as name=value, such as 'options={launcher: mpi}'; "
-            "repeatable.",
-        ),
-    ] = None,
-    build: Annotated[
-        Path, typer.Option(help="Folder in which the profile's results have theirs.")
-    ] = BUILD,
-    yes: Yes = False,
-) -> None:
-    """Execute the notebooks and write the report: every figure and table, one command."""
-    require_extra("book", "reproducing the survey")
-    from ddlnb.survey.runner import reproduce as run_all
-
-    report = run_all(
-        profile,
-        jobs=jobs,
-        only=only,
-        fresh=fresh,
-        progress=True,
-        parameters=parameters_from(parameter or []),
-        build=build.absolute(),
-        before=partial(announce, yes=yes),
-    )
-    typer.echo(f"Report: {report}")
-
-
-@app.command()
-def doctor(
-    clean: Annotated[
-        bool,
-        typer.Option("--clean", help="Remove what crashed sessions left; living ones stay."),
-    ] = False,
-    csv: Csv = False,
-) -> None:
-    """Say what this machine can run, and how to fix what it cannot. Fails if a need is unmet."""
-    from ddlnb.cli.doctor import examine
-    from ddlnb.launch import leftovers
-
-    for removed in leftovers.remove(leftovers.find()) if clean else ():
-        typer.echo(f"removed {removed}", err=True)
-    findings = examine()
-    rows = [
-        {
-            "part": finding.part,
-            "": "yes" if finding.found else ("MISSING" if finding.needed else "no"),
-            "detail": finding.detail,
-            "fix": "" if finding.found else finding.fix,
-        }
-        for finding in findings
-    ]
-    print_table(rows, csv, "This machine")
-    if any(finding.needed and not finding.found for finding in findings):
-        raise typer.Exit(1)
 
 
 if __name__ == "__main__":

@@ -13,13 +13,18 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
+import typer
+
+from ddlnb.cli.options import Csv, print_table
 from ddlnb.engines.catalogue import ENGINES
 from ddlnb.files import cores, machine
 from ddlnb.launch import leftovers
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.launchers import slurm_lacking
 
+app = typer.Typer()
 TRY_SECONDS = 20.0  # for a launcher that is tried
 
 
@@ -191,3 +196,32 @@ _CHECKS: list[Callable[[], Finding]] = [
     _batch_policy,
     _leftovers,
 ]
+
+
+@app.command()
+def doctor(
+    clean: Annotated[
+        bool,
+        typer.Option("--clean", help="Remove what crashed sessions left; living ones stay."),
+    ] = False,
+    csv: Csv = False,
+) -> None:
+    """Say what this machine can run, and how to fix what it cannot. Fails if a need is unmet.
+
+    Examples: `ddlnb doctor` and `ddlnb doctor --clean`.
+    """
+    for removed in leftovers.remove(leftovers.find()) if clean else ():
+        typer.echo(f"removed {removed}", err=True)
+    findings = examine()
+    rows = [
+        {
+            "part": finding.part,
+            "": "yes" if finding.found else ("MISSING" if finding.needed else "no"),
+            "detail": finding.detail,
+            "fix": "" if finding.found else finding.fix,
+        }
+        for finding in findings
+    ]
+    print_table(rows, csv, "This machine")
+    if any(finding.needed and not finding.found for finding in findings):
+        raise typer.Exit(1)

@@ -8,15 +8,13 @@ from typing import Annotated
 
 import typer
 
-from ddlnb.cli.options import numbers, print_table
+from ddlnb.cli.options import numbers, print_table, require_writable_files, write_rows
 from ddlnb.units import counted
 
-
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command()(goodput)
+app = typer.Typer()
 
 
+@app.command()
 def goodput(
     gpus: Annotated[int, typer.Option(help="GPUs of the job.")] = 1024,
     gpus_per_node: Annotated[int, typer.Option(help="GPUs that one failure takes out.")] = 8,
@@ -40,17 +38,18 @@ def goodput(
     draws: Annotated[int, typer.Option(help="Clusters that are drawn, each with its rate.")] = 200,
     csv: Annotated[Path | None, typer.Option(help="Also write the rows to this file.")] = None,
 ) -> None:
-    """Forecast what failures, checkpoints, restarts and stragglers leave of the time of a job."""
+    """Forecast what failures, checkpoints, restarts and stragglers leave of the time of a job.
+
+    Examples: `ddlnb goodput --gpus 16384` and `ddlnb goodput --gpus 1024 --spares 0,8 --days 90`.
+    """
     from ddlnb.errors import require_positive
-    from ddlnb.files import require_writable_file, write_atomically
     from ddlnb.parallelism.goodput.compare import goodput_sentences, goodput_table
     from ddlnb.parallelism.goodput.failures import DAY
     from ddlnb.parallelism.goodput.simulate import Job
     from ddlnb.units import seconds_from
 
     require_positive(days=days)
-    if csv is not None:
-        require_writable_file(csv, "goodput.csv")
+    require_writable_files(goodput_csv=csv)
     job = Job(
         gpus,
         gpus_per_node,
@@ -86,6 +85,4 @@ def goodput(
     print_table(shown, False, f"Simulated: {days:g} days of a job on {counted(gpus, 'GPU')}")
     for said in goodput_sentences(job, table):
         typer.echo(said)
-    if csv is not None:
-        write_atomically(csv, table.to_csv(index=False))
-        typer.echo(f"Rows in {csv}")
+    write_rows(table, csv)

@@ -8,15 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import Batch, Csv, WorkerCounts, grouped, print_table
-from ddlnb.cli.questions import (
-    KeptHardware,
-    ModelName,
-    PrecisionName,
-    Sequence,
-    Throughput,
-    workload_for,
-)
+from ddlnb.cli.options import Csv, WorkerCounts, grouped, print_table
+from ddlnb.cli.questions import KeptHardware
+from ddlnb.questions import checked
+from ddlnb.simulator.questions import Trained
 from ddlnb.units import counted
 
 if TYPE_CHECKING:
@@ -27,16 +22,11 @@ if TYPE_CHECKING:
     from ddlnb.workloads.workload import Workload
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command()(lossy)
-
-
 @grouped
 def lossy(
     *,
-    model: ModelName = "",
     hardware: KeptHardware,
+    asked: Annotated[dict[str, Any], Trained],
     gpus: WorkerCounts = None,
     method: Annotated[
         list[str] | None,
@@ -46,10 +36,6 @@ def lossy(
         list[Path] | None,
         typer.Option(help="A plan of `ddlnb plan --sent --out`, as a method. Repeatable."),
     ] = None,
-    batch: Batch = None,
-    sequence: Sequence = None,
-    throughput: Throughput = None,
-    precision: PrecisionName = "",
     compression: Annotated[
         str,
         typer.Option(help="Cost of compression: free, or a profile of data/profiles/compression."),
@@ -78,20 +64,23 @@ def lossy(
     """Print what lossy methods cost on a cluster and, given curves, whether to use them there.
 
     Without curves only the seconds of an iteration are compared, not how many are needed.
+
+    Examples: `ddlnb forecast lossy --model resnet50 --cluster survey-10GbE --method 'local(8)'` and
+    `ddlnb forecast lossy --model bert-large --machine p4d --nodes 2 --method 'bsp + qsgd(127)'`.
     """
     from ddlnb.errors import require
     from ddlnb.plans.plan_file import read_plan
     from ddlnb.training.cost.estimate import BASE
     from ddlnb.training.executors.clock import get_straggler
 
-    require(bool(model), "give --model and --cluster; see `ddlnb clusters`")
+    require("model" in asked, "give --model and --cluster; see `ddlnb cluster list`")
     require((curves is None) == (target is None), "give --curves and --target together")
     require(curves is None or not method, "the curves say which methods; leave out --method")
     require(curves is None or not plan, "the curves say which methods; leave out --plan")
     require(curves is None or not gpus, "the curves say how many workers; leave out --gpus")
     first = hardware.chosen()
     slower = get_straggler(straggler) if straggler else None
-    workload = workload_for(model, first, batch, throughput, precision, sequence=sequence)
+    workload = checked(Trained, cluster=first, **asked).workload
     options = {"compression": compression, "base": base or BASE, "slower": slower}
     how = _assumed(compression, base or BASE, straggler)
     if curves is not None:
@@ -113,7 +102,7 @@ def lossy(
     for count in gpus or [first.workers]:
         rows += _costs(workload, first, count, [*(method or ()), *kept], options)
     shown = rows if csv else [_shown(row) for row in rows]
-    print_table(shown, csv, f"Simulated: {model} on {first.name}, {how}")
+    print_table(shown, csv, f"Simulated: {asked['model']} on {first.name}, {how}")
     if not csv:
         for note in _notes(rows):
             typer.echo(note)

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import Csv, Model, Yes, announce, numbers, print_table
+from ddlnb.cli.models import profile as profile_layers
+from ddlnb.cli.options import OWN, Csv, Family, Model, Yes, announce, numbers, print_table
 from ddlnb.engines.settings import (
     DEFAULTS,
     MEASUREMENT_PROFILES,
@@ -22,10 +23,7 @@ from ddlnb.units import counted
 
 _MEANINGS = meanings(MeasurementSettings) | meanings(LaunchOptions)
 
-
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command()(measure)
+app = typer.Typer(cls=Family)
 
 
 def _take_defaults(context: typer.Context, name: str | None) -> str | None:
@@ -78,6 +76,7 @@ Profile = Annotated[
 ]
 
 
+@app.command(OWN)
 def measure(
     model: Model,
     method: Methods = None,
@@ -118,7 +117,11 @@ def measure(
     yes: Yes = False,
     csv: Csv = False,
 ) -> None:
-    """Train a model with the methods on real workers, and print what was measured."""
+    """Train a model with the methods on real workers, and print what was measured.
+
+    Examples: `ddlnb measure --model small-conv --method MG-WFBP --workers 2` and
+    `ddlnb measure --model resnet50 --launcher emulated --network 10GbE --workers 4`.
+    """
     require_extra("run", "measuring")
     counts = _counts(workers, profile)
     settings = MeasurementSettings(
@@ -258,3 +261,6 @@ def _shown(row: dict[str, Any]) -> dict[str, object]:
         "runs": row["repetitions"],
     }
     return shown | ({"speed-up": f"{row['speedup']:.2f}"} if "speedup" in row else {})
+
+
+app.command("profile")(profile_layers)

@@ -1,4 +1,4 @@
-"""The commands about models: what there is, and how long a model computes on this machine."""
+"""The lists of models and methods, and how long a model computes on this machine."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Annotated
 import typer
 
 from ddlnb.cli.options import Batch, Csv, Model, print_table, refuse_unused
-from ddlnb.cli.questions import Sequence
 from ddlnb.units import MB
 
 GIGA = 1e9
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    app.command()(models)
-    app.command()(profile)
+app, methods_app = typer.Typer(), typer.Typer()
+Sequence = Annotated[
+    int | None, typer.Option("--sequence", help="Tokens of a sample; default: the model's own.")
+]
 
 
+@app.command()
 def models(
     name: Annotated[
         list[str] | None,
@@ -28,7 +28,10 @@ def models(
     sequence: Sequence = None,
     csv: Csv = False,
 ) -> None:
-    """List the models with their parameters, or show how much work those that are named are."""
+    """List the models with their parameters, or show how much work those that are named are.
+
+    Examples: `ddlnb models` and `ddlnb models gpt2 bert-large --batch 8`.
+    """
     if name:
         return _traced(name, batch, sequence, csv)
     from ddlnb.workloads.models import TASKS
@@ -84,6 +87,40 @@ def _traced(names: list[str], batch: int | None, sequence: int | None, csv: bool
     )
 
 
+@methods_app.command()
+def methods(csv: Csv = False) -> None:
+    """List the methods, their six aspects, and the engines that run each.
+
+    Examples: `ddlnb methods` and `ddlnb methods --csv`.
+    """
+    from ddlnb.engines.catalogue import ENGINES, support
+    from ddlnb.plans.methods import METHODS
+    from ddlnb.units import show_bytes
+
+    rows = [
+        {
+            "method": method.name,
+            "sync": method.synchronisation,
+            "compression": method.compression or "-",
+            "scheduling": method.scheduling or "-",
+            "arch.": method.architecture,
+            "messages": method.bucketing.name,
+            "partition": show_bytes(method.partition_bytes) if method.partition_bytes else "-",
+            "credit": show_bytes(method.credit_bytes) if method.credit_bytes else "-",
+            "forward needs": method.gate.value,
+            "engines": " ".join(e for m, e, reason in support() if m == method.name and not reason),
+        }
+        for method in METHODS.values()
+    ]
+    print_table(rows, csv, "Methods")
+    if not csv:
+        for method in METHODS.values():
+            typer.echo(f"{method.name}: {method.sentence()}.")
+        for engine in ENGINES.values():
+            lack = engine.missing()
+            typer.echo(f"engine {engine.name}: {engine.about}{lack and f' (not here: {lack})'}.")
+
+
 def profile(
     model: Model,
     batch: Batch = None,
@@ -100,7 +137,11 @@ def profile(
     ] = None,
     csv: Csv = False,
 ) -> None:
-    """Measure the seconds of every layer and gradient of a model on this machine."""
+    """Measure the seconds of every layer and gradient of a model on this machine.
+
+    Examples: `ddlnb measure profile --model small-conv` and
+    `ddlnb measure profile --model my.py:task --device cuda --name mine`.
+    """
     from ddlnb.workloads.profiling import (
         hardware_of,
         require_device,

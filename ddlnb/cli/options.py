@@ -1,25 +1,27 @@
 """Options that mean the same in every command, and the printing of tables.
 
-Groups of options: written once, and taken by every command that declares the group.
-
-Work that takes long says so before it begins, and asks, if there is somebody to ask.
+Groups of options are written once, and taken by every command that declares the group; questions
+(`ddlnb.questions`) become options as they are. Answers are printed as they say themselves.
 """
 
 from __future__ import annotations
 
 import inspect
+import io
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
+from typer.core import TyperGroup
 
 from ddlnb.errors import InputError, require
+from ddlnb.questions import NUMBERS, WORDS, Answer, options
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +42,7 @@ Credit = Annotated[
 ]
 
 
-def numbers(help: str, number: Callable[[str], float] = int) -> Any:
+def numbers(help: str, number: Callable[[str], float] = int, *flags: str) -> Any:
     """Return an option that takes several numbers, as ``--gpus 8,16`` or ``--gpus 8 --gpus 16``.
 
     The command declares it as ``Annotated[list[int] | None, numbers("...")]`` and is given one flat
@@ -59,7 +61,7 @@ def numbers(help: str, number: Callable[[str], float] = int) -> Any:
     def joined(given: list[list[float]] | None) -> list[float] | None:
         return [value for values in given for value in values] if given else None
 
-    return typer.Option(help=help, parser=parse, callback=joined, metavar="N[,N...]")
+    return typer.Option(*flags, help=help, parser=parse, callback=joined, metavar="N[,N...]")
 
 
 WorkerCounts = Annotated[
@@ -176,16 +178,57 @@ def print_table(rows: list[dict[str, Any]], csv: bool, title: str) -> None:
     console.print(table)
 
 
+def print_answer(found: Answer) -> None:
+    """Print the tables of an answer, and all that it says below them."""
+    for table in found.tables:
+        print_table([dict(row) for row in table.rows], False, table.title)
+    for said in found.said:
+        typer.echo(said)
+
+
+def write_picture(figure: Any, path: Path, err: bool = False) -> None:
+    """Write a figure as its suffix says, and say where it is."""
+    from ddlnb.files import write_atomically
+
+    image = io.BytesIO()
+    figure.savefig(image, format=path.suffix[1:], dpi=150, bbox_inches="tight")
+    typer.echo(f"picture: {write_atomically(path, image.getvalue())}", err=err)
+
+
+def write_rows(rows: pd.DataFrame, path: Path | None, what: str = "Rows") -> None:
+    """Write rows where they are to go, and say so."""
+    from ddlnb.files import write_atomically
+
+    if path is not None:
+        write_atomically(path, rows.to_csv(index=False))
+        typer.echo(f"{what} in {path}")
+
+
+def require_writable_files(**examples: Path | None) -> None:
+    """Raise InputError for a path, by an example of its name, that cannot be written."""
+    from ddlnb.files import require_writable_file
+
+    for example, path in examples.items():
+        if path is not None:
+            require_writable_file(path, example.replace("_", "."))
+
+
+def first_line(thing: Any) -> str:
+    """Return the first line of what documents a choice."""
+    return (thing.__doc__ or "").strip().partition("\n")[0]
+
+
 def _columns() -> int:
     given = os.environ.get("COLUMNS", "")
     return int(given) if given.isdecimal() and int(given) > 0 else WIDTH
 
 
-def grouped(command: Callable[..., None]) -> Callable[..., None]:
+def grouped(command: Callable[..., Any]) -> Callable[..., None]:
     """Return a command in whose place of a group are the options of the group.
 
-    A group is a frozen dataclass with an annotated option and its default per field; the command
-    takes it as a keyword, and is given one that is made of the options.
+    A group is a frozen dataclass of annotated options, and the command is given one that is made of
+    them. A dict that is annotated with a question (`ddlnb.questions`) has the keywords for it that
+    the user said, without those that are left out.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -202,22 +245,92 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    questions = {
+        name: one
+        for name, kind in hints.items()
+        for one in getattr(kind, "__metadata__", ())
+        if is_dataclass(one) and isinstance(one, type)
+    }
+    own = [name for name in hints if name not in groups and name not in questions]
     parameters: list[inspect.Parameter] = []
     for one in inspect.signature(command).parameters.values():
         kind = hints[one.name]
-        parameters += _options(kind) if one.name in groups else [one.replace(annotation=kind)]
+        if one.name in questions:
+            parameters += asked_options(questions[one.name], without=own)
+        elif one.name in groups:
+            parameters += _options(kind)
+        else:
+            parameters.append(one.replace(annotation=kind))
 
     @wraps(command)
     def called(**given: Any) -> None:
-        made = {
-            name: kind(**{field.name: given.pop(field.name) for field in fields(kind)})
-            for name, kind in groups.items()
-        }
+        made: dict[str, Any] = {}
+        for name, kind in (groups | questions).items():
+            names = {field.name for field in fields(kind)} - set(own)
+            taken = {key: given.pop(key) for key in names if key in given}
+            if name in questions:
+                made[name] = {key: value for key, value in taken.items() if value is not None}
+            else:
+                made[name] = kind(**taken)
         command(**given, **made)
 
     called.__annotations__ = {one.name: one.annotation for one in parameters}
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return called
+
+
+def asked_options(kind: Any, without: Sequence[str] = ()) -> Iterator[inspect.Parameter]:
+    """Yield the options that the fields of a question, or of settings, are on the command line.
+
+    All may be left out: then they are None, and the question has its default.
+    """
+    hints = get_type_hints(kind)
+    defaults = {field.name: field.default for field in fields(kind)}
+    for name, asked in options(kind).items():
+        if name in without:
+            continue
+        flags = [asked.flag or f"--{name.replace('_', '-')}"]
+        annotation: Any
+        if asked.kind == NUMBERS:
+            annotation = Annotated[list[int] | None, numbers(asked.meaning, int, *flags)]
+        else:
+            one = list[str] if asked.kind == WORDS else _single(hints[name])
+            extra: dict[str, Any] = {"autocompletion": COMPLETED.get(name)}
+            if isinstance(defaults[name], int | float):
+                extra["show_default"] = str(defaults[name])
+            annotation = Annotated[one | None, typer.Option(*flags, help=asked.meaning, **extra)]
+        yield inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+        )
+
+
+def _single(hint: Any) -> Any:
+    """Return the type that the command line reads: str for what Python takes in several ways."""
+    return next((one for one in (int, float) if one is hint or one in get_args(hint)), str)
+
+
+def known_models() -> list[str]:
+    """Return the models that have a name, for the shell to complete."""
+    from ddlnb.workloads.models import TASKS
+
+    return list(TASKS)
+
+
+def known_methods() -> list[str]:
+    """Return the methods that have a name, for the shell to complete."""
+    from ddlnb.plans.methods import METHODS
+
+    return ["all", *METHODS]
+
+
+def known_clusters() -> list[str]:
+    """Return the clusters that have a name, for the shell to complete."""
+    from ddlnb.clusters.file import cluster_names
+
+    return cluster_names()
+
+
+COMPLETED = {"model": known_models, "methods": known_methods, "cluster": known_clusters}
 
 
 def _options(group: Any) -> Iterator[inspect.Parameter]:
@@ -232,24 +345,22 @@ def _options(group: Any) -> Iterator[inspect.Parameter]:
 
 
 LONG_SECONDS = 120.0
-DECLINED = 1  # the exit status of a "no"
-
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before work of over two minutes.")]
 
 
-def announce(seconds: float | None, yes: bool, what: str = "This") -> None:
-    """Say how long the work takes if that is long, and end here unless it is to be done.
+def announce(seconds: float | None, yes: bool) -> None:
+    """Say how long work took before if that is long, and end here unless it is to be done again.
 
     Nobody is asked where ``yes`` is given, or where no terminal is there to answer. None is an
     unknown time, of which nothing is said.
     """
+    from ddlnb.survey.times import in_words
+
     if seconds is None or seconds <= LONG_SECONDS:
         return
-    typer.echo(f"{what} takes about {minutes(seconds)} here.", err=True)
-    if yes or not somebody_is_there():
-        return
-    if not typer.confirm("Go on?", default=True, err=True):
-        raise typer.Exit(DECLINED)
+    typer.echo(f"This takes about {in_words(seconds)} here.", err=True)
+    if not yes and somebody_is_there() and not typer.confirm("Go on?", default=True, err=True):
+        raise typer.Exit(1)
 
 
 def somebody_is_there() -> bool:
@@ -257,12 +368,27 @@ def somebody_is_there() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def minutes(seconds: float) -> str:
-    """Return a long time in words.
+OWN = "itself"  # the name of what a family of commands does by itself, which nobody types
 
-    >>> minutes(130), minutes(1000), minutes(9000)
-    ('2 minutes', '17 minutes', '2.5 hours')
-    """
-    if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} minutes"
-    return f"{seconds / 3600:.2g} hours"
+
+class Family(TyperGroup):
+    """A command that has others below it: `ddlnb forecast`, and `ddlnb forecast scaling`."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names that are typed."""
+        return [name for name in self.commands if name != OWN]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the family's own command before words that name none of the others."""
+        if OWN in self.commands and (not args or args[0] not in self.commands):
+            args = [OWN, *args]
+        return super().parse_args(ctx, args or ["--help"])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return a command; the help of the family's own one lists the others."""
+        name, found, rest = super().resolve_command(ctx, args)
+        if name != OWN or found is None:
+            return name, found, rest
+        others = [f"`ddlnb {ctx.info_name} {other}`" for other in self.list_commands(ctx)]
+        found.epilog = " ".join(filter(None, [f"See also {', '.join(others)}.", self.epilog]))
+        return "", found, rest

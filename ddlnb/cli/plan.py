@@ -1,56 +1,34 @@
-"""Plans on a cluster, and what is said of a searched one: how far it is from its bound.
-
-The commands about methods: the list of them, and the plan that a method makes for a model.
-"""
+"""The command that prints a plan: of a rule, or searched, with how far it is from its bound."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import Batch, Credit, Csv, Partition, grouped, print_table, refuse_unused
-from ddlnb.cli.questions import Gradients, KeptHardware, ModelName, PrecisionName, workload_for
-from ddlnb.cli.questions import Sequence as Sequence_methods
-from ddlnb.units import counted
+from ddlnb.cli.options import (
+    Credit,
+    Partition,
+    grouped,
+    known_methods,
+    refuse_unused,
+    require_writable_files,
+)
+from ddlnb.cli.questions import KeptHardware
+from ddlnb.errors import require
+from ddlnb.questions import checked
+from ddlnb.simulator import questions
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlnb.clusters.cluster import Cluster
     from ddlnb.plans.alpha_beta import AlphaBeta
     from ddlnb.plans.methods import Method
     from ddlnb.plans.plan import Plan
     from ddlnb.search.compressed import Sent
     from ddlnb.workloads.workload import Workload
-
-
-def bounds(
-    rows: pd.DataFrame, workload: Workload, on: Cluster, methods: Sequence[Method]
-) -> list[str]:
-    """Return a sentence for every number of GPUs on which a plan was searched."""
-    from ddlnb.search.bound import lower_bound
-    from ddlnb.search.search import Searching
-    from ddlnb.units import show_seconds
-
-    said = []
-    for method in methods:
-        if not isinstance(method.planner, Searching):
-            continue
-        for row in rows[rows["method"] == method.name].to_dict("records"):
-            cluster = on.with_workers(row["gpus"])
-            names = method.planner.space.collectives_on(cluster)
-            bound = lower_bound(workload, cluster, names)
-            seconds = row["iteration_seconds"]
-            said.append(
-                f"{method.name} on {counted(row['gpus'], 'GPU')}: {show_seconds(seconds)} per "
-                f"iteration; without servers no plan takes less than {show_seconds(bound.seconds)} "
-                f"({bound.limit}): {seconds / bound.seconds - 1:.1%} above."
-            )
-    return said
 
 
 def plan_on_cluster(
@@ -62,12 +40,6 @@ def plan_on_cluster(
     sent: Sent,
 ) -> Plan:
     """Return the plan of a method on a cluster; of a searched one, print how good it is."""
-    import sys
-
-    import typer
-
-    from ddlnb.cli.options import refuse_unused
-    from ddlnb.errors import require
     from ddlnb.search.compressed import DENSE
     from ddlnb.search.search import Searching, search_plan
     from ddlnb.simulator.simulate import plan_on
@@ -77,7 +49,8 @@ def plan_on_cluster(
         refuse_unused(f"{method.name} is a rule, and searches nothing", time_limit=time_limit)
         require(
             sent == DENSE,
-            f"--sent is what a search plans for, and {method.name} is a rule; ask `ddlnb lossy "
+            f"--sent is what a search plans for, and {method.name} is a rule; ask "
+            f"`ddlnb forecast lossy "
             f"--method 'bsp + {sent}' --base {method.name}`",
         )
         return plan_on(on, workload, method, servers)
@@ -88,8 +61,8 @@ def plan_on_cluster(
     typer.echo(str(found).partition("\n")[2])
     if found.dense is not None:
         typer.echo(
-            "An iteration that sends less is not worth one that sends all: `ddlnb lossy --curves` "
-            "judges the time to a loss."
+            "An iteration that sends less is not worth one that sends all: "
+            "`ddlnb forecast lossy --curves` judges the time to a loss."
         )
     return found.plan
 
@@ -111,48 +84,20 @@ class PlannedFor(KeptHardware):
     ] = ""
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    app.command()(methods)
-    app.command()(plan)
+app = typer.Typer()
 
 
-def methods(csv: Csv = False) -> None:
-    """List the methods, their six aspects, and the engines that run each."""
-    from ddlnb.engines.catalogue import ENGINES, support
-    from ddlnb.plans.methods import METHODS
-    from ddlnb.units import show_bytes
-
-    rows = [
-        {
-            "method": method.name,
-            "sync": method.synchronisation,
-            "compression": method.compression or "-",
-            "scheduling": method.scheduling or "-",
-            "arch.": method.architecture,
-            "messages": method.bucketing.name,
-            "partition": show_bytes(method.partition_bytes) if method.partition_bytes else "-",
-            "credit": show_bytes(method.credit_bytes) if method.credit_bytes else "-",
-            "forward needs": method.gate.value,
-            "engines": " ".join(e for m, e, reason in support() if m == method.name and not reason),
-        }
-        for method in METHODS.values()
-    ]
-    print_table(rows, csv, "Methods")
-    if not csv:
-        for method in METHODS.values():
-            typer.echo(f"{method.name}: {method.sentence()}.")
-        for engine in ENGINES.values():
-            lack = engine.missing()
-            typer.echo(f"engine {engine.name}: {engine.about}{lack and f' (not here: {lack})'}.")
-
-
+@app.command()
 @grouped
 def plan(
     *,
-    model: ModelName,
-    method: Annotated[str, typer.Option(help="A method of `ddlnb methods`, DDP, or searched.")],
-    batch: Batch = None,
+    asked: Annotated[dict[str, Any], questions.Sent],
+    method: Annotated[
+        str,
+        typer.Option(
+            help="A method of `ddlnb methods`, DDP, or searched.", autocompletion=known_methods
+        ),
+    ],
     servers: Annotated[
         int | None,
         typer.Option(help="Servers of PS methods; default: 1, on a cluster one for every node."),
@@ -172,9 +117,6 @@ def plan(
     ] = None,
     hardware: PlannedFor,
     gpus: Annotated[int | None, typer.Option(help="Workers of the cluster; default: all.")] = None,
-    precision: PrecisionName = "",
-    sequence: Sequence_methods = None,
-    gradients: Gradients = "",
     time_limit: Annotated[
         float | None, typer.Option(help="Seconds that a search may take; default: to its end.")
     ] = None,
@@ -197,14 +139,14 @@ def plan(
 
     It is made for all-reduces of --latency and --bandwidth, or for a cluster: by its name, or by
     that of its hardware.
-    """
 
-    from ddlnb.errors import require
-    from ddlnb.files import require_writable_file
+    Examples: `ddlnb plan --model bert-large --method MG-WFBP --cluster survey-10GbE` and
+    `ddlnb plan --model resnet50 --method searched --machine p4d --nodes 4 --out plan.json`.
+    """
     from ddlnb.plans.methods import require_served
 
-    if out is not None:
-        require_writable_file(out, "plan.json")
+    require("model" in asked, "give --model; see `ddlnb models`, or docs/own_model.md for yours")
+    require_writable_files(plan_json=out)
     chosen = _tuned(method, partition, credit)
     if chosen.planner is None:
         require_served([chosen], servers)
@@ -217,9 +159,7 @@ def plan(
         )
         on = hardware.chosen()
         on = on if gpus is None else on.with_workers(gpus)
-        workload = workload_for(
-            model, on, batch, None, precision, sequence=sequence, gradients=gradients
-        )
+        workload = checked(questions.Sent, cluster=on, **asked).workload
         what = _sent(sent, compression, mixed)
         made = plan_on_cluster(workload, on, chosen, servers, time_limit, what)
         return _print_plan(made, out)
@@ -228,6 +168,8 @@ def plan(
         gpus=gpus,
         save_cluster=hardware.save_cluster,
         time_limit=time_limit,
+        throughput=asked.pop("throughput", None),
+        accumulate=asked.pop("accumulate", None),
     )
     refuse_unused(
         "compressed plans are searched on a --cluster",
@@ -244,7 +186,8 @@ def plan(
     if not chosen.needs_cost:
         why = f"{chosen.name} is planned without the cost of an all-reduce"
         refuse_unused(why, latency=latency, bandwidth=bandwidth)
-    workload = _workload(model, profile, hardware.gpu, precision, batch, sequence)
+    gradients = asked.pop("gradients", "")
+    workload = _workload(profile, hardware.gpu, **asked)
     workload = workload.sent_as(gradients) if gradients else workload
     typer.echo(f"{workload!r}, {workload.source}")
     if chosen.needs_cost:
@@ -255,7 +198,6 @@ def plan(
 
 def _cost(latency: float | None, bandwidth: float | None) -> AlphaBeta:
     """Return the cost of an all-reduce that is planned for without a cluster."""
-    from ddlnb.errors import require
     from ddlnb.plans.alpha_beta import AlphaBeta
 
     latency = 5e-4 if latency is None else latency
@@ -266,27 +208,26 @@ def _cost(latency: float | None, bandwidth: float | None) -> AlphaBeta:
 
 
 def _workload(
-    model: str,
     profile: str | None,
     gpu: str,
-    precision: str,
-    batch: int | None,
-    sequence: int | None,
+    model: str,
+    precision: str = "",
+    local_batch: int | None = None,
+    sequence: int | None = None,
 ) -> Workload:
     """Return the workload of a profile, of a GPU's data sheet, or as measured here and now."""
-    from ddlnb.errors import require
     from ddlnb.workloads.resolve import resolve
     from ddlnb.workloads.workload import Workload, read_profile
 
     task = resolve(model, sequence=None if profile else sequence)
     if isinstance(task, Workload):
         why = f"profile {model!r} has a batch and seconds of its own"
-        refuse_unused(why, batch=batch, gpu=gpu, profile=profile, precision=precision)
+        refuse_unused(why, batch=local_batch, gpu=gpu, profile=profile, precision=precision)
         return task
     if profile is not None:
         refuse_unused(
             f"profile {profile!r} has a batch and seconds of its own",
-            batch=batch,
+            batch=local_batch,
             sequence=sequence,
             gpu=gpu,
         )
@@ -304,8 +245,10 @@ def _workload(
     from ddlnb.workloads.tracing import trace
 
     if gpu:
-        return estimate(trace(task, task.local_batch if batch is None else batch), gpu, precision)
-    return measure_profile(task, batch, iterations=3, warmup=1)
+        return estimate(
+            trace(task, task.local_batch if local_batch is None else local_batch), gpu, precision
+        )
+    return measure_profile(task, local_batch, iterations=3, warmup=1)
 
 
 def _sent(sent: str, compression: str, mixed: bool) -> Sent:

@@ -1,35 +1,37 @@
-"""The options that say on what: a cluster by its name, or by the names of its hardware.
-
-The options that say what is trained and how its gradients are sent, and the workload of them.
-
-What commands that simulate have in common: what is trained how, on networks of which shape.
-"""
+"""On what, and with what: a cluster by its name or that of its hardware; its network; methods."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.networks import AllReduceName, Changes, TopologyName, on_network
-from ddlnb.cli.options import Batch, Credit, Partition, refuse_unused
+from ddlnb.cli.options import (
+    Credit,
+    Partition,
+    known_clusters,
+    refuse_unused,
+    require_writable_files,
+)
 
 if TYPE_CHECKING:
     from ddlnb.clusters.cluster import Cluster
     from ddlnb.plans.methods import Method
-    from ddlnb.workloads.workload import Workload
 
 
 ClusterName = Annotated[
     str,
     typer.Option(
-        "--cluster", help="One of `ddlnb clusters`, or a .yaml file. Or name its hardware:"
+        "--cluster",
+        help="One of `ddlnb cluster list`, or a .yaml file. Or name its hardware:",
+        autocompletion=known_clusters,
     ),
 ]
 GpuName = Annotated[
-    str, typer.Option("--gpu", help="A GPU of `ddlnb hardware`, such as A100, for a new cluster.")
+    str, typer.Option("--gpu", help="Such as A100, for a new cluster: `ddlnb cluster list gpus`.")
 ]
 Nodes = Annotated[
     int | None,
@@ -44,13 +46,31 @@ NetworkName = Annotated[
     str, typer.Option("--network", help="Such as 25GbE, 200GbIB, 8x400GbIB, '400 Gb/s EFA'.")
 ]
 MachineName = Annotated[
-    str, typer.Option("--machine", help="A machine of `ddlnb hardware`, such as p4d or DGX-A100.")
+    str, typer.Option("--machine", help="Such as p4d or DGX-A100: `ddlnb cluster list machines`.")
 ]
 SaveCluster = Annotated[
     Path | None, typer.Option("--save-cluster", help="Also write the cluster to this .yaml file.")
 ]
-PrecisionName = Annotated[
-    str, typer.Option("--precision", help="fp32, tf32, fp16, bf16, fp8: of seconds by data sheet.")
+TopologyName = Annotated[
+    str,
+    typer.Option(
+        "--topology",
+        help="How nodes are joined, such as 'fat-tree(4)': `ddlnb cluster list topologies`.",
+    ),
+]
+AllReduceName = Annotated[
+    str, typer.Option("--all-reduce", help="Its algorithm, such as halving-doubling, or auto.")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--change", help="Such as 'cut(host0, leaf0)'; may be given repeatedly."),
+]
+Slow = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RANK:FACTOR",
+        help="A worker that computes so many times as long, such as 0:2. Repeatable.",
+    ),
 ]
 
 
@@ -72,11 +92,28 @@ class Hardware:
         given = {name: getattr(self, name) for name in names}
         return {name: value for name, value in given.items() if value not in (None, "")}
 
-    def chosen(self) -> Cluster:
+    def chosen(self, save: Path | None = None) -> Cluster:
         """Return the cluster of a name or file, or of named hardware, and say what was assumed.
 
-        Raises InputError for both together, for neither, and for what cannot be.
+        It is written into the file ``save``, if there is one. Raises InputError for both together,
+        for neither, and for what cannot be.
         """
+        from ddlnb.clusters.file import write_cluster
+        from ddlnb.errors import require
+
+        if save is not None:
+            require(
+                save.suffix in (".yaml", ".yml"),
+                f"cluster file {str(save)!r} must have a name in .yaml, by which --cluster knows "
+                f"it",
+            )
+            require_writable_files(mine_yaml=save)
+        found = self._found()
+        if save is not None:
+            typer.echo(f"Cluster in {write_cluster(found, save)}", err=True)
+        return found
+
+    def _found(self) -> Cluster:
         from ddlnb.clusters.file import get_cluster
         from ddlnb.clusters.named import cluster_of
         from ddlnb.errors import require
@@ -103,23 +140,67 @@ class KeptHardware(Hardware):
 
     save_cluster: SaveCluster = None
 
-    def chosen(self) -> Cluster:
-        """Return the cluster as `Hardware.chosen` does, and write its file where it is to go."""
-        from ddlnb.clusters.file import write_cluster
-        from ddlnb.errors import require
-        from ddlnb.files import require_writable_file
+    def chosen(self, save: Path | None = None) -> Cluster:
+        """Return the cluster as `Hardware.chosen` does."""
+        return super().chosen(self.save_cluster if save is None else save)
 
-        path = self.save_cluster
-        if path is None:
-            return super().chosen()
-        require(
-            path.suffix in (".yaml", ".yml"),
-            f"cluster file {str(path)!r} must have a name in .yaml, by which --cluster knows it",
+
+@dataclass(frozen=True)
+class Otherwise:
+    """What is otherwise than the cluster and the methods say: network, workers, sizes."""
+
+    partition: Partition = None
+    credit: Credit = None
+    topology: TopologyName = ""
+    all_reduce: AllReduceName = ""
+    change: Changes = None
+    slow: Slow = None
+
+    def on(self, cluster: Cluster) -> Cluster:
+        """Return the cluster with this network and these slower workers; what is not given stays.
+
+        Raises InputError for what does not fit the cluster.
+        """
+        changed = replace(
+            cluster,
+            topology=self.topology or cluster.topology,
+            all_reduce=self.all_reduce or cluster.all_reduce,
+            changes=(*cluster.changes, *(self.change or [])),
         )
-        require_writable_file(path, "mine.yaml")
-        found = super().chosen()
-        typer.echo(f"Cluster in {write_cluster(found, path)}", err=True)
-        return found
+        return slowed(changed, self.slow)
+
+    def methods(self, names: Sequence[str], on: Cluster, servers: int | None) -> list[Method]:
+        """Return the methods of these names with these sizes; "all" are those that can run.
+
+        Raises InputError for sizes that none of them has, and for servers where none has any.
+        """
+        from ddlnb.plans.methods import require_served, require_tunable
+        from ddlnb.simulator.forecast import named_methods
+
+        chosen = named_methods(names, on)
+        sizes = {"partition": self.partition, "credit": self.credit}
+        require_tunable(chosen, **sizes)
+        require_served(chosen, servers)
+        return [method.tuned(**sizes) for method in chosen]
+
+
+def slowed(on: Cluster, slow: list[str] | None) -> Cluster:
+    """Return the cluster with these workers slower; what its file says of others stays."""
+    if not slow:
+        return on
+    from ddlnb.errors import InputError
+
+    compute = dict(on.unlike.compute)
+    for text in slow:
+        rank, _, factor = text.partition(":")
+        try:
+            compute[int(rank)] = float(factor)
+        except ValueError:
+            raise InputError(
+                f"--slow {text!r} must be a rank and a factor, such as 0:2 for a worker 0 that "
+                f"computes twice as long"
+            ) from None
+    return replace(on, unlike=replace(on.unlike, compute=tuple(compute.items())))
 
 
 def nodes_in_use(cluster: Cluster, nodes: int) -> Cluster:
@@ -144,144 +225,3 @@ def assumptions(cluster: Cluster) -> str:
     said = f"Cluster {cluster.about}: rates of data sheets, less what open measurements say is lost"
     said += "; servers on extra machines" if cluster.server_place else ""
     return "; ".join([said, *missing]) + "."
-
-
-ModelName = Annotated[
-    str,
-    typer.Option(
-        "--model",
-        help="A model of `ddlnb models`, my.py:task, package.module:task, a Hugging Face "
-        "config.json or architecture, or a kept profile.",
-    ),
-]
-Throughput = Annotated[
-    float | None,
-    typer.Option(help="Samples per second of one GPU, measured; else a profile or a data sheet."),
-]
-Sequence = Annotated[
-    int | None, typer.Option("--sequence", help="Tokens of a sample; default: the model's own.")
-]
-Gradients = Annotated[
-    str, typer.Option("--gradients", help="Send gradients as fp16, bf16 or fp32; forecast only.")
-]
-Accumulate = Annotated[
-    int,
-    typer.Option("--accumulate", help="Exchange once in so many batches; forecast only."),
-]
-
-
-def workload_for(
-    model: str,
-    on: Cluster,
-    batch: int | None,
-    throughput: float | None,
-    precision: str = "",
-    *,
-    sequence: int | None = None,
-    gradients: str = "",
-    accumulate: int = 1,
-) -> Workload:
-    """Return what one worker computes and sends; see `ddlnb.simulator.profiles.workload_on`."""
-    from ddlnb.errors import require_whole
-    from ddlnb.simulator.profiles import workload_on
-
-    require_whole(accumulate=accumulate)
-    found = workload_on(
-        model, on, batch, sequence=sequence, throughput=throughput, precision=precision
-    ).accumulated(accumulate)
-    return found.sent_as(gradients) if gradients else found
-
-
-Methods = Annotated[
-    list[str] | None, typer.Option("--method", help="A method, 'all' (default) or DDP; repeatable.")
-]
-ServerCount = Annotated[
-    int | None, typer.Option(help="Parameter servers; default: one for every node in use.")
-]
-Slow = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="RANK:FACTOR",
-        help="A worker that computes so many times as long, such as 0:2. Repeatable.",
-    ),
-]
-
-
-@dataclass(frozen=True)
-class Simulation:
-    """The options of `forecast` and `timeline`: of the workload, of methods and of the network."""
-
-    batch: Batch = None
-    servers: ServerCount = None
-    sequence: Sequence = None
-    throughput: Throughput = None
-    precision: PrecisionName = ""
-    gradients: Gradients = ""
-    accumulate: Accumulate = 1
-    partition: Partition = None
-    credit: Credit = None
-    topology: TopologyName = ""
-    all_reduce: AllReduceName = ""
-    change: Changes = None
-    slow: Slow = None
-
-    def on(self, cluster: Cluster) -> Cluster:
-        """Return the cluster with this network and these slower workers."""
-        return slowed(on_network(cluster, self.topology, self.all_reduce, self.change), self.slow)
-
-    def methods(self, names: list[str] | None, on: Cluster) -> list[Method]:
-        """Return the methods of these names, or all, with these sizes; see `chosen_methods`.
-
-        Raises InputError for servers where none of them has any.
-        """
-        from ddlnb.plans.methods import require_served
-
-        chosen = chosen_methods(names, on, self.partition, self.credit)
-        require_served(chosen, self.servers)
-        return chosen
-
-    def workload(self, model: str, on: Cluster) -> Workload:
-        """Return what one worker computes and sends."""
-        return workload_for(
-            model,
-            on,
-            self.batch,
-            self.throughput,
-            self.precision,
-            sequence=self.sequence,
-            gradients=self.gradients,
-            accumulate=self.accumulate,
-        )
-
-
-def slowed(on: Cluster, slow: list[str] | None) -> Cluster:
-    """Return the cluster with these workers slower; what its file says of others stays."""
-    if not slow:
-        return on
-    from dataclasses import replace
-
-    from ddlnb.errors import InputError
-
-    compute = dict(on.unlike.compute)
-    for text in slow:
-        rank, _, factor = text.partition(":")
-        try:
-            compute[int(rank)] = float(factor)
-        except ValueError:
-            raise InputError(
-                f"--slow {text!r} must be a rank and a factor, such as 0:2 for a worker 0 that "
-                f"computes twice as long"
-            ) from None
-    return replace(on, unlike=replace(on.unlike, compute=tuple(compute.items())))
-
-
-def chosen_methods(
-    names: list[str] | None, on: Cluster, partition: str | None, credit: str | None
-) -> list[Method]:
-    """Return the methods of these names, or all that the cluster can run."""
-    from ddlnb.plans.methods import require_tunable
-    from ddlnb.simulator.forecast import named_methods
-
-    chosen = named_methods(names or "all", on)
-    require_tunable(chosen, partition=partition, credit=credit)
-    return [method.tuned(partition=partition, credit=credit) for method in chosen]

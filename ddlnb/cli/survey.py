@@ -1,69 +1,36 @@
-"""The command that lists the survey's items: where each is reproduced, how, and the verdict."""
+"""The survey: its items, the notebooks that reproduce them, and what is checked by running it."""
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddlnb.cli.options import Csv, print_table
-from ddlnb.errors import UnknownName
+from ddlnb.cli.options import (
+    OWN,
+    Csv,
+    Family,
+    Yes,
+    announce,
+    parameters_from,
+    print_table,
+    refuse_unused,
+)
+from ddlnb.errors import UnknownName, require_extra
 from ddlnb.files import BUILD
+from ddlnb.survey.times import reproduce_help
+from ddlnb.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlnb.survey.evidence import Entry
+app = typer.Typer(cls=Family, help="The survey's items: how each is reproduced, and the verdict.")
 
 
-def survey(profile: str = "quick") -> pd.DataFrame:
-    """Return the index of the survey: a row per checkable item, indexed by its number.
-
-    The columns are texts: the ``section``, the ``item`` in our words, ``how`` it is reproduced,
-    its ``verdict``, ``where`` (notebooks and tests), what is ``missing``, and its ``source``:
-    stated in the survey, read in a primary paper, derived, or known. Items A are of the survey
-    itself, C and D of those of layers (arXiv 2403.07585) and large scale (2404.06114). Verdicts are
-    those of the last `reproduce` of the profile and of tests that were run here; without a run they
-    are "not run", or "by a test, not run here".
-    Raises UnknownName for an unknown profile.
-
-    >>> import ddlnb
-    >>> from ddlnb.cli.survey import survey
-    >>> index = survey()
-    >>> index.loc["A16", ["section", "how"]].to_list()
-    ['1-2', 'computed']
-    """
-    import pandas as pd
-
-    rows = [
-        {
-            "id": key,
-            "section": entry.item.section,
-            "how": entry.how,
-            "verdict": entry.verdict,
-            "item": entry.item.text,
-            "where": "; ".join(dict.fromkeys(one.where for one in entry.evidence)),
-            "missing": entry.item.missing,
-            "source": entry.item.source,
-        }
-        for key, entry in _last_run(profile).items()
-    ]
-    return pd.DataFrame(rows).set_index("id")
-
-
-def _last_run(profile: str) -> dict[str, Entry]:
-    from ddlnb.survey.evidence import entries
-    from ddlnb.survey.runner import last_outcomes
-
-    return entries(last_outcomes(profile), BUILD / profile)
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("survey")(command)
-
-
-def command(
+@app.command(OWN)
+def survey(
     item: Annotated[
         str | None, typer.Argument(help="Show all that is known of one, such as A27.")
     ] = None,
@@ -74,12 +41,16 @@ def command(
 ) -> None:
     """List every checkable item of the survey: how it is reproduced, and the verdict.
 
-    Runs nothing: verdicts are those of the last `ddlnb reproduce`, and of tests that were run here.
+    Runs nothing: verdicts are those of the last `ddlnb survey reproduce`, and of tests that were
+    run here.
+
+    Examples: `ddlnb survey` and `ddlnb survey A27`.
     """
     from ddlnb.survey.evidence import NOT_REPRODUCED
+    from ddlnb.survey.runner import index, last_run
 
     if item is None:
-        table = survey(profile)
+        table = index(profile)
         if not csv:
             table = table.drop(columns=["where", "missing", "source"])
         rows = table.reset_index().to_dict("records")
@@ -87,7 +58,7 @@ def command(
             [{str(k): v for k, v in row.items()} for row in rows], csv, "The survey's items"
         )
         return
-    found = _last_run(profile)
+    found = last_run(profile)
     if item not in found:
         raise UnknownName("item", item, found)
     entry = found[item]
@@ -102,3 +73,134 @@ def command(
         typer.echo(f"Source: {entry.item.source}.")
     if entry.item.missing and not csv:
         typer.echo(f"Missing: {entry.item.missing}.")
+
+
+@app.command(epilog=reproduce_help())
+def reproduce(
+    profile: Annotated[
+        str, typer.Option(help="quick, full or paper: a file of notebooks/parameters.")
+    ] = "quick",
+    jobs: Annotated[int, typer.Option(help="Notebooks at a time that do not take times.")] = 2,
+    only: Annotated[str, typer.Option(help="Only notebooks whose name matches.")] = "*",
+    fresh: Annotated[bool, typer.Option(help="Run again what is already there.")] = False,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="A parameter of notebooks, as name=value, such as 'options={launcher: mpi}'; "
+            "repeatable.",
+        ),
+    ] = None,
+    build: Annotated[
+        Path, typer.Option(help="Folder in which the profile's results have theirs.")
+    ] = BUILD,
+    yes: Yes = False,
+) -> None:
+    """Execute the notebooks and write the report: every figure and table, one command.
+
+    Examples: `ddlnb survey reproduce --profile full` and
+    `ddlnb survey reproduce --only 'fig4_*'`.
+    """
+    require_extra("book", "reproducing the survey")
+    from ddlnb.survey.runner import reproduce as run_all
+
+    report = run_all(
+        profile,
+        jobs=jobs,
+        only=only,
+        fresh=fresh,
+        progress=True,
+        parameters=parameters_from(parameter or []),
+        build=build.absolute(),
+        before=partial(announce, yes=yes),
+    )
+    typer.echo(f"Report: {report}")
+
+
+@app.command()
+def check(
+    table: Annotated[Path, typer.Argument(help="A CSV file with one row per cell.")],
+    gpus_per_node: Annotated[
+        int, typer.Option(help="Runs with at most this many GPUs do not use the network.")
+    ] = 4,
+    csv: Csv = False,
+) -> None:
+    """Look for cells of a throughput table that cannot be right or contradict their neighbours.
+
+    Exits with 1 when cells are suspicious.
+
+    Examples: `ddlnb survey check data/published/fig4_upto8gpus.csv` and
+    `ddlnb survey check mine.csv --gpus-per-node 8 --csv`.
+    """
+    from ddlnb.results.checks import SUSPICIOUS, check_table, findings_frame
+    from ddlnb.results.tables import read_table
+
+    rows = read_table(table)
+    findings = check_table(rows, gpus_per_node=gpus_per_node)
+    suspicious = [finding for finding in findings if finding.severity == SUSPICIOUS]
+    if findings or csv:
+        print_table(findings_frame(findings).to_dict("records"), csv, f"Findings in {table}")
+    if not csv:
+        cells = {cell for finding in suspicious for cell in finding.cells}
+        typer.echo(f"{counted(len(rows), 'cell')}, {len(cells) or 'none'} of them suspicious.")
+    if suspicious:
+        raise typer.Exit(1)
+
+
+@app.command()
+def strategies(
+    layout: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this layout, such as 'dp2 tp2 zero3'; may be given repeatedly."),
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="The small model of --layout: dense, mixture or scores.")
+    ] = "dense",
+    rows: Annotated[bool, typer.Option("--rows", help="Print every quantity in a row.")] = False,
+    seed: Annotated[int, typer.Option(help="Of parameters and samples.")] = 1,
+    csv: Csv = False,
+) -> None:
+    """Train with every strategy on 4 ranks, and print what was predicted beside what was counted.
+
+    Strategies are data, tensor, sequence, pipeline, context and expert parallelism, ZeRO and
+    recomputation, alone and together. Ends with status 1 if anything differs.
+
+    Examples: `ddlnb survey strategies` and `ddlnb survey strategies --layout 'dp2 tp2 zero3'`.
+    """
+    from ddlnb.errors import UnknownName
+    from ddlnb.parallelism.executed.table import (
+        CASES,
+        DENSE,
+        MIXTURE,
+        SCORES,
+        Case,
+        strategy_rows,
+        strategy_table,
+    )
+    from ddlnb.parallelism.layout import Layout
+
+    models = {"dense": DENSE, "mixture": MIXTURE, "scores": SCORES}
+    if model not in models:
+        raise UnknownName("model", model, models)
+    if not layout:
+        refuse_unused(
+            "each strategy has its own; give --layout", model=None if model == "dense" else model
+        )
+    cases = [Case(text, models[model], Layout.parse(text)) for text in layout or ()]
+    found = strategy_rows(cases or CASES, seed=seed)
+    shown = found if rows or csv else _for_people(strategy_table(found))
+    print_table(shown.to_dict("records"), csv, "Strategies, predicted = counted")
+    if not found["equal"].all():
+        raise typer.Exit(1)
+
+
+def _for_people(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with predicted and counted in one column, and errors as short texts."""
+    shown = table[["strategy", "layout"]].copy()
+    for what in ("calls", "bytes"):
+        both = zip(table[f"{what} predicted"], table[f"{what} counted"], strict=True)
+        shown[what] = [f"{one:,} {'=' if one == other else '!='} {other:,}" for one, other in both]
+    shown["memory off by"] = table["memory off by"].map("{:.1%}".format)
+    shown["off one worker"] = table["off one worker"].map("{:.0e}".format)
+    shown["equal"] = table["equal"].map({True: "yes", False: "NO"})
+    return shown

@@ -3,52 +3,74 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import Workers, grouped, print_table
-from ddlnb.cli.questions import KeptHardware, Methods, ModelName, Simulation
+from ddlnb.cli.options import (
+    Workers,
+    grouped,
+    known_methods,
+    print_table,
+    require_writable_files,
+    write_picture,
+)
+from ddlnb.cli.questions import KeptHardware, Otherwise
+from ddlnb.errors import require, require_whole
+from ddlnb.questions import checked
+from ddlnb.simulator.questions import Sent
+from ddlnb.units import show_seconds
 
 if TYPE_CHECKING:
     from ddlnb.results.timeline import Timeline
 
+app = typer.Typer()
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--method",
+        help="A method, 'all' or DDP; repeatable. Default: MG-WFBP.",
+        autocompletion=known_methods,
+    ),
+]
+ServerCount = Annotated[
+    int | None, typer.Option("--servers", help="Parameter servers; default: one for every node.")
+]
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command()(timeline)
 
-
+@app.command()
 @grouped
 def timeline(
     *,
-    model: ModelName,
     hardware: KeptHardware,
+    asked: Annotated[dict[str, Any], Sent],
     method: Methods = None,
     gpus: Workers = None,
-    simulation: Simulation,
+    servers: ServerCount = None,
+    otherwise: Otherwise,
     iterations: Annotated[int, typer.Option(help="Iterations to show.")] = 3,
     out: Annotated[
         Path, typer.Option(help="Chrome trace to write (.json); a picture (.png) goes next to it.")
     ] = Path("trace.json"),
 ) -> None:
-    """Simulate what one worker does when, as a trace for Perfetto and a picture."""
+    """Simulate what one worker does when, as a trace for Perfetto and a picture.
+
+    Examples: `ddlnb timeline --model resnet50 --cluster survey-100GbE --method all` and
+    `ddlnb timeline --model gpt2 --machine p4d --nodes 4 --iterations 2 --out gpt2.json`.
+    """
     from ddlnb.clusters.file import get_cluster
-    from ddlnb.errors import require, require_whole
-    from ddlnb.files import require_writable_file
     from ddlnb.simulator.breakdown import breakdown
     from ddlnb.simulator.forecast import sound_pairs
     from ddlnb.simulator.simulate import Cell, simulate
-    from ddlnb.units import show_seconds
 
+    require("model" in asked, "give --model; see `ddlnb models`, or docs/own_model.md for yours")
     require(out.suffix == ".json", f"trace file {str(out)!r} must have a name in .json")
-    require_writable_file(out, "trace.json")
+    require_writable_files(trace_json=out)
     require_whole(iterations=iterations)
-    on = get_cluster(simulation.on(hardware.chosen()), gpus)
-    chosen = simulation.methods(method or ["MG-WFBP"], on)
-    servers = simulation.servers
+    on = get_cluster(otherwise.on(hardware.chosen()), gpus)
+    chosen = otherwise.methods(method or ["MG-WFBP"], on, servers)
     sound_pairs(on, chosen, servers=servers)
-    workload = simulation.workload(model, on)
+    workload = checked(Sent, cluster=on, **asked).workload
     lines = {
         one.name: simulate(workload, on, one, servers=servers, iterations=iterations)
         for one in chosen
@@ -74,31 +96,24 @@ def timeline(
             typer.echo(f"{name}: {_lanes(line)}")
         path = out if len(lines) == 1 else out.with_stem(f"{out.stem}-{name}")
         typer.echo(f"trace: {line.write_chrome_trace(path)} (open it at ui.perfetto.dev)")
-    typer.echo(f"picture: {_picture(lines, out.with_suffix('.png'))}")
+    _draw(lines, out.with_suffix(".png"))
 
 
 def _lanes(line: Timeline) -> str:
     """Return how long each worker that is shown waits per iteration."""
-    from ddlnb.units import show_seconds
-
     ranks = sorted({span.rank for span in line.spans})
     waits = {rank: line.on(rank).exposed_communication_seconds for rank in ranks}
     said = (f"worker {rank} waits {show_seconds(seconds)}" for rank, seconds in waits.items())
     return f"{', '.join(said)} per iteration; each stands for those that are like it"
 
 
-def _picture(lines: dict[str, Timeline], path: Path) -> Path:
-    """Draw the timelines one below the other into a .png file, and return its path."""
-    import io
-
+def _draw(lines: dict[str, Timeline], path: Path) -> None:
+    """Draw the timelines one below the other into a .png file."""
     from ddlnb.figures import timelines
-    from ddlnb.files import write_atomically
 
-    image = io.BytesIO()
     drawn = {}
     for name, line in lines.items():
         ranks = sorted({span.rank for span in line.spans})
         for rank in ranks:
             drawn[name if len(ranks) == 1 else f"{name}, worker {rank}"] = line.on(rank)
-    timelines(drawn, rank=None).savefig(image, format="png", dpi=150, bbox_inches="tight")
-    return write_atomically(path, image.getvalue())
+    write_picture(timelines(drawn, rank=None), path)

@@ -9,7 +9,6 @@ The command that reads traces of other tools.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import Batch, Csv, grouped, print_table, refuse_unused
-from ddlnb.cli.questions import Hardware, Throughput
+from ddlnb.cli.options import (
+    Batch,
+    Csv,
+    grouped,
+    print_table,
+    refuse_unused,
+    require_writable_files,
+    write_picture,
+)
+from ddlnb.cli.questions import Hardware
 from ddlnb.errors import InputError, require
 from ddlnb.files import write_atomically
 from ddlnb.units import counted, show_bytes, show_seconds
@@ -56,14 +63,7 @@ def write_lines(lines: Mapping[str, Timeline], perfetto: Path | None, figure: Pa
         from ddlnb.figures import timelines
 
         drawn = {name: line.on(min(s.rank for s in line.spans)) for name, line in lines.items()}
-        typer.echo(f"picture: {write_picture(timelines(drawn, rank=None), figure)}")
-
-
-def write_picture(figure: Any, path: Path) -> Path:
-    """Write a figure as its suffix says, and return its path."""
-    image = io.BytesIO()
-    figure.savefig(image, format=path.suffix[1:], dpi=150, bbox_inches="tight")
-    return write_atomically(path, image.getvalue())
+        write_picture(timelines(drawn, rank=None), figure)
 
 
 def show_job(job: Job, out: Path | None, figure: Path | None, csv: bool) -> None:
@@ -102,7 +102,7 @@ def show_job(job: Job, out: Path | None, figure: Path | None, csv: bool) -> None
     if figure is not None:
         from ddlnb.figures import job_stragglers
 
-        typer.echo(f"picture: {write_picture(job_stragglers(found), figure)}", err=csv)
+        write_picture(job_stragglers(found), figure, err=csv)
 
 
 def show_messages(
@@ -226,7 +226,7 @@ def _show_gpu(trace: KinetoTrace) -> None:
     if host > MUCH_LONGER * gpu:
         said += (
             "the GPU waits for the host. The profiler makes the host slower, and the seconds below "
-            "contain this waiting; `ddlnb profile --device cuda` measures without it."
+            "contain this waiting; `ddlnb measure profile --device cuda` measures without it."
         )
     elif gpu > MUCH_LONGER * host:
         said += "the host waits for the GPU."
@@ -256,17 +256,16 @@ class TracedOn(Hardware):
     cluster: Annotated[
         str,
         typer.Option(
-            help="Simulate what was traced on this one of `ddlnb clusters`, or a .yaml file. Or "
-            "name its hardware:"
+            help="Simulate what was traced on this one of `ddlnb cluster list`, or a .yaml file. "
+            "Or name its hardware:"
         ),
     ] = ""
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command()(trace)
+app = typer.Typer()
 
 
+@app.command()
 @grouped
 def trace(
     *,
@@ -282,7 +281,12 @@ def trace(
     ] = "",
     batch: Batch = None,
     on: TracedOn,
-    throughput: Throughput = None,
+    throughput: Annotated[
+        float | None,
+        typer.Option(
+            help="Samples per second of one GPU, measured; else a profile or a data sheet."
+        ),
+    ] = None,
     method: Annotated[
         list[str] | None, typer.Option(help="A method to simulate; repeatable.")
     ] = None,
@@ -299,18 +303,19 @@ def trace(
     figure: Annotated[Path | None, typer.Option(help="Draw what is found (.png).")] = None,
     csv: Csv = False,
 ) -> None:
-    """Read a trace of another tool: what it holds, where its time goes, what would save some."""
+    """Read a trace of another tool: what it holds, where its time goes, what would save some.
+
+    Examples: `ddlnb trace trace.json.gz --model resnet50 --cluster survey-10GbE` and
+    `ddlnb trace job.csv --figure stragglers.png`.
+    """
 
     from ddlnb.errors import require
-    from ddlnb.files import require_writable_file
     from ddlnb.results.timeline import Timeline
     from ddlnb.traces.jobs.table import Job
     from ddlnb.traces.kineto.trace import KinetoTrace
     from ddlnb.traces.read import read_trace
 
-    for path, example in ((out, "out.csv"), (perfetto, "trace.json"), (figure, "trace.png")):
-        if path is not None:
-            require_writable_file(path, example)
+    require_writable_files(out_csv=out, trace_json=perfetto, trace_png=figure)
     simulated = bool(on.cluster or on.named)
     for option, given in {"method": method, "throughput": throughput}.items():
         require(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import Csv, Yes, announce, numbers, print_table
+from ddlnb.cli.options import Csv, Yes, announce, first_line, numbers, print_table
 from ddlnb.errors import require_extra
 from ddlnb.launch.options import meanings
 from ddlnb.training.settings import TrainingSettings
@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
 _MEANINGS = meanings(TrainingSettings)
 
-
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command()(train)
+app = typer.Typer()
 
 
 def setting(name: str) -> Any:
@@ -32,6 +29,7 @@ def setting(name: str) -> Any:
     return typer.Option(help=_MEANINGS[name])
 
 
+@app.command()
 def train(
     task: Annotated[str, setting("task")] = "digits",
     method: Annotated[
@@ -90,7 +88,11 @@ def train(
     yes: Yes = False,
     csv: Csv = False,
 ) -> None:
-    """Train with lossy methods, by default in lockstep, and print losses and traffic."""
+    """Train with lossy methods, by default in lockstep, and print losses and traffic.
+
+    Examples: `ddlnb train --method bsp --method 'local(8)' --workers 4` and
+    `ddlnb train --task digits --method 'bsp + top-k(0.01) + feedback' --tune --out curves.csv`.
+    """
     require_extra("models", "training")
     from ddlnb.errors import require, require_whole
     from ddlnb.files import require_writable_file, write_atomically
@@ -231,7 +233,7 @@ def _print_choices(csv: bool) -> None:
     from ddlnb.training.tasks.task import SPLITS
 
     rows = [("task", task.name, task.about) for task in LEARNING_TASKS.values()]
-    rows += [("task (with --data)", name, _first_line(make)) for name, make in FROM_FILES.items()]
+    rows += [("task (with --data)", name, first_line(make)) for name, make in FROM_FILES.items()]
     catalogues: dict[str, dict[str, Any]] = {
         "synchronisation": SYNCHRONISATIONS,  # type: ignore[dict-item]
         "compression": COMPRESSORS | FOR_ONE_MODEL,  # type: ignore[dict-item]
@@ -242,7 +244,7 @@ def _print_choices(csv: bool) -> None:
     }
     for what, catalogue in catalogues.items():
         rows += [(what, usage(kind), _about(kind, catalogue)) for kind in catalogue.values()]
-    rows += [("graph", name, _first_line(make)) for name, make in GRAPHS.items()]
+    rows += [("graph", name, first_line(make)) for name, make in GRAPHS.items()]
     table = [dict(zip(("choice", "name", "about"), row, strict=True)) for row in rows]
     print_table(table, csv, "Choices: a method is 'SYNCHRONISATION + COMPRESSION + feedback on PS'")
 
@@ -251,8 +253,4 @@ def _about(kind: Any, catalogue: dict[str, Any]) -> str:
     """Return what a choice is: the first line of its module, if it has one of its own."""
     near = (*catalogue.values(), *kind.__bases__)
     alone = sum(one.__module__ == kind.__module__ for one in near) == 1
-    return _first_line(sys.modules[kind.__module__] if alone else kind)
-
-
-def _first_line(thing: Any) -> str:
-    return (thing.__doc__ or "").strip().partition("\n")[0]
+    return first_line(sys.modules[kind.__module__] if alone else kind)

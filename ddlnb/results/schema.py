@@ -243,7 +243,7 @@ def require_frame(rows: object, *columns: str) -> None:
     """Raise InputError unless this is a pandas DataFrame that has these columns."""
     import pandas as pd
 
-    if not isinstance(rows, pd.DataFrame):
+    if not isinstance(getattr(rows, "rows", rows), pd.DataFrame):  # an answer has rows
         raise InputError(
             f"rows {rows!r} must be a pandas DataFrame, such as ddlnb.forecast and ddlnb.measure "
             f"return, or ddlnb.read_rows from a file"

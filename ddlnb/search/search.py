@@ -20,11 +20,12 @@ from ddlnb.plans.bucketing import ONE_BUCKET, in_buffers
 from ddlnb.plans.methods import Method
 from ddlnb.plans.plan import Gate, Launch, Plan
 from ddlnb.progress import Show, bar
+from ddlnb.search.bound import lower_bound
 from ddlnb.search.compressed import DENSE, Sending, Sent
 from ddlnb.search.result import SearchResult
 from ddlnb.search.space import SEARCHED, Candidate, Space
 from ddlnb.simulator.profiles import workload_on
-from ddlnb.units import KIB, MIB
+from ddlnb.units import KIB, MIB, counted, show_seconds
 from ddlnb.workloads.workload import Workload
 
 
@@ -282,6 +283,15 @@ class Searching:
                 "--cluster), or take a kept plan (--plan)"
             )
         return search_plan(workload, cluster, space=self.space, progress=False).plan
+
+    def remark(self, name: str, workload: Workload, cluster: Cluster, seconds: float) -> str:
+        """Return how far an iteration of so many seconds is above what any plan can reach."""
+        bound = lower_bound(workload, cluster, self.space.collectives_on(cluster))
+        return (
+            f"{name} on {counted(cluster.workers, 'GPU')}: {show_seconds(seconds)} per iteration; "
+            f"without servers no plan takes less than {show_seconds(bound.seconds)} "
+            f"({bound.limit}): {seconds / bound.seconds - 1:.1%} above."
+        )
 
 
 # Exchange, launch and gate are those of its plan. It goes without parameter servers, which would

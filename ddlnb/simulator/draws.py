@@ -19,9 +19,9 @@ from ddlnb.clusters.cluster import Cluster, Fit
 from ddlnb.clusters.effects import EFFECTS
 from ddlnb.errors import require, require_whole
 from ddlnb.progress import Show, bar
+from ddlnb.simulator.questions import DRAWS
 from ddlnb.simulator.simulate import Cell, steady_seconds
 
-DRAWS = 200
 LEAST_DRAWS = 20  # of which one lies beyond either end of a 90 % interval
 FEWER = 5  # times as many draws of what may be the fastest as of what cannot be
 REACH = 3.0  # standard deviations

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,35 +16,82 @@ from ddlnb.errors import require, require_whole
 from ddlnb.files import provenance
 from ddlnb.plans.methods import METHODS, Method, get_method
 from ddlnb.progress import Show
-from ddlnb.registry import several
+from ddlnb.questions import Answer, Table, asks
+from ddlnb.registry import is_supplied, several, supplied, supplied_names
 from ddlnb.simulator.draws import DRAWS, is_certain, play_cells, require_draws
-from ddlnb.simulator.profiles import workload_on
 from ddlnb.simulator.program import lower
+from ddlnb.simulator.questions import ForecastQuestion
+from ddlnb.simulator.recommendation import recommended, remarks
 from ddlnb.simulator.simulate import Cell
+from ddlnb.units import show_rate, show_rates
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlnb.workloads.task import Task
+
+@dataclass(frozen=True, repr=False)
+class Forecast(Answer):
+    """How fast every method trains: rows, which method to take, and what to know beside it."""
+
+    rows: pd.DataFrame
+    workload: Workload
+    on: Cluster
+    methods: tuple[Method, ...]
+
+    @cached_property
+    def is_drawn(self) -> bool:
+        """Whether there are draws, and so intervals where anything is uncertain."""
+        return bool(self.rows.attrs["draws"])
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """Throughput, intervals and speed-ups."""
+        shown = [
+            {
+                "GPUs": row["gpus"],
+                "method": row["method"],
+                "samples/s": show_rate(row["throughput_samples_per_s"]),
+                "90 % interval": show_rates(row["low"], row["high"]) if self.is_drawn else "-",
+                "speed-up": f"{row['speedup']:.2f}",
+                "efficiency": f"{row['speedup'] / row['gpus']:.0%}",
+                "fastest in": _chance(row["chance_best"]) if self.is_drawn else "-",
+            }
+            for row in self.rows.to_dict("records")
+        ]
+        what = f"{self.workload!r} on {self.on.label} ({self.on.network}); {self.workload.source}"
+        return (Table(f"Simulated: {what}", shown),)
+
+    @cached_property
+    def sentences(self) -> tuple[str, ...]:
+        """Which method to take at the largest size, and how good a searched plan is."""
+        unlike = [f"Unlike workers: {self.on.unlike}."] if str(self.on.unlike) else []
+        planned = [
+            method.planner.remark(method.name, self.workload, self.on.with_workers(gpus), seconds)
+            for method in self.methods
+            if hasattr(method.planner, "remark")
+            for gpus, seconds in self.rows.loc[
+                self.rows["method"] == method.name, ["gpus", "iteration_seconds"]
+            ].itertuples(index=False)
+        ]
+        return (*unlike, recommended(self.rows, self.on), *planned)
+
+    @cached_property
+    def remarks(self) -> tuple[str, ...]:
+        """What was left out, assumed, or run in another way by those who measured it."""
+        found = remarks(self.rows, self.on, self.methods, drawn=self.is_drawn)
+        for name in supplied_names("remark"):
+            if is_supplied(f"remark {name}"):
+                found.append(supplied(f"remark {name}")(self.rows, self.on, self.methods))
+        return tuple(one for one in found if one)
 
 
-def forecast(
-    model: str | Task | Workload,
-    cluster: str | Cluster,
-    methods: str | Method | Sequence[str | Method] = "all",
-    *,
-    local_batch: int | None = None,
-    gpus: int | Sequence[int] | None = None,
-    servers: int | None = None,
-    sequence: int | None = None,
-    throughput: float | None = None,
-    precision: str = "",
-    gradients: str = "",
-    accumulate: int = 1,
-    draws: int = DRAWS,
-    seed: int = 0,
-) -> pd.DataFrame:
+def _chance(share: float) -> str:
+    return "no interval" if math.isnan(share) else f"{share:.0%} of draws"
+
+
+@asks(ForecastQuestion)
+def forecast(asked: ForecastQuestion) -> Forecast:
     """Return a tidy row per method and number of GPUs: throughput, seconds of a steady iteration.
 
     ``throughput_samples_per_s`` is that of all GPUs; ``iteration_seconds`` and
@@ -52,38 +101,27 @@ def forecast(
     get a wide one (`Cluster.intervals`). There are none with ``draws=0``, and where nothing is
     uncertain. ``speedup`` is over one worker, ``chance_best`` the share of draws in which the
     method is the fastest of those asked for; "all" are those that the cluster can run, and "DDP",
-    PyTorch's own, may stand beside it. ``gpus`` defaults to all of the cluster.
+    PyTorch's own, may stand beside it. The answer says in sentences which method to take.
 
-    ``model`` is a Task, a Workload, or what `ddlnb forecast --model` takes: a name, ``my.py:task``,
-    a Hugging Face configuration. A task is traced. Its seconds come from ``throughput`` (samples
-    per second of one GPU), from a kept profile, or from the data sheet of the cluster's GPU at
-    this ``precision`` (`estimate`), and ``attrs["seconds"]`` of the rows says from which.
-    ``sequence`` are the tokens of a sample, ``gradients`` the type that gradients are sent in
-    ("fp16"), and ``accumulate`` the batches between two exchanges. Raises InputError for what does
-    not fit together, ModelError for what cannot be traced, and for fewer than LEAST_DRAWS draws.
+    A task is traced. Its seconds come from ``throughput``, from a kept profile, or from the data
+    sheet of the cluster's GPU at this ``precision`` (`estimate`), and ``attrs["seconds"]`` of the
+    rows says from which. Raises InputError for what does not fit together, ModelError for what
+    cannot be traced, and for fewer than LEAST_DRAWS draws.
 
     >>> import ddlnb
-    >>> rows = ddlnb.forecast("resnet50", "survey-10GbE", "MG-WFBP", gpus=[8, 16], draws=0)
-    >>> rows[["method", "gpus"]].values.tolist()
+    >>> found = ddlnb.forecast("resnet50", "survey-10GbE", "MG-WFBP", gpus=[8, 16], draws=0)
+    >>> found.rows[["method", "gpus"]].values.tolist()
     [['MG-WFBP', 8], ['MG-WFBP', 16]]
-    >>> bool(rows["speedup"].is_monotonic_increasing)
-    True
+    >>> found.sentences[0]
+    'On 16 GPUs of survey-10GbE take MG-WFBP: speed-up 15.53 (97% of linear)'
     """
-    require_draws(draws)
-    pairs = sound_pairs(cluster, methods, gpus, servers)
-    workload = workload_on(
-        model,
-        get_cluster(cluster),
-        local_batch,
-        sequence=sequence,
-        throughput=throughput,
-        precision=precision,
-    ).accumulated(accumulate)
-    workload = workload.sent_as(gradients) if gradients else workload
-    cells = [Cell(workload, one, method, servers) for one, method in pairs]
-    rows = forecast_cells(cells, draws=draws, seed=seed)
-    rows.attrs["seconds"] = workload.source
-    return rows
+    require_draws(asked.draws)
+    pairs = sound_pairs(asked.on, asked.methods, asked.gpus, asked.servers)
+    cells = [Cell(asked.workload, one, method, asked.servers) for one, method in pairs]
+    rows = forecast_cells(cells, draws=asked.draws, seed=asked.seed)
+    rows.attrs |= {"seconds": asked.workload.source, "draws": asked.draws}
+    chosen = tuple(dict.fromkeys(method for _, method in pairs))
+    return Forecast(rows, asked.workload, asked.on, chosen)
 
 
 def sound_pairs(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -29,7 +30,7 @@ from ddlnb.files import (
     write_atomically,
 )
 from ddlnb.progress import bar
-from ddlnb.survey.evidence import entries, write_index
+from ddlnb.survey.evidence import Entry, entries, write_index
 from ddlnb.survey.execute import execute
 from ddlnb.survey.notebooks import (
     Notebook,
@@ -43,6 +44,9 @@ from ddlnb.survey.report import write_pages
 from ddlnb.survey.times import TIMES, notebook_seconds
 from ddlnb.training.runs.runner import JOBS_VARIABLE
 from ddlnb.units import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Progress:
@@ -387,3 +391,41 @@ def total_seconds(runs: list[NotebookRun], expected: Mapping[str, float], jobs: 
     alone = sum(expected[run.notebook.name] for run in runs if run.timed)
     others = sum(expected[run.notebook.name] for run in runs if not run.timed)
     return alone + others / jobs
+
+
+def index(profile: str = "quick") -> pd.DataFrame:
+    """Return the index of the survey: a row per checkable item, indexed by its number.
+
+    The columns are texts: the ``section``, the ``item`` in our words, ``how`` it is reproduced,
+    its ``verdict``, ``where`` (notebooks and tests), what is ``missing``, and its ``source``:
+    stated in the survey, read in a primary paper, derived, or known. Items A are of the survey
+    itself, C and D of those of layers (arXiv 2403.07585) and large scale (2404.06114). Verdicts are
+    those of the last `reproduce` of the profile and of tests that were run here; without a run they
+    are "not run", or "by a test, not run here". Raises UnknownName for an unknown profile.
+
+    >>> from ddlnb.survey.runner import index
+    >>> found = index()
+    >>> found.loc["A16", ["section", "how"]].to_list()
+    ['1-2', 'computed']
+    """
+    import pandas as pd
+
+    rows = [
+        {
+            "id": key,
+            "section": entry.item.section,
+            "how": entry.how,
+            "verdict": entry.verdict,
+            "item": entry.item.text,
+            "where": "; ".join(dict.fromkeys(one.where for one in entry.evidence)),
+            "missing": entry.item.missing,
+            "source": entry.item.source,
+        }
+        for key, entry in last_run(profile).items()
+    ]
+    return pd.DataFrame(rows).set_index("id")
+
+
+def last_run(profile: str) -> dict[str, Entry]:
+    """Return the evidence of every item, by its number, as of the last run of a profile."""
+    return entries(last_outcomes(profile), BUILD / profile)

@@ -58,7 +58,7 @@ def test_a_cluster_that_scales_says_so(workload):
 
 
 def test_a_share_that_is_none_is_refused(workload):
-    with pytest.raises(InputError, match="share 80 must be above 0 and at most 1"):
+    with pytest.raises(InputError, match=r"share 80.0 must be above 0 and at most 1"):
         ddlnb.scaling(workload, "survey-10GbE", share=80)
 
 

@@ -12,12 +12,12 @@ import pytest
 import typer
 
 from ddlnb.cli.app import main
-from ddlnb.cli.plan import methods
+from ddlnb.cli.models import methods
 from ddlnb.plans.methods import METHODS
 from ddlnb.workloads.models import TASKS
 from tests.command_line import ddlnb
 
-COMMANDS = ["models", "methods", "plan", "measure", "profile", "reproduce", "doctor"]
+COMMANDS = ["models", "methods", "plan", "measure", "survey", "doctor"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -76,9 +76,9 @@ def test_a_plan_is_printed():
         (["measure", "--model", "small-conv", "--engine", "horovod9"], "unknown engine"),
         (["measure", "--model", "small-conv", "--profile", "papre"], "did you mean 'paper'"),
         (["measure", "--model", "small-conv", "--workers", "2,0"], "workers[1] 0"),
-        (["reproduce", "--profile", "quik"], "did you mean 'quick'"),
-        (["reproduce", "--set", "launcher"], "--set 'launcher' must be name=value"),
-        (["reproduce", "--set", "options={a"], "--set 'options={a' must be name=value"),
+        (["survey", "reproduce", "--profile", "quik"], "did you mean 'quick'"),
+        (["survey", "reproduce", "--set", "launcher"], "--set 'launcher' must be name=value"),
+        (["survey", "reproduce", "--set", "options={a"], "--set 'options={a' must be name=value"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_status_2(words, said):
@@ -93,7 +93,7 @@ def test_a_mistake_is_one_line_and_exit_status_2(words, said):
     ("words", "said"),
     [
         (["forcast"], "no such command 'forcast'. Did you mean 'forecast'"),
-        (["plan", "--method", "BSP-PS"], "missing option '--model'; see 'ddlnb plan --help'"),
+        (["plan", "--method", "BSP-PS"], "give --model; see"),
         (["forecast", "--nodes", "two"], "--nodes 'two' must be a whole number, such as --nodes 4"),
         (["forecast", "--draws", "1.5"], "--draws '1.5' must be a whole number, such as --draws 4"),
         (["advise", "--measured", "fast"], "--measured 'fast' must be a number, such as --meas"),

@@ -28,7 +28,7 @@ def test_a_table_is_forecast_from_the_published_rows_and_can_be_drawn(tmp_path):
     asked, out, figure = (tmp_path / name for name in ("in.csv", "out.csv", "rates.png"))
     asked.write_text(ASKED)
     words = ["--fit", OPEN_ROWS, "--table", asked, "--out", out, "--figure", figure]
-    ddlnb("collectives", *map(str, words), check=True)
+    ddlnb("cluster", "collectives", *map(str, words), check=True)
     assert figure.read_bytes().startswith(b"\x89PNG")
     found = pd.read_csv(out)
     assert list(found.columns) == [*ASKED.splitlines()[0].split(","), "time_us", "low", "high"]
@@ -47,22 +47,25 @@ def test_a_log_is_imported_fitted_and_forecast_through_pipes(tmp_path, monkeypat
     about = ["--nodes", "2", "--gpus-per-node", "8", "--gpu", "A100"]
     about += ["--network", "8x200 Gb/s RoCE"]
     rows = str(tmp_path / "rows.csv")
-    ddlnb("import", str(tmp_path / "run.log"), "--out", rows, *about, check=True)
-    done = ddlnb("collectives", "--fit", rows, "--csv", check=True)
+    ddlnb("cluster", "import", str(tmp_path / "run.log"), "--out", rows, *about, check=True)
+    done = ddlnb("cluster", "collectives", "--fit", rows, "--csv", check=True)
     assert set(pd.read_csv(io.StringIO(done.stdout))["GPU"]) == {"A100"}
     monkeypatch.setattr("sys.stdin", io.StringIO(ASKED))
-    done = ddlnb("collectives", "--fit", rows, "--table", "-", check=True)
+    done = ddlnb("cluster", "collectives", "--fit", rows, "--table", "-", check=True)
     assert len(pd.read_csv(io.StringIO(done.stdout))) == 2
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["collectives", "--table", "nowhere.csv"], "there is no table nowhere.csv"),
-        (["collectives", "--fit", "nowhere.csv"], "there is no table of measured collectives"),
-        (["collectives", "--out", "out.csv"], "--out needs --table"),
-        (["collectives", "--validate", "--table", "x"], "leave out --table"),
-        (["import", "nowhere.log"], "there is no log nowhere.log"),
+        (["cluster", "collectives", "--table", "nowhere.csv"], "there is no table nowhere.csv"),
+        (
+            ["cluster", "collectives", "--fit", "nowhere.csv"],
+            "there is no table of measured collectives",
+        ),
+        (["cluster", "collectives", "--out", "out.csv"], "--out needs --table"),
+        (["cluster", "collectives", "--validate", "--table", "x"], "leave out --table"),
+        (["cluster", "import", "nowhere.log"], "there is no log nowhere.log"),
     ],
 )
 def test_a_wrong_call_is_one_line(words, said, tmp_path, monkeypatch):

@@ -35,7 +35,16 @@ def test_a_compressed_plan_is_kept_and_priced_beside_fixed_methods(tmp_path):
     assert "dense, searched: " in said
     plan = read_plan(kept)
     assert 0 < sum(map(bool, plan.compressions)) < len(plan.messages)
-    words = ["lossy", *on, "--method", "bsp + top-k(0.01) + feedback", "--plan", str(kept), "--csv"]
+    words = [
+        "forecast",
+        "lossy",
+        *on,
+        "--method",
+        "bsp + top-k(0.01) + feedback",
+        "--plan",
+        str(kept),
+        "--csv",
+    ]
     rows = pd.read_csv(StringIO(ddlnb(*words, check=True).stdout)).set_index("method")
     searched = rows.loc["searched: top-k(0.01) + feedback"]
     fixed = rows.loc["bsp + top-k(0.01) + feedback on A2A"]
@@ -57,7 +66,7 @@ def test_a_compressed_plan_is_kept_and_priced_beside_fixed_methods(tmp_path):
         ([*SEARCHED[:5], *TOP_K], "searched on a --cluster; leave out --sent"),
         (
             [*SEARCHED[:3], "--method", "MG-WFBP", *SEARCHED[5:], "--sent", "fp16"],
-            "ask `ddlnb lossy --method 'bsp + fp16' --base MG-WFBP`",
+            "ask `ddlnb forecast lossy --method 'bsp + fp16' --base MG-WFBP`",
         ),
     ],
 )

@@ -9,14 +9,13 @@ from functools import partial
 import pandas as pd
 import pytest
 
-from ddlnb.advice.of_forecast import advice
-from ddlnb.cli.questions import workload_for
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError
 from ddlnb.files import CLUSTERS, ROOT
 from ddlnb.plans.methods import METHODS, SURVEYED
 from ddlnb.results.published import FIG4_CELLS, fig4_cells
 from ddlnb.simulator.forecast import forecast
+from ddlnb.simulator.recommendation import recommended
 from ddlnb.survey import testbed
 from ddlnb.survey.testbed import calibrate_survey
 from tests.command_line import ddlnb
@@ -98,7 +97,7 @@ def rows_of(**rates):
     ],
 )
 def test_advice_says_what_further_machines_gain(rates, said):
-    assert advice(rows_of(**rates), get_cluster("survey-10GbE")) == said
+    assert recommended(rows_of(**rates), get_cluster("survey-10GbE")) == said
 
 
 def test_advice_for_bert_large_on_eight_gpus_is_what_the_survey_measured():
@@ -108,7 +107,7 @@ def test_advice_for_bert_large_on_eight_gpus_is_what_the_survey_measured():
     cells = cells[(cells["gpus"] == 8) & ~cells["method"].isin(["BSP-PS", "WFBP-PS"])]
     best = cells.set_index("method")["throughput_samples_per_s"].idxmax()
     rows = forecast("bert-large", "survey-100GbE", [*SURVEYED], gpus=8, draws=0)
-    assert f"take {best}" in advice(rows, get_cluster("survey-100GbE"))
+    assert f"take {best}" in rows.sentences[0]
 
 
 def test_the_readme_shows_what_the_command_prints():
@@ -137,8 +136,8 @@ def test_numbers_may_be_listed_or_repeated():
 def test_a_throughput_that_cannot_be_is_refused_before_anything_is_traced(monkeypatch):
     """Tracing BERT-Large takes seconds; torch need not even be there."""
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(InputError, match="throughput -5 samples/s must be positive"):
-        workload_for("bert-large", get_cluster("survey-10GbE"), None, -5.0)
+    with pytest.raises(InputError, match=r"throughput -5.0 must be a finite number above 0"):
+        forecast("bert-large", "survey-10GbE", throughput=-5.0)
 
 
 def test_a_forecast_without_a_profile_takes_a_throughput():
@@ -178,9 +177,9 @@ def test_check_fails_on_a_suspicious_table_and_passes_a_clean_one(tmp_path):
     lines = ["model,local_batch,network,method,gpus,throughput_samples_per_s"]
     lines += [f"m,8,{network},BSP-A2A,4,400" for network in ("10GbE", "100GbE")]
     table.write_text("\n".join(lines) + "\n")
-    assert ddlnb("check", str(table)).returncode == 0
+    assert ddlnb("survey", "check", str(table)).returncode == 0
     table.write_text("\n".join(lines) + "\nm,8,100GbIB,BSP-A2A,4,300\n")
-    done = ddlnb("check", str(table))
+    done = ddlnb("survey", "check", str(table))
     assert done.returncode == 1
     assert "replicates differ" in done.stdout.replace("…", "replicates differ")
 
@@ -195,7 +194,7 @@ def test_calibrating_the_survey_prints_what_the_data_tells_and_writes_nothing(
     monkeypatch.setattr(testbed, "calibrate_survey", partial(calibrate_survey, cells=few))
     folder = CLUSTERS
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    said = ddlnb("calibrate", "survey", check=True).stdout
+    said = ddlnb("cluster", "fit", "survey", check=True).stdout
     assert "the prior" in said
     assert "the data" in said
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
@@ -231,23 +230,41 @@ def test_calibrating_the_survey_prints_what_the_data_tells_and_writes_nothing(
         ),
         (["timeline", *BERT, "--iterations", "100000"], "spans, and viewers and pictures take"),
         (["timeline", *BERT, "--out", "/proc/trace.json"], "no file can be written in '/proc'"),
-        (["scaling", *BERT, "--figure", "a.xyz"], "'a.xyz' must have a name in .png, .svg, .pdf"),
-        (["iteration", "--layout", "dp32", "--picture", "a.xyz"], "must have a name in .png"),
-        (["iteration", "--layout", "dp32", "--trace", "/tmp"], "name a file in it, such as"),
-        (["scale", "--model", "llama3-8b", "--gpu-price", "2"], "need --advise; leave out --gpu"),
+        (
+            ["forecast", "scaling", *BERT, "--figure", "a.xyz"],
+            "'a.xyz' must have a name in .png, .svg, .pdf",
+        ),
+        (
+            ["layouts", "iteration", "--layout", "dp32", "--picture", "a.xyz"],
+            "must have a name in .png",
+        ),
+        (
+            ["layouts", "iteration", "--layout", "dp32", "--trace", "/tmp"],
+            "name a file in it, such as",
+        ),
+        (
+            ["layouts", "scale", "--model", "llama3-8b", "--gpu-price", "2"],
+            "need --advise; leave out --gpu",
+        ),
         (["timeline", *BERT, "--slow", "0-2"], "--slow '0-2' must be a rank and a factor"),
         (["forecast", *BERT, "--slow", "32:2"], "worker 32 is slowed down"),
         (["forecast", *BERT, "--slow", "0:0"], "compute factor 0.0 of worker 0 must be"),
         (["timeline", *BERT, "--servers", "0"], "servers 0 must be a whole number"),
-        (["profile", "--model", "small-conv", "--batch", "10000000"], "GB of memory"),
-        (["profile", "--model", "small-conv", "--device", "tpu"], "no device 'tpu'; give cpu, or"),
-        (["profile", "--model", "small-conv", "--device", "xpu"], "'xpu' needs a GPU, and torch"),
+        (["measure", "profile", "--model", "small-conv", "--batch", "10000000"], "GB of memory"),
+        (
+            ["measure", "profile", "--model", "small-conv", "--device", "tpu"],
+            "no device 'tpu'; give cpu, or",
+        ),
+        (
+            ["measure", "profile", "--model", "small-conv", "--device", "xpu"],
+            "'xpu' needs a GPU, and torch",
+        ),
         (["plan", "--model", "small-conv", "--method", "searched"], "cluster; give --cluster, or"),
         (["timeline", *BERT, "--out", "trace.txt"], "must have a name in .json"),
-        (["check", "nowhere.csv"], "there is no table nowhere.csv"),
-        (["calibrate", "survey-10GbE"], "needs rows that were measured on it"),
-        (["calibrate", "nowhere"], "unknown cluster 'nowhere'"),
-        (["clusters", "10GbE"], "did you mean 'survey-10GbE'"),
+        (["survey", "check", "nowhere.csv"], "there is no table nowhere.csv"),
+        (["cluster", "fit", "survey-10GbE"], "needs rows that were measured on it"),
+        (["cluster", "fit", "nowhere"], "unknown cluster 'nowhere'"),
+        (["cluster", "show", "survey-10Gb"], "did you mean 'survey-10GbE'"),
     ],
 )
 def test_wrong_words_get_one_line_and_status_2(words, said):

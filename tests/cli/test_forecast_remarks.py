@@ -7,11 +7,10 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from ddlnb.advice.of_forecast import advice
-from ddlnb.cli.forecast import remarks
 from ddlnb.clusters.file import get_cluster
 from ddlnb.plans.methods import METHODS
 from ddlnb.simulator.forecast import forecast, methods_on
+from ddlnb.simulator.recommendation import recommended
 from tests.cli.test_app import ddlnb
 from tests.cli.test_forecast import rows_of
 from tests.toy import TOY
@@ -21,8 +20,8 @@ SURVEY, NVLINK = get_cluster("survey-10GbE"), get_cluster("v100-nvlink")
 
 def said(model, cluster, methods=None, *, gpus=None, drawn=False):
     methods = methods_on(cluster) if methods is None else [METHODS[name] for name in methods]
-    rows = forecast(model, cluster, methods, gpus=gpus, draws=0)
-    return remarks(rows, cluster, methods, drawn=drawn)
+    found = forecast(model, cluster, methods, gpus=gpus, draws=20 if drawn else 0)
+    return list(found.remarks)
 
 
 def test_methods_that_a_cluster_without_servers_cannot_run_are_named():
@@ -92,28 +91,28 @@ def test_fig4_says_how_its_methods_ran():
     ],
 )
 def test_advice_says_plainly_when_one_should_not(rates, found):
-    text = advice(rows_of(**rates), SURVEY)
+    text = recommended(rows_of(**rates), SURVEY)
     assert f"But do not train like this: even so, {found}. Rather use fewer GPUs, a larger" in text
 
 
 def test_advice_names_the_machines_that_servers_take_even_where_it_says_not_to():
-    text = advice(rows_of(MG_WFBP=60.0, WFBP_PS=80.0), SURVEY)
+    text = recommended(rows_of(MG_WFBP=60.0, WFBP_PS=80.0), SURVEY)
     assert "With 2 more machines as servers, WFBP_PS is 33% faster: speed-up 0.80." in text
     assert "do not train like this" in text
 
 
 def test_advice_knows_a_smaller_number_that_is_as_fast():
     few, many = rows_of(MG_WFBP=240.0), rows_of(MG_WFBP=242.0)
-    text = advice(pd.concat([few.assign(gpus=4), many]), SURVEY)
+    text = recommended(pd.concat([few.assign(gpus=4), many]), SURVEY)
     assert "Rather use 4 (speed-up 2.40 by MG_WFBP), a larger batch" in text
 
 
 def test_advice_is_silent_where_scaling_is_fair():
-    assert "do not" not in advice(rows_of(MG_WFBP=400.0), SURVEY)
+    assert "do not" not in recommended(rows_of(MG_WFBP=400.0), SURVEY)
 
 
 def test_a_method_that_wins_some_draws_is_told_apart_from_one_that_ties():
     rows = rows_of(MG_WFBP=600.0, WFBP_A2A=599.0, BSP_A2A=598.0, ByteScheduler_A2A=450.0)
     rows["chance_best"] = [0.6, 0.1, 0.1, 0.2]
-    text = advice(rows, SURVEY)
+    text = recommended(rows, SURVEY)
     assert "WFBP_A2A, BSP_A2A tie with it; ByteScheduler_A2A is the fastest in 20% of the" in text

@@ -93,7 +93,7 @@ def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):
 def test_output_that_finds_no_room_is_one_line():
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "ddlnb.cli.app", "clusters", "--csv"],
+            [sys.executable, "-m", "ddlnb.cli.app", "cluster", "list", "--csv"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

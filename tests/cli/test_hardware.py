@@ -43,7 +43,9 @@ def test_the_same_options_work_in_timeline_and_lossy(tmp_path):
     trace = tmp_path / "trace.json"
     ddlnb("timeline", *RESNET, *TESTBED, "--gpus", "8", "--out", str(trace), check=True)
     assert trace.exists()
-    done = ddlnb("lossy", *RESNET, *TESTBED, "--gpus", "8", "--method", "local(8)", check=True)
+    done = ddlnb(
+        "forecast", "lossy", *RESNET, *TESTBED, "--gpus", "8", "--method", "local(8)", check=True
+    )
     assert "local(8)" in done.stdout
 
 
@@ -73,7 +75,7 @@ def test_hardware_is_listed_and_shown_with_its_sources():
         ddlnb("hardware", kind, "--csv", check=True).stdout
         for kind in ("gpus", "networks", "machines")
     )
-    assert "name gpus, networks, machines" in ddlnb("hardware", "--csv").stderr
+    assert "list gpus, networks or machines" in ddlnb("hardware", "--csv").stderr
     for name in ("A100-SXM4-80GB", "200GbIB", "p4d.24xlarge"):
         assert name in listed
     shown = ddlnb("hardware", "NVIDIA H100 80GB HBM3", check=True).stdout  # as torch says it
@@ -117,6 +119,6 @@ def test_nodes_of_a_cluster_are_those_in_use():
 
 
 def test_scaling_goes_to_the_nodes_in_use():
-    words = ["scaling", *RESNET, "--method", "MG-WFBP", "--draws", "0"]
+    words = ["forecast", "scaling", *RESNET, "--method", "MG-WFBP", "--draws", "0"]
     done = ddlnb(*words, "--cluster", "survey-10GbE", "--nodes", "4", check=True)
     assert "up to 16 GPUs, the largest size asked for" in done.stdout

@@ -15,13 +15,15 @@ def test_layouts_are_played_traced_and_drawn(tmp_path):
     trace, picture = tmp_path / "trace.json", tmp_path / "stages.png"
     along, across = "dp2 tp8 acc2", "dp2 tp8 acc2 order=dp-cp-pp-tp"
     words = ("--nodes", "2", "--csv")
-    told = ddlnb("iteration", "--layout", along, "--layout", across, *words, check=True).stdout
+    told = ddlnb(
+        "layouts", "iteration", "--layout", along, "--layout", across, *words, check=True
+    ).stdout
     rows = pd.read_csv(io.StringIO(told)).set_index("layout")
     assert rows.loc[across, "tp"] > 1.5 * rows.loc[along, "tp"]
     parts = rows[["computation", "update", "tp", "data"]].sum(axis=1)
     assert parts.tolist() == pytest.approx(rows["seconds"].tolist(), abs=1e-3)
     files = ("--trace", str(trace), "--picture", str(picture))
-    ddlnb("iteration", "--layout", "pp2 acc4", "--nodes", "1", *files, check=True)
+    ddlnb("layouts", "iteration", "--layout", "pp2 acc4", "--nodes", "1", *files, check=True)
     assert {event["pid"] for event in json.loads(trace.read_text())["traceEvents"]} == {0, 1}
     assert picture.read_bytes().startswith(b"\x89PNG")
 
@@ -39,7 +41,7 @@ def test_layouts_are_played_traced_and_drawn(tmp_path):
     ],
 )
 def test_a_bad_word_is_one_line(words, said):
-    done = ddlnb("iteration", *words)
+    done = ddlnb("layouts", "iteration", *words)
     assert done.returncode == 2
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -19,7 +19,7 @@ WORDS = ["--model", "bert-base", "--cluster", "survey-10GbE"]
 def test_methods_stand_beside_the_best_lossless_ones():
     words = [*WORDS, "--gpus", "8", "--gpus", "16", "--method", "bsp + top-k(0.01) + feedback"]
     words += ["--method", "asp"]
-    rows = pd.read_csv(StringIO(ddlnb("lossy", *words, "--csv", check=True).stdout))
+    rows = pd.read_csv(StringIO(ddlnb("forecast", "lossy", *words, "--csv", check=True).stdout))
     assert list(rows["gpus"]) == [8] * 4 + [16] * 4
     for gpus, part in rows.groupby("gpus"):
         alone, served, top_k, asp = part.to_dict("records")
@@ -31,7 +31,7 @@ def test_methods_stand_beside_the_best_lossless_ones():
             assert row["over_best_lossless"] == pytest.approx(ratio)
         assert top_k["over_best_lossless"] > 1
         assert top_k["compression_seconds"] == 0  # free, unless a profile is named
-    shown = " ".join(ddlnb("lossy", *words, check=True).stdout.split())
+    shown = " ".join(ddlnb("forecast", "lossy", *words, check=True).stdout.split())
     assert "free of cost (a bound)" in shown
     assert "give --curves" in shown
     assert "Parameter servers run on machines of their own: ByteScheduler-PS; asp on PS." in shown
@@ -40,12 +40,12 @@ def test_methods_stand_beside_the_best_lossless_ones():
 def test_shorter_sequences_take_less_computation():
     words = ["--model", "gpt2", "--machine", "p4d", "--nodes", "2", "--method", "local(8)"]
     whole, half = (
-        pd.read_csv(StringIO(ddlnb("lossy", *words, *more, "--csv", check=True).stdout))
+        pd.read_csv(StringIO(ddlnb("forecast", "lossy", *words, *more, "--csv", check=True).stdout))
         for more in ([], ["--sequence", "512"])
     )
     assert (half["compute_seconds"] < 0.7 * whole["compute_seconds"]).all()
     assert list(half["bytes_sent"]) == list(whole["bytes_sent"])
-    none = ddlnb("lossy", *WORDS[:1], "resnet50", *words[2:], "--sequence", "512")
+    none = ddlnb("forecast", "lossy", *WORDS[:1], "resnet50", *words[2:], "--sequence", "512")
     assert none.returncode == 2
     assert "model 'resnet50' has no sequences" in none.stderr
 
@@ -53,20 +53,23 @@ def test_shorter_sequences_take_less_computation():
 def test_what_does_not_overlap_is_named_and_stragglers_are_taken():
     words = [*WORDS, "--gpus", "8", "--method", "local(8)", "--method", "bsp + fp16"]
     slow = ["--straggler", "one-slow(3)"]
-    shown = " ".join(ddlnb("lossy", *words, *slow, check=True).stdout.split())
+    shown = " ".join(ddlnb("forecast", "lossy", *words, *slow, check=True).stdout.split())
     assert "overlaps none: local(8) on A2A." in shown
     assert "workers slowed down by one-slow(3)" in shown
     even, uneven = (
-        pd.read_csv(StringIO(ddlnb("lossy", *words, *more, "--csv", check=True).stdout))
+        pd.read_csv(StringIO(ddlnb("forecast", "lossy", *words, *more, "--csv", check=True).stdout))
         for more in ([], slow)
     )
     longer = uneven["iteration_seconds"] - even["iteration_seconds"]
     assert (longer > even["compute_seconds"]).all()  # the lossless ones wait, too
     assert (uneven["waiting_seconds"] > longer / 2).all()
-    nobody = ddlnb("lossy", *words, "--straggler", "one-slow(2, 8)")
+    nobody = ddlnb("forecast", "lossy", *words, "--straggler", "one-slow(2, 8)")
     assert nobody.returncode == 2
     assert "slows a worker that is not there: 8 have ranks 0 to 7" in nobody.stderr
-    assert "did you mean 'one-slow'" in ddlnb("lossy", *words, "--straggler", "one-slo").stderr
+    assert (
+        "did you mean 'one-slow'"
+        in ddlnb("forecast", "lossy", *words, "--straggler", "one-slo").stderr
+    )
 
 
 def made_up(path: Path) -> Path:
@@ -84,7 +87,7 @@ def made_up(path: Path) -> Path:
 def test_curves_make_verdicts(tmp_path):
     curves = made_up(tmp_path / "curves.csv")
     words = [*WORDS, "--curves", str(curves), "--target", "0.5"]
-    said = ddlnb("lossy", *words, check=True).stdout
+    said = ddlnb("forecast", "lossy", *words, check=True).stdout
     assert "iterations measured on digits" in said
     assert "do not relax synchronisation here" in said
     assert "the dense best; it needs 4.00 times the iterations" in said
@@ -100,8 +103,12 @@ def test_both_ways_of_asking_have_one_base(tmp_path):
     for base in ("MG-WFBP", "WFBP-A2A"):
         more = ["--base", base] if base != "MG-WFBP" else []
         asked = [*WORDS, "--csv", *more]
-        alone = ddlnb("lossy", *asked, "--gpus", "8", "--method", method, check=True).stdout
-        joined = ddlnb("lossy", *asked, "--curves", str(curves), "--target", "0.5", check=True)
+        alone = ddlnb(
+            "forecast", "lossy", *asked, "--gpus", "8", "--method", method, check=True
+        ).stdout
+        joined = ddlnb(
+            "forecast", "lossy", *asked, "--curves", str(curves), "--target", "0.5", check=True
+        )
         seconds = [
             table.loc[table["method"] == method, "iteration_seconds"].item()
             for table in (pd.read_csv(StringIO(text)) for text in (alone, joined.stdout))
@@ -129,20 +136,22 @@ def test_curves_that_say_nothing_are_refused_in_a_line(tmp_path, damage, more, t
     curves = made_up(tmp_path / "curves.csv")
     text = curves.read_text().replace("local(8) on A2A", "bsp + fp16 on A2A")
     curves.write_text(text.replace(*damage))
-    done = ddlnb("lossy", *WORDS, "--curves", str(curves), "--target", "0.5", *more)
+    done = ddlnb("forecast", "lossy", *WORDS, "--curves", str(curves), "--target", "0.5", *more)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert told in " ".join(done.stderr.split())
 
 
 def test_what_is_missing_is_said(tmp_path):
-    assert "give at least one --method" in ddlnb("lossy", *WORDS).stderr
-    refused = ddlnb("lossy", *WORDS, "--curves", str(tmp_path / "none.csv"), "--target", "1")
+    assert "give at least one --method" in ddlnb("forecast", "lossy", *WORDS).stderr
+    refused = ddlnb(
+        "forecast", "lossy", *WORDS, "--curves", str(tmp_path / "none.csv"), "--target", "1"
+    )
     assert refused.returncode == 2
     assert "cannot be read (No such file or directory); make them with" in refused.stderr
-    folder = ddlnb("lossy", *WORDS, "--curves", str(tmp_path), "--target", "1")
+    folder = ddlnb("forecast", "lossy", *WORDS, "--curves", str(tmp_path), "--target", "1")
     assert folder.returncode == 2
     assert "cannot be read (Is a directory); make them with" in folder.stderr
-    assert "together" in ddlnb("lossy", *WORDS, "--target", "1").stderr
-    unknown = ddlnb("lossy", *WORDS, "--method", "bsp + fp16", "--compression", "gpu")
+    assert "together" in ddlnb("forecast", "lossy", *WORDS, "--target", "1").stderr
+    unknown = ddlnb("forecast", "lossy", *WORDS, "--method", "bsp + fp16", "--compression", "gpu")
     assert "cpu-1thread" in unknown.stderr

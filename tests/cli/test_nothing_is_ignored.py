@@ -17,6 +17,7 @@ from ddlnb.workloads.workload import read_profile
 from tests.cli.test_app import ddlnb
 
 RESNET = ["--model", "resnet50", "--cluster", "survey-10GbE"]
+SCALE = ["layouts", "scale", "--model", "llama3-8b"]
 PLAN_ON = ["plan", *RESNET, "--method", "MG-WFBP"]
 PLAN = ["plan", "--model", "resnet50", "--profile", "resnet50_b64_rtx2080ti"]
 
@@ -26,7 +27,7 @@ PLAN = ["plan", "--model", "resnet50", "--profile", "resnet50_b64_rtx2080ti"]
     [
         (["forecast", "--fig4", "--model", "resnet50"], "were run; leave out --model"),
         (["forecast", "--fig4", "--gpus", "8"], "were run; leave out --gpus"),
-        (["forecast", "--fig4", "--method", "all", "--batch", "8"], "leave out --method and --bat"),
+        (["forecast", "--fig4", "--method", "all", "--batch", "8"], "leave out --batch and --meth"),
         (["forecast", *RESNET, "--method", "MG-WFBP", "--credit", "1MB"], "credit '1MB' changes"),
         (["timeline", *RESNET, "--partition", "1MB"], "partition '1MB' changes nothing: MG-WFBP"),
         (
@@ -57,22 +58,34 @@ PLAN = ["plan", "--model", "resnet50", "--profile", "resnet50_b64_rtx2080ti"]
             "BSP-A2A is planned without the cost of an all-reduce; leave out --latency",
         ),
         (
-            ["lossy", *RESNET, "--method", "local(8)", "--compression", "cpu-1thread"],
+            ["forecast", "lossy", *RESNET, "--method", "local(8)", "--compression", "cpu-1thread"],
             "'cpu-1thread' changes nothing: local(8) does not compress; leave out --compression",
         ),
         (
-            ["scale", "--model", "llama3-8b", "--framework", "fsdp", "--schedule", "gpipe"],
+            [
+                "layouts",
+                "scale",
+                "--model",
+                "llama3-8b",
+                "--framework",
+                "fsdp",
+                "--schedule",
+                "gpipe",
+            ],
             "schedule gpipe is one of pipelines, and fsdp has none; leave it out",
         ),
-        (["calibrate", "survey", "--out", "here"], "'survey' makes no use of out; leave it out"),
-        (["calibrate", "here", "--rows", "rows.csv"], "'here' makes no use of rows"),
-        (["calibrate", "survey-10GbE", "--write"], "a cluster makes no use of write"),
         (
-            ["lossy", *RESNET, "--method", "local(8)", "--base", "BSP-PS"],
+            ["cluster", "fit", "survey", "--out", "here"],
+            "'survey' makes no use of out; leave it out",
+        ),
+        (["cluster", "fit", "here", "--rows", "rows.csv"], "'here' makes no use of rows"),
+        (["cluster", "fit", "survey-10GbE", "--write"], "a cluster makes no use of write"),
+        (
+            ["forecast", "lossy", *RESNET, "--method", "local(8)", "--base", "BSP-PS"],
             "'BSP-PS' changes nothing",
         ),
         (
-            ["lossy", *RESNET, "--method", "local(8)", "--base", "WFBP-A2A"],
+            ["forecast", "lossy", *RESNET, "--method", "local(8)", "--base", "WFBP-A2A"],
             "local(8) does not; leave",
         ),
         (

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 import ddlnb
-from ddlnb.cli.questions import workload_for
 from ddlnb.errors import InputError, ModelError, UnknownName
 from ddlnb.simulator import profiles
 from ddlnb.workloads.resolve import get_task as task_of
@@ -78,7 +77,7 @@ def test_a_profile_is_planned_with_its_own_seconds(tmp_path):
     assert "a file of yours is given as the model (--model mine.json)" in named.stderr
     more = run(*words, "--model", str(path), "--batch", "8", "--gpu", "A100")
     assert "has a batch and seconds of its own; leave out --batch and --gpu" in more.stderr
-    again = run("profile", "--model", str(path))
+    again = run("measure", "profile", "--model", str(path))
     assert "mine.json' is a profile: it has seconds, and nothing to run; give the" in again.stderr
 
 
@@ -141,7 +140,7 @@ def test_half_precision_and_accumulation_gain_on_a_slow_network(mine):
 def test_options_that_cannot_be_get_one_error(mine, cluster, options, error, said):
     words = {"precision": "", **options}
     with pytest.raises(error, match=said):
-        workload_for(mine, cluster, 8, None, **words)
+        ddlnb.forecast(mine, cluster, local_batch=8, draws=0, **words)
 
 
 def test_hardware_that_nobody_knows_needs_a_rate(mine):

@@ -9,7 +9,7 @@ import typer
 
 import ddlnb
 from ddlnb.cli.app import main
-from ddlnb.cli.options import DECLINED, announce
+from ddlnb.cli.options import announce
 from ddlnb.engines.measure import START_SECONDS, expected_seconds
 from ddlnb.engines.settings import DEFAULTS
 from ddlnb.training.runs.compare import estimated_seconds as training_seconds
@@ -37,7 +37,7 @@ def test_a_person_is_asked(answer, goes_on, terminal, monkeypatch, capsys):
     else:
         with pytest.raises(typer.Exit) as ended:
             announce(1000, yes=False)
-        assert ended.value.exit_code == DECLINED
+        assert ended.value.exit_code == 1
     assert capsys.readouterr().err == "This takes about 17 minutes here.\n"
 
 

@@ -15,7 +15,7 @@ RUNNER = CliRunner()
 
 
 def test_the_best_layouts_are_printed_with_what_makes_the_next_slower() -> None:
-    done = RUNNER.invoke(app, ["scale", "--model", "llama-8b", "--nodes", "2", "--csv"])
+    done = RUNNER.invoke(app, ["layouts", "scale", "--model", "llama-8b", "--nodes", "2", "--csv"])
     assert done.exit_code == 0
     rows = list(csv.DictReader(done.stdout.splitlines()))
     assert len(rows) == 10
@@ -26,7 +26,7 @@ def test_the_best_layouts_are_printed_with_what_makes_the_next_slower() -> None:
 
 def test_a_table_gets_its_forecasts_and_what_was_taken_is_said(tmp_path: Path) -> None:
     table, out = write_table(tmp_path / "in.csv", {}), tmp_path / "out.csv"
-    done = RUNNER.invoke(app, ["scale", "--table", str(table), "--out", str(out)])
+    done = RUNNER.invoke(app, ["layouts", "scale", "--table", str(table), "--out", str(out)])
     assert done.exit_code == 0
     assert "note: framework is missing in 1 row: taken as nanotron" in done.stderr
     assert "tokens_per_s_per_gpu" in out.read_text().splitlines()[0]
@@ -34,14 +34,16 @@ def test_a_table_gets_its_forecasts_and_what_was_taken_is_said(tmp_path: Path) -
 
 def test_a_machine_says_its_gpus_and_its_network() -> None:
     words = ["--model", "llama-8b", "--nodes", "2", "--top", "2", "--csv"]
-    named = RUNNER.invoke(app, ["scale", *words, "--machine", "p4d", "--gpu", "A100"])
+    named = RUNNER.invoke(app, ["layouts", "scale", *words, "--machine", "p4d", "--gpu", "A100"])
     parts = ["--gpu", "A100-40GB", "--gpus-per-node", "8", "--network", "EFA-400"]
     assert named.exit_code == 0, named.exception
-    assert named.stdout == RUNNER.invoke(app, ["scale", *words, *parts]).stdout
+    assert named.stdout == RUNNER.invoke(app, ["layouts", "scale", *words, *parts]).stdout
 
 
 def test_the_best_is_named_with_how_sure_that_is() -> None:
-    done = RUNNER.invoke(app, ["scale", "--model", "llama-8b", "--nodes", "2", "--top", "3"])
+    done = RUNNER.invoke(
+        app, ["layouts", "scale", "--model", "llama-8b", "--nodes", "2", "--top", "3"]
+    )
     said = " ".join(done.stdout.split())
     assert "Of the 3 best splits it is the fastest in" in said
     assert "--advise says what else can be done" in said
@@ -51,7 +53,7 @@ def test_advice_has_counterfactuals_costs_and_a_page(tmp_path: Path) -> None:
     page = tmp_path / "advice.html"
     words = ["--model", "llama-8b", "--nodes", "2", "--sequence", "4096", "--top", "3"]
     done = RUNNER.invoke(
-        app, ["scale", *words, "--advise", "--gpu-price", "2", "--page", str(page)]
+        app, ["layouts", "scale", *words, "--advise", "--gpu-price", "2", "--page", str(page)]
     )
     assert done.exit_code == 0, done.output
     said = " ".join(done.stdout.split())
@@ -88,6 +90,6 @@ def test_what_is_wrong_is_said(
     options: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = RUNNER.invoke(app, ["scale", *options])
+    done = RUNNER.invoke(app, ["layouts", "scale", *options])
     assert done.exit_code != 0
     assert message in str(done.exception)

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from ddlnb.cli.strategies import strategies
+from ddlnb.cli.survey import strategies
 from ddlnb.parallelism.executed.table import strategy_rows
 from tests.cli.test_app import ddlnb
 
@@ -33,7 +33,7 @@ def test_a_layout_of_ones_own_is_executed(six_ranks, monkeypatch, capsys):
     ],
 )
 def test_a_bad_word_is_one_line(words, said):
-    done = ddlnb("strategies", *words)
+    done = ddlnb("survey", "strategies", *words)
     assert done.returncode == 2
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

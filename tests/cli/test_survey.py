@@ -7,7 +7,6 @@ import json
 import nbformat
 import pytest
 
-from ddlnb.cli.survey import survey
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.files import NOTEBOOKS, ROOT
 from ddlnb.results.statistics import Verdict
@@ -25,6 +24,7 @@ from ddlnb.survey.evidence import (
 from ddlnb.survey.findings import findings, item_verdict
 from ddlnb.survey.items import HOW, ItemVerdict, survey_items
 from ddlnb.survey.notebooks import Outcome, all_notebooks
+from ddlnb.survey.runner import index
 
 
 @pytest.fixture(scope="module")
@@ -198,11 +198,11 @@ def test_a_mark_that_says_something_else_is_refused(tmp_path, mark):
 
 
 def test_the_index_of_a_profile_is_a_table_of_texts():
-    index = survey("smoke")
-    assert list(index.index) == list(survey_items())
-    assert "sec3_1_2_synchronisation" in index.loc["A21", "where"]
+    found = index("smoke")
+    assert list(found.index) == list(survey_items())
+    assert "sec3_1_2_synchronisation" in found.loc["A21", "where"]
     with pytest.raises(UnknownName, match="did you mean 'quick'"):
-        survey("quik")
+        index("quik")
 
 
 def test_an_entry_without_evidence_is_not_reproduced():

@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 
 from ddlnb.cli.app import app
 
-ASKED = ["unlike", "--gpu", "4xA100", "--gpu", "4 x V100", "--precision", "fp16", "--samples", "64",
-         "--sequence", "2048"]  # fmt: skip
+GPUS = ["--gpu", "4xA100", "--gpu", "4 x V100"]
+SETTINGS = ["--precision", "fp16", "--samples", "64", "--sequence", "2048"]
+ASKED = ["layouts", "balance", *GPUS, *SETTINGS]
 
 
 def run(*words: str):
@@ -31,12 +32,15 @@ def test_the_first_way_is_the_one_to_take(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["unlike", "--gpu", "4xA100"], "give two kinds of GPUs or more"),
-        (["unlike", "--gpu", "A100", "--gpu", "4xV100"], "'A100' must say how many"),
-        (["unlike", "--gpu", "4xA100", "--gpu", "2xA100"], "A100 is given twice"),
-        (["unlike", "--gpu", "4xA100", "--gpu", "4xV100"], "unknown precision of V100"),
-        (["unlike", "--gpu", "4xA100", "--gpu", "4xV100"], "say which by precision (--precision)"),
-        (["unlike", "--gpu", "4xA100", "--gpu", "0xT4"], "'0xT4' must say how many"),
+        (["layouts", "balance", "--gpu", "4xA100"], "give two kinds of GPUs or more"),
+        (["layouts", "balance", "--gpu", "A100", "--gpu", "4xV100"], "'A100' must say how many"),
+        (["layouts", "balance", "--gpu", "4xA100", "--gpu", "2xA100"], "A100 is given twice"),
+        (["layouts", "balance", "--gpu", "4xA100", "--gpu", "4xV100"], "unknown precision of V100"),
+        (
+            ["layouts", "balance", "--gpu", "4xA100", "--gpu", "4xV100"],
+            "say which by precision (--precision)",
+        ),
+        (["layouts", "balance", "--gpu", "4xA100", "--gpu", "0xT4"], "'0xT4' must say how many"),
         ([*ASKED, "--model", "gpt-9"], "unknown large model 'gpt-9'"),
         ([*ASKED, "--samples", "63"], "8 workers do not divide a batch of 63"),
         ([*ASKED, "--picture", "."], "ways.png"),

@@ -1,21 +1,24 @@
-"""What a forecast says to do, in words: on the machines there are, and with servers added."""
+"""What a forecast says in words: which method to take, and what a reader must know beside it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ddlnb.advice.sentences import POOR, TIE
+from ddlnb.clusters.cluster import ASSUMED_ERROR, Cluster
+from ddlnb.clusters.effects import UNITS
+from ddlnb.plans.methods import METHODS, Method
 from ddlnb.results.schema import RATE
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlnb.clusters.cluster import Cluster
-
+POOR = 0.5  # of linear speed-up: below, GPUs wait for one another more than they compute
+TIE = 0.02  # of the best throughput: less is not worth a change
 CHANCE = 0.1  # of the draws in which a method is the best: as much is no matter of chance alone
 
 
-def advice(rows: pd.DataFrame, on: Cluster) -> str:
+def recommended(rows: pd.DataFrame, on: Cluster) -> str:
     """Return what to take at the largest size: on the machines there are, and with servers added.
 
     A method ties with the best one if it is as good within TIE; one that is itself the best in
@@ -55,7 +58,7 @@ def _warning(rows: pd.DataFrame, largest: pd.DataFrame) -> str:
         way_out = f"use {enough['gpus']} (speed-up {enough['speedup']:.2f} by {enough['method']})"
     return (
         f" But do not train like this: even so, {found}. Rather {way_out}, a larger batch per GPU "
-        f"or a faster network, or send less (ddlnb lossy)."
+        f"or a faster network, or send less (ddlnb forecast lossy)."
     )
 
 
@@ -92,3 +95,57 @@ def _against(helped: pd.Series, alone: pd.Series) -> str:
 def _is_tie(row: pd.Series, best: pd.Series) -> bool:
     """Return whether a method is as good as the best one, or is the best in some draws."""
     return bool(row[RATE] >= (1 - TIE) * best[RATE] or row["chance_best"] >= CHANCE)
+
+
+def remarks(
+    rows: pd.DataFrame, on: Cluster, methods: Sequence[Method], *, drawn: bool
+) -> list[str]:
+    """Return the remarks of the core that apply to these rows; often there is none.
+
+    ``methods`` are those that were forecast, and ``drawn`` says whether intervals were asked for.
+    """
+    said = [_left_out(on, methods), _within_a_node(rows, on, methods)]
+    if drawn:
+        said.append(_assumed(on))
+    return [one for one in said if one]
+
+
+def _left_out(on: Cluster, methods: Sequence[Method]) -> str:
+    if on.takes_servers or any(one.name not in METHODS for one in methods):
+        return ""
+    able = [one.name for one in METHODS.values() if one.architecture != "PS"]
+    if [one.name for one in methods] != able:
+        return ""  # chosen by name
+    lacking = _listed([name for name in METHODS if name not in able])
+    why = "(server_place)" if on.server_place is None else f"on {on.topology or 'its network'}"
+    return f"{on.name} has no parameter servers {why}, so that {lacking} are left out."
+
+
+def _within_a_node(rows: pd.DataFrame, on: Cluster, methods: Sequence[Method]) -> str:
+    served = {one.name for one in methods if one.architecture == "PS"}
+    within = rows[rows["method"].isin(served) & rows["gpus"].between(2, on.gpus_per_node)]
+    if within.empty:
+        return ""
+    counts = _listed([str(count) for count in sorted(within["gpus"].unique())])
+    names = _listed(list(dict.fromkeys(within["method"])))
+    verb = "reduces" if within["method"].nunique() == 1 else "reduce"
+    return (
+        f"On {counts} GPUs, within one node, no parameter server takes part, as in BytePS: {names} "
+        f"{verb} gradients inside the node."
+    )
+
+
+def _assumed(on: Cluster) -> str:
+    known = [f"{name} within a factor of {UNITS[name].within:g}" for name in on.assumed]
+    if on.model_error == ASSUMED_ERROR:
+        known.append(f"simulated seconds within a model_error of {ASSUMED_ERROR:.0%}")
+    if not known:
+        return ""
+    return (
+        f"Intervals are wide where {on.name} gives none, and assume to be known: "
+        f"{_listed(known)}. Give your own to narrow them (docs/own_cluster.md)."
+    )
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if words[:-1] else words)

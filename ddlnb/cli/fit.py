@@ -1,0 +1,212 @@
+"""Measured collectives as rows, what is fitted to them, and clusters fitted to measurements."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddlnb.cli.options import Csv, numbers, print_table
+from ddlnb.errors import require
+from ddlnb.files import PUBLISHED
+from ddlnb.units import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ddlnb.calibration.collectives import FittedCollectives
+
+
+def fit(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="'survey': its testbed, from what is published. 'here': this machine, from a "
+            "micro-benchmark of some minutes. Or a cluster, with --rows measured on it."
+        ),
+    ],
+    rows: Annotated[
+        Path | None, typer.Option(help="Rows of `ddlnb measure` on the cluster.")
+    ] = None,
+    workers: Annotated[
+        list[int] | None, numbers("For 'here': numbers of workers. Default: 2,4.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for what is measured and for cluster files; default build/NAME. Not for "
+            "'survey', whose files --write replaces."
+        ),
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="For 'survey': replace the files in data/.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the random starts.")] = 0,
+    csv: Csv = False,
+) -> None:
+    """Fit the effects of a cluster to measurements, and print an interval for each.
+
+    Examples: `ddlnb cluster fit here` and `ddlnb cluster fit mine.yaml --rows rows.csv`.
+    """
+    from ddlnb.calibration.calibrate import calibrate
+
+    result = calibrate(
+        what, rows=rows, workers=workers, out=out, write=write, seed=seed, progress=True
+    )
+    found = result.calibration
+    values = counted(len(found.observations), "value")
+    print_table(result.parameter_rows(), csv, f"Effects fitted to {values}")
+    if csv:
+        return
+    typer.echo(found.in_words)
+    for path in result.paths:
+        typer.echo(f"written: {path}")
+
+
+def collectives(
+    fit: Annotated[
+        Path, typer.Option(help="Measured rows, as `ddlnb cluster import` writes them.")
+    ] = PUBLISHED / "collectives_upto2nodes.csv",
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            help="Rows with the same columns and no times, to be forecast: collective, size_bytes "
+            "and nodes or ranks, and words for gpu, network, settings. '-' is the standard input."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The table with time_us, low and high; printed without it."),
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw the measured rows and forecasts of more nodes.")
+    ] = None,
+    validate: Annotated[
+        bool,
+        typer.Option(
+            "--validate",
+            help="Leave rows out, forecast them from the others, and print the errors. With --out, "
+            "write every such row.",
+        ),
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the random draws.")] = 0,
+    csv: Csv = False,
+) -> None:
+    """Fit measured collectives, and forecast the times of others, such as of more nodes.
+
+    Times are microseconds; low and high are a 90 % interval. Without --table, what was fitted is
+    printed: a few parameters for each cluster.
+
+    Examples: `ddlnb cluster collectives --validate` and
+    `ddlnb cluster collectives --fit rows.csv --table asked.csv --out times.csv`.
+    """
+    from ddlnb.files import require_writable_file
+    from ddlnb.results.collectives import read_collectives
+
+    require(not (validate and table), "--validate forecasts rows of --fit; leave out --table or it")
+    for path, example in ((out, "out.csv"), (figure, "figure.png")):
+        if path is not None:
+            require_writable_file(path, example)
+    rows = read_collectives(fit)
+    if validate:
+        _validate(rows, out, seed, csv)
+        return
+    from ddlnb.calibration.collectives import fit_collectives
+
+    fitted = fit_collectives(rows, seed=seed)
+    if table is not None:
+        _forecast(fitted, table, out)
+    else:
+        require(out is None, "--out needs --table, rows to forecast, or --validate")
+        print_table(_parameter_rows(fitted), csv, f"Fitted to {counted(len(rows), 'row')}")
+    if figure is not None:
+        from ddlnb.figures.collectives import collective_rates
+
+        collective_rates(rows, fitted).savefig(figure, dpi=150)
+        typer.echo(f"Figure: {figure}", err=True)
+
+
+def _forecast(fitted: FittedCollectives, table: Path, out: Path | None) -> None:
+    from ddlnb.calibration.collectives import forecast
+    from ddlnb.results.collectives import completed, read_questions
+
+    asked = read_questions(table)
+    _write(asked.assign(**forecast(fitted, completed(asked))), out)
+
+
+def _validate(rows: pd.DataFrame, out: Path | None, seed: int, csv: bool) -> None:
+    from ddlnb.calibration.collectives import summary, validate_collectives
+
+    found = validate_collectives(rows, seed=seed, progress=sys.stderr.isatty())
+    print_table(summary(found), csv, "Median error of rows that were left out, and coverage")
+    if out is not None:
+        _write(found, out)
+
+
+def _write(table: pd.DataFrame, out: Path | None) -> None:
+    from ddlnb.files import write_atomically
+
+    text = table.to_csv(index=False, float_format="%.6g")
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    write_atomically(out, text)
+    typer.echo(f"{counted(len(table), 'row')} in {out}.", err=True)
+
+
+def _parameter_rows(fitted: FittedCollectives) -> list[dict[str, object]]:
+    from ddlnb.calibration.collectives import described
+
+    return described(fitted)
+
+
+def import_logs(
+    logs: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Output of nccl-tests, of collectives of the OSU micro-benchmarks, or the "
+            "all_reduces.json of `ddlnb cluster fit here`."
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The CSV file to write; printed without it.")
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(help="Nodes, where the log names none.")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(help="Ranks on each node.")] = None,
+    collective: Annotated[
+        str | None, typer.Option(help="Such as all_reduce, where the log names none.")
+    ] = None,
+    gpu: Annotated[str | None, typer.Option(help="Such as H100-SXM.")] = None,
+    network: Annotated[
+        str | None, typer.Option(help="Such as 'InfiniBand NDR 8x400 Gb/s': kind and rate of it.")
+    ] = None,
+    library: Annotated[str | None, typer.Option(help="Such as 'NCCL 2.27.7'.")] = None,
+    settings: Annotated[str | None, typer.Option(help="Such as NCCL_ALGO=Ring.")] = None,
+    block: Annotated[str | None, typer.Option(help="A name for these rows; default: file.")] = None,
+    source: Annotated[str | None, typer.Option(help="Where they are from; default: file.")] = None,
+    source_url: Annotated[str | None, typer.Option(help="Its address.")] = None,
+) -> None:
+    """Read logs of collectives into a tidy table, with the columns of the published one.
+
+    Examples: `ddlnb cluster import all_reduce.log --nodes 2 --out rows.csv` and
+    `ddlnb cluster import build/here/all_reduces.json`.
+    """
+    from ddlnb.files import require_writable_file, write_atomically
+    from ddlnb.results.collective_logs import Facts, read_collective_logs
+
+    if out is not None:
+        require_writable_file(out, "rows.csv")
+    facts = Facts(
+        *(collective, gpu, nodes, gpus_per_node, network, library, settings),
+        *(block, source, source_url),
+    )
+    table = read_collective_logs(logs, facts)
+    if out is None:
+        typer.echo(table.to_csv(index=False), nl=False)
+        return
+    write_atomically(out, table.to_csv(index=False))
+    typer.echo(
+        f"{counted(len(table), 'row')} of {', '.join(table['collective'].unique())} in {out}."
+    )

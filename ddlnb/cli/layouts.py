@@ -1,0 +1,405 @@
+"""Large models: which layout is fastest, where an iteration goes, how unlike GPUs share work."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ddlnb.cli.options import (
+    Csv,
+    Family,
+    price,
+    print_answer,
+    print_table,
+    refuse_others,
+    refuse_unused,
+)
+from ddlnb.cli.questions import MachineName
+from ddlnb.units import counted, digits, show_rate
+
+if TYPE_CHECKING:
+    from ddlnb.hardware.gpu import Gpu
+    from ddlnb.hardware.interconnect import Interconnect
+    from ddlnb.parallelism.forecast.layouts import Ranking
+    from ddlnb.parallelism.heterogeneous import Sharing
+
+app = typer.Typer(cls=Family, help="Split a large model over GPUs: rank, play, or share layouts.")
+GPU, GPUS_PER_NODE = "H100", 8  # of the nodes, where nothing is said
+COUNTED = re.compile(r"\s*(\d+)\s*x\s*(\S.*)")
+
+
+@app.command()
+def scale(
+    context: typer.Context,
+    model: Annotated[
+        str | None, typer.Option(help="A large model, such as llama3-8b or gpt3-175b.")
+    ] = None,
+    gpu: Annotated[str, typer.Option(help=f"A GPU by name; default: {GPU}.")] = "",
+    nodes: Annotated[int, typer.Option(help="How many nodes.")] = 8,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(help=f"GPUs of a node; default: {GPUS_PER_NODE}.")
+    ] = None,
+    network: Annotated[
+        str,
+        typer.Option(help="What joins nodes, such as 8x400GbIB; default: usual for the GPU."),
+    ] = "",
+    machine: MachineName = "",
+    sequence: Annotated[int | None, typer.Option(help="Tokens of a sequence.")] = None,
+    global_batch: Annotated[
+        int | None, typer.Option(help="Sequences of a step; default: four million tokens.")
+    ] = None,
+    framework: Annotated[
+        str, typer.Option(help="nanotron, fsdp, megatron or nemo: whose steps are forecast.")
+    ] = "nanotron",
+    precision: Annotated[str, typer.Option(help="bf16, fp16 or fp8.")] = "bf16",
+    schedule: Annotated[
+        str, typer.Option(help="Of pipelines: 1f1b, zero-bubble or gpipe.")
+    ] = "1f1b",
+    vpp: Annotated[
+        int | None,
+        typer.Option(
+            help="Chunks of layers per pipeline stage, 1 for none; default: all that the framework "
+            "can run and that divide."
+        ),
+    ] = None,
+    overlap: Annotated[
+        bool | None,
+        typer.Option(
+            help="Reduce gradients and gather parameters while GPUs compute; default: as the "
+            "framework does."
+        ),
+    ] = None,
+    top: Annotated[int, typer.Option(help="How many splits are shown.")] = 10,
+    advise: Annotated[
+        bool, typer.Option("--advise", help="Say how sure the ranking is, and what would pay.")
+    ] = False,
+    gpu_price: Annotated[
+        float | None, price("With --advise: price of a GPU per hour, any currency.")
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="With --advise: also write the advice as one HTML page.")
+    ] = None,
+    csv: Csv = False,
+    table: Annotated[
+        Path | None,
+        typer.Option(help="Instead: a CSV with one run per row, which gets its forecasts."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the table goes, with its forecasts added.")
+    ] = None,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Leave rows that cannot be read empty.")
+    ] = False,
+) -> None:
+    """Forecast training of a large model on many GPUs, for every way to split it.
+
+    Prints the fastest layouts that fit: tokens per second and GPU with their 90 % interval, MFU
+    (FLOPs of the model by those of the GPU's peak: 6 per parameter and token in matrices, and
+    6 s h per layer for causal attention), memory, and what makes each slower than the one above.
+    With --advise: larger batches and fewer nodes, forecasts with one thing changed, the chance that
+    the best layout is the best, cost per million tokens, and what is not known.
+
+    With --table, rows of a CSV with the columns of data/published/nanotron_h100_upto64.csv get
+    tokens_per_s_per_gpu, its interval, memory_gb (GiB, as runs report it) and fits.
+
+    Examples: `ddlnb layouts scale --model llama3-70b --gpu H100 --nodes 64` and
+    `ddlnb layouts scale --model llama3-8b --machine p4d --nodes 4 --advise`.
+    """
+    from ddlnb.errors import InputError
+
+    if table is not None or out is not None:
+        if table is None or out is None or model is not None:
+            raise InputError("give both --table IN.csv and --out OUT.csv, without --model")
+        why = "rows of --table say what runs on what, each in its own columns (gpu, network, ...)"
+        refuse_others(context, why, "table", "out", "keep_going")
+        return _table(table, out, keep_going)
+    refuse_unused("there is no --table whose rows could be left empty", keep_going=keep_going)
+    if model is None:
+        raise InputError("give --model, such as llama3-8b, or --table IN.csv and --out OUT.csv")
+    from ddlnb.advice.layouts import (
+        DRAWS,
+        PricedQuestion,
+        advise_on_layouts,
+        layout_sentences,
+        split_options,
+    )
+    from ddlnb.advice.question import Prices
+    from ddlnb.cli.advise import write_page
+    from ddlnb.files import require_writable_file
+
+    if advise and csv:
+        raise InputError("--csv prints one table, and --advise several; leave out one of them")
+    if not advise:
+        refuse_unused("prices and pages need --advise", gpu_price=gpu_price, page=page)
+    if page is not None:
+        require_writable_file(page, "advice.html")
+    kind, per_node, joined = _node(gpu, gpus_per_node, network, machine)
+    if network and nodes == 1:
+        typer.echo(f"note: network {network} is not used, as there is one node", err=True)
+    asked = PricedQuestion.of(
+        model,
+        kind,
+        nodes,
+        gpus_per_node=per_node,
+        network=joined,
+        sequence=sequence,
+        global_batch=global_batch,
+        framework=framework,
+        precision=precision,
+        schedule=schedule,
+        vpp=vpp,
+        overlap=overlap,
+        prices=Prices() if gpu_price is None else Prices(gpu_price),
+    )
+    if advise:
+        answer = advise_on_layouts(asked, top=top)
+        print_answer(answer)
+        return write_page(answer, page)
+    found = asked.ranking
+    named = kind if isinstance(kind, str) else kind.name
+    print_table(_rows(found, top), csv, _title(found, named, asked.gpus, framework))
+    if not csv:
+        for said in layout_sentences(asked, split_options(asked, top=top, draws=DRAWS)):
+            typer.echo(said)
+        typer.echo("--advise says what else can be done, what would pay, and what is not known.")
+
+
+def _node(
+    gpu: str, gpus_per_node: int | None, network: str, machine: str
+) -> tuple[str | Gpu, int, str | Interconnect | None]:
+    """Return the GPU of a node, how many it has, and what joins nodes."""
+    if machine:
+        from ddlnb.hardware.catalogue import get_machine, parts_of
+
+        return parts_of(get_machine(machine), gpu, gpus_per_node, network)
+    return gpu or GPU, GPUS_PER_NODE if gpus_per_node is None else gpus_per_node, network or None
+
+
+def _title(found: Ranking, gpu: str, gpus: int, framework: str) -> str:
+    whole = len(found.outlook.cases)
+    batch = int(found.outlook.cases.step_tokens[0])
+    return (
+        f"{found.model.name} on {gpus} x {gpu} ({framework}), {batch:,} tokens per step: "
+        f"{len(found)} of {whole} layouts fit"
+    )
+
+
+def _rows(found: Ranking, top: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "layout": row["layout"],
+            "tokens/s/GPU": digits(row["tokens_per_s_per_gpu"], 4),
+            "90 % interval": f"{digits(row['low'], 3)} to {digits(row['high'], 3)}",
+            "MFU": f"{row['mfu']:.1%}",
+            "memory": f"{row['memory_gib']:.0f} GiB",
+            "chance of slow": f"{row['chance_of_slow']:.0%}",
+            "slower by": row["loses_by"],
+        }
+        for row in found.rows(top)
+    ]
+
+
+def _table(table: Path, out: Path, keep_going: bool) -> None:
+    from ddlnb.files import require_writable_file
+    from ddlnb.parallelism.forecast.table import forecast_table
+
+    require_writable_file(out, "forecast.csv")
+    found = forecast_table(
+        table, keep_going=keep_going, say=lambda line: typer.echo(f"note: {line}", err=True)
+    )
+    typer.echo(f"{counted(len(found.rows), 'row')}: {found.write(out)}")
+
+
+@app.command()
+def iteration(
+    layout: Annotated[
+        list[str], typer.Option(help="Such as 'dp4 tp4 pp2 sp zero1 acc16'; repeatable.")
+    ],
+    model: Annotated[str, typer.Option(help="A large model, such as llama3-8b.")] = "llama3-8b",
+    gpu: Annotated[str, typer.Option(help="A GPU by name.")] = "H100",
+    nodes: Annotated[int, typer.Option(help="How many nodes.")] = 4,
+    gpus_per_node: Annotated[int, typer.Option(help="GPUs of a node.")] = 8,
+    network: Annotated[
+        str | None, typer.Option(help="What joins nodes; default: what the GPU is sold with.")
+    ] = None,
+    topology: Annotated[
+        str | None, typer.Option(help="How nodes are joined, such as 'two-tier(2, 2, 4.0)'.")
+    ] = None,
+    sequence: Annotated[int, typer.Option(help="Tokens of a sequence.")] = 4096,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write the timeline of a single layout, for Perfetto.")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw what the stages of every layout do, such as a.png.")
+    ] = None,
+    csv: Csv = False,
+) -> None:
+    """Play one iteration of a large model under layouts, and say where its time goes; simulated.
+
+    Seconds are averaged over pipeline stages: computation, update, bubble, and what is waited for
+    on each axis (tp, cp, ep, data). Computation runs at what large matrices sustain, so that what
+    is small or waits for kernels is too fast here: `ddlnb layouts scale` has forecasts fitted to
+    runs.
+
+    Examples: `ddlnb layouts iteration --layout 'dp4 tp4 pp2 acc16'` and
+    `ddlnb layouts iteration --layout 'dp8 tp4' --layout 'dp32 zero3' --picture stages.png`.
+    """
+    from dataclasses import replace
+
+    from ddlnb.errors import require
+    from ddlnb.files import require_writable_file
+    from ddlnb.parallelism.layout import Layout
+    from ddlnb.parallelism.memory import memory
+    from ddlnb.parallelism.model import get_shape
+    from ddlnb.parallelism.simulated.iteration import parts_of, play_iteration
+    from ddlnb.parallelism.simulated.seconds import machines_of
+    from ddlnb.units import GIB
+
+    for path, example in ((trace, "iteration.json"), (picture, "stages.png")):
+        if path is not None:
+            require_writable_file(path, example)
+    require(
+        trace is None or len(layout) == 1,
+        f"a trace is of one layout, and {len(layout)} are given; leave out --trace or the others",
+    )
+    require(
+        trace is None or trace.suffix == ".json",
+        f"trace file {str(trace)!r} must have a name in .json, which viewers open",
+    )
+    shape = replace(get_shape(model), sequence=sequence).shape
+    machines = machines_of(
+        gpu, nodes, gpus_per_node=gpus_per_node, network=network, topology=topology
+    )
+    lines, rows = {}, []
+    for text in layout:
+        one = Layout.parse(text)
+        line = play_iteration(
+            shape,
+            one,
+            machines.network,
+            machines.flops,
+            memory_bandwidth=machines.gpu.memory_bandwidth,
+        )
+        lines[text] = line
+        parts = {"computation": 0.0, "update": 0.0} | parts_of(line)
+        seconds = sum(parts.values())
+        row: dict[str, Any] = {"layout": str(one), "seconds": round(seconds, 4)}
+        row |= {name: round(value, 4) for name, value in parts.items()}
+        row["tokens/s/GPU"] = round(one.samples * sequence / seconds / one.ranks)
+        fullest = max(memory(shape, one, stage=stage).total for stage in range(one.pp))
+        row["GiB"] = round(fullest / GIB, 1)
+        rows.append(row)
+    if trace is not None:
+        lines[layout[0]].write_chrome_trace(trace)
+    if picture is not None:
+        from ddlnb.figures import pipeline_schedules
+
+        pipeline_schedules(lines).savefig(picture)
+    print_table(_aligned(rows), csv, f"One iteration of {model} on {machines.network.name}")
+
+
+def _aligned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows with all reasons that any of them has, in one order."""
+    last = ("tokens/s/GPU", "GiB")
+    names = [name for name in dict.fromkeys(k for row in rows for k in row) if name not in last]
+    return [{name: row.get(name, 0.0) for name in (*names, *last)} for row in rows]
+
+
+@app.command()
+def balance(
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option(help="How many GPUs of a kind, such as 4xA100; once for every kind."),
+    ] = None,
+    model: Annotated[str, typer.Option(help="A large model, such as llama3-1b.")] = "llama3-1b",
+    samples: Annotated[
+        int | None, typer.Option(help="Sequences of an iteration; default: four million tokens.")
+    ] = None,
+    sequence: Annotated[int | None, typer.Option(help="Tokens of a sequence.")] = None,
+    micro_batch: Annotated[int, typer.Option(help="Sequences of a pipeline's micro batch.")] = 1,
+    precision: Annotated[str, typer.Option(help="bf16, fp16 or tf32: of all kinds.")] = "bf16",
+    reached: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the peak that training reaches on all kinds; default: what layers of "
+            "large models get on each."
+        ),
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Also draw the ways into this file, such as ways.png.")
+    ] = None,
+    csv: Csv = False,
+) -> None:
+    """Say how to share the batch, or the layers, among GPUs of two or more kinds.
+
+    Compares equal shares, shares by speed, each kind alone, and pipelines of all GPUs, simulated
+    from data sheets: an iteration takes as long as its slowest worker.
+
+    Examples: `ddlnb layouts balance --gpu 4xA100 --gpu 4xV100` and
+    `ddlnb layouts balance --model llama3-8b --gpu 8xH100 --gpu 8xA100`.
+    """
+    from ddlnb.files import require_writable_file
+    from ddlnb.parallelism.heterogeneous import balance as shared
+
+    if picture is not None:
+        require_writable_file(picture, "ways.png")
+    found = shared(
+        model,
+        counts(gpu or []),
+        samples=samples,
+        sequence=sequence,
+        micro_batch=micro_batch,
+        precision=precision,
+        reached=reached,
+    )
+    if csv:
+        return typer.echo(found.rows.to_csv(index=False), nl=False)
+    print_table(_shown_ways(found), False, f"Simulated: {model} on {' + '.join(gpu or [])}")
+    for said in found.sentences:
+        typer.echo(said)
+    for said in found.unknowns:
+        typer.echo(f"Not known: {said}")
+    if picture is not None:
+        from ddlnb.figures import unlike_ways
+
+        unlike_ways(found.rows).savefig(picture, dpi=110, bbox_inches="tight")
+        typer.echo(f"Picture: {picture}")
+
+
+def counts(words: list[str]) -> dict[str, int]:
+    """Return how many GPUs there are of every kind. Raises InputError for words that do not say.
+
+    >>> counts(["4xA100", "8 x V100"])
+    {'A100': 4, 'V100': 8}
+    """
+    from ddlnb.errors import InputError, require
+
+    found: dict[str, int] = {}
+    for text in words:
+        match = COUNTED.fullmatch(text)
+        if match is None or int(match[1]) == 0:
+            raise InputError(f"--gpu {text!r} must say how many of which, such as 4xA100")
+        require(
+            match[2] not in found, f"--gpu {match[2]} is given twice; add up how many there are"
+        )
+        found[match[2]] = int(match[1])
+    require(len(found) > 1, "give two kinds of GPUs or more, such as --gpu 4xA100 --gpu 4xV100")
+    return found
+
+
+def _shown_ways(found: Sharing) -> list[dict[str, Any]]:
+    return [
+        {
+            "way": row["way"],
+            "shares": row["shares"],
+            "iteration": f"{digits(row['seconds'], 3)} s",
+            "waits": f"{row['communication_seconds']:.2g} s",
+            "samples/s": show_rate(row["samples_per_second"]),
+            "of all speeds": f"{row['of_all']:.0%}",
+            "states": f"{row['states_gib']:.0f} GiB" + ("" if row["fits"] else " (too many)"),
+        }
+        for row in found.rows.to_dict("records")
+    ]

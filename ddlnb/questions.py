@@ -1,0 +1,212 @@
+"""Questions that are declared once, and answers that say the same wherever they are shown.
+
+A question is a dataclass whose fields say what they mean. They are the keywords of the Python call,
+the options of the command line with their help, and what is checked before any work is done. An
+answer has rows, tables for people, and sentences: the command line prints them, a notebook shows
+them, pages and files hold them.
+"""
+
+from __future__ import annotations
+
+import html
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, get_type_hints
+
+from pydantic import BeforeValidator, ConfigDict, ValidationError
+from pydantic.dataclasses import dataclass as validated
+
+from ddlnb.errors import InputError, UnknownName, require_positive, require_whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pydantic import ValidationInfo
+
+P = ParamSpec("P")
+A = TypeVar("A")
+Kind = TypeVar("Kind", bound=type)
+
+ONE, NUMBERS, WORDS = "", "numbers", "words"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a field of a question means, and how the command line takes it.
+
+    ``flag`` is the option where it is not the field's name; ``kind`` says that there may be several
+    numbers or words. A field without an Asked is no option of the command line.
+    """
+
+    meaning: str
+    flag: str = ""
+    kind: str = ONE
+
+
+def question(kind: Kind) -> Kind:
+    """Return the class as a frozen dataclass that checks its fields."""
+    config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+    return validated(frozen=True, config=config)(kind)
+
+
+def asks(kind: Callable[P, Any]) -> Callable[[Callable[[Any], A]], Callable[P, A]]:
+    """Return a decorator: a function of a question becomes one of the question's fields.
+
+    Its signature is that of the question, and its docstring lists what the fields mean. Raises
+    InputError for a field that the question does not allow.
+    """
+
+    def decorated(answer: Callable[[Any], A]) -> Callable[P, A]:
+        @wraps(answer)
+        def asked(*given: P.args, **named: P.kwargs) -> A:
+            return answer(checked(kind, *given, **named))
+
+        meanings = "\n".join(f"    {name}: {one.meaning}" for name, one in options(kind).items())
+        asked.__doc__ = f"{inspect.cleandoc(answer.__doc__ or '')}\n\nArguments:\n{meanings}\n"
+        returned = inspect.signature(answer).return_annotation
+        named_only = [
+            one.replace(annotation=one.empty) for one in inspect.signature(kind).parameters.values()
+        ]
+        signature = inspect.Signature(named_only, return_annotation=returned)
+        asked.__signature__ = signature  # type: ignore[attr-defined]
+        return asked
+
+    return decorated
+
+
+def checked(kind: Callable[P, A], *given: P.args, **named: P.kwargs) -> A:
+    """Return the question of these fields. Raises InputError for what it does not allow."""
+    try:
+        return kind(*given, **named)
+    except ValidationError as error:
+        raise _refused(error, kind) from None
+
+
+def options(kind: Any) -> dict[str, Asked]:
+    """Return the options of a question, or of settings whose fields have a meaning, by field."""
+    hints = get_type_hints(kind, include_extras=True)
+    found: dict[str, Asked] = {}
+    for field in fields(kind):
+        annotated = getattr(hints[field.name], "__metadata__", ())
+        said = next((one for one in annotated if isinstance(one, Asked)), None)
+        if said is None and "meaning" in field.metadata:
+            said = Asked(field.metadata["meaning"])
+        if said is not None:
+            found[field.name] = said
+    return found
+
+
+def _refused(error: ValidationError, kind: Any) -> InputError:
+    """Return the first problem that a question has as one sentence."""
+    problem = error.errors()[0]
+    raised = problem.get("ctx", {}).get("error")
+    if isinstance(raised, InputError):
+        return raised
+    names = [field.name for field in fields(kind)]
+    key = problem["loc"][0] if problem["loc"] else "question"
+    name = names[key] if isinstance(key, int) and key < len(names) else str(key)
+    if problem["type"] == "missing":
+        return InputError(f"{name} is missing; give it")
+    if problem["type"].startswith("unexpected"):
+        return UnknownName("argument", name, names)
+    return InputError(f"{name} {problem['input']!r}: {problem['msg'].lower()}")
+
+
+def _whole(least: int) -> BeforeValidator:
+    def check(value: Any, info: ValidationInfo) -> Any:
+        if value is None:
+            return None
+        require_whole(least, **{str(info.field_name): value})
+        return int(value)
+
+    return BeforeValidator(check)
+
+
+def _positive(value: Any, info: ValidationInfo) -> Any:
+    if value is not None:
+        require_positive(**{str(info.field_name): value})
+    return value
+
+
+# Fields of a question that are checked in the words of the library.
+Whole = Annotated[int, _whole(1)]
+Natural = Annotated[int, _whole(0)]
+MaybeWhole = Annotated[int | None, _whole(1)]
+MaybeNatural = Annotated[int | None, _whole(0)]
+MaybePositive = Annotated[float | None, BeforeValidator(_positive)]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows as texts, under a title."""
+
+    title: str
+    rows: Sequence[Mapping[str, Any]]
+
+
+class Answer:
+    """What comes of a question: rows, tables for people, and sentences.
+
+    ``rows`` is a frame with a row per case; whatever else a frame has, such as ``answer["method"]``
+    or ``answer.loc``, is that of the rows. ``sentences`` are what the rows say, ``remarks`` what a
+    reader must know beside it. ``str`` is the sentences alone; shown as a value, in a notebook or
+    by the command line, an answer is its tables with all that is said.
+    """
+
+    rows: pd.DataFrame
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """What is shown of the rows."""
+        raise NotImplementedError
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What the rows say."""
+        return ()
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader must know beside it."""
+        return ()
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """All that stands below the tables."""
+        return (*self.sentences, *self.remarks)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the rows, as a copy of one's own."""
+        return self.rows.copy()
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+    def __repr__(self) -> str:
+        import pandas as pd
+
+        shown = [
+            f"{one.title}\n{pd.DataFrame(one.rows).to_string(index=False)}" for one in self.tables
+        ]
+        return "\n\n".join([*shown, "\n".join(self.said)])
+
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        shown = [
+            f"<p><b>{html.escape(one.title)}</b></p>{pd.DataFrame(one.rows).to_html(index=False)}"
+            for one in self.tables
+        ]
+        return "".join([*shown, *(f"<p>{html.escape(one)}</p>" for one in self.said)])
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.rows[key]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "rows":
+            raise AttributeError(name)
+        return getattr(self.rows, name)
