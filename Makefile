@@ -12,20 +12,29 @@ JOBS ?= 2
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-env: $(VENV)/ready $(VENV)/engines ## create .venv and install everything
+# Packages are downloaded while the engines, of which the compiler takes minutes, are built.
+env: ## create .venv and install everything
+	@$(MAKE) --no-print-directory -j 2 $(VENV)/ready $(VENV)/engines
 
-$(VENV)/ready: pyproject.toml environment.yml scripts/system_packages.sh
+$(VENV)/torch: scripts/system_packages.sh
 	sh scripts/system_packages.sh $(PYTHON)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV); the first time takes some minutes."
 	$(BIN)/python -m pip install --quiet $(TORCH)
+	touch $@
+
+$(VENV)/ready: $(VENV)/torch pyproject.toml environment.yml
 	sed -n 's/^ *- \([A-Za-z0-9_.-]*==.*\)/\1/p' environment.yml | grep -v '^torch==' > $(VENV)/constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt --editable '.[dev]'
 	if command -v mpiexec >/dev/null; then $(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt mpi4py; fi
 	touch $@
 
 # Horovod and BytePS are built once and kept; without a compiler all else works without them.
-$(VENV)/engines: $(VENV)/ready scripts/install_engines.sh $(wildcard scripts/engines/*.sh scripts/engines/*/*)
+$(VENV)/wheels: $(VENV)/torch scripts/install_engines.sh $(wildcard scripts/engines/*.sh scripts/engines/*/*)
+	sh scripts/install_engines.sh $(BIN)/python wheels
+	touch $@
+
+$(VENV)/engines: $(VENV)/ready $(VENV)/wheels
 	sh scripts/install_engines.sh $(BIN)/python
 	touch $@
 

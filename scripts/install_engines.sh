@@ -1,11 +1,13 @@
 #!/bin/sh
 # Builds and installs the engines that PyPI offers as source only, into the environment of a Python.
 #
-#     scripts/install_engines.sh .venv/bin/python
+#     scripts/install_engines.sh .venv/bin/python [wheels]
 #
-# Each engine has a script scripts/engines/NAME.sh that puts a wheel into the folder it is given. A
-# wheel is kept under the user's cache and built again only when Python, torch or the recipe change.
-# `NAME.sh variant` tells what else a build depends on. An engine that cannot be built here is reported and left out: `ddlnb doctor` says what is missing.
+# With the word `wheels` they are built and kept, but not installed. Each engine has a script
+# scripts/engines/NAME.sh that puts a wheel into the folder it is given. A wheel is kept under the
+# user's cache and built again only when Python, torch or the recipe change. `NAME.sh variant` tells
+# what else a build depends on. An engine that cannot be built here is reported and left out:
+# `ddlnb doctor` says what is missing.
 set -u
 python=$1
 here=$(cd "$(dirname "$0")" && pwd)
@@ -42,6 +44,7 @@ if [ "${2:-}" = build ]; then
 fi
 # Two at a time: long stretches of a build, such as configuring and linking, use one core.
 printf '%s\n' "$here"/engines/*.sh | xargs -P 2 -I '{}' sh "$0" "$python" build '{}'
+[ "${2:-}" != wheels ] || exit 0
 for script in "$here"/engines/*.sh; do
     folder=$(folder_of "$script")
     ls "$folder"/*.whl >/dev/null 2>&1 || continue
