@@ -26,8 +26,8 @@ from ddlnb.files import DATA, write_atomically
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect
 from ddlnb.plans.alpha_beta import AlphaBeta, ring_all_reduce
 from ddlnb.plans.methods import METHODS
-from ddlnb.results.published import fig4_cells
 from ddlnb.simulator.forecast import forecast_cells
+from ddlnb.survey.published import fig4_cells
 from ddlnb.survey.testbed import BATCHES, CLUSTERS, GPUS, cell_as_run, fig4_workload
 from ddlnb.workloads.roofline import estimate
 

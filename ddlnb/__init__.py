@@ -86,7 +86,7 @@ _HOME = {
     "results.checks": ("check",),
     "results.collectives": ("read_collectives",),
     "results.collective_logs": ("read_collective_logs",),
-    "results.published": ("quotes",),
+    "survey.published": ("quotes",),
     "results.rows": ("read_rows",),
     "results.tables": (
         "speedups",

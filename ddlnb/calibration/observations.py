@@ -22,7 +22,6 @@ from ddlnb.calibration.parameters import NO_EFFECT, ParameterValues
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.plans.methods import Method, get_method
-from ddlnb.results.published import MOST_GPUS
 from ddlnb.results.schema import SOURCES
 from ddlnb.simulator.profiles import profile_for
 from ddlnb.simulator.simulate import Cell, steady_seconds
@@ -208,6 +207,7 @@ def _labels(cell: Cell, method: str | None, group: str) -> Labels:
 
 
 LEAST_SPREAD = 0.02  # of measured seconds, however alike their repetitions are
+MOST_GPUS = 8  # of a published cell that may be fitted: larger ones test forecasts
 LABELS = ("model", "network", "method", "gpus", "group")  # by which observations are left out
 
 

@@ -48,8 +48,8 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.results.checks import SUSPICIOUS, check
-from ddlnb.results.published import FIG4_CELLS
 from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.published import FIG4_CELLS
 from ddlnb.survey.testbed import (
     CLUSTERS,
     HELD_OUT,

@@ -8,9 +8,9 @@ from dataclasses import asdict
 
 import pandas as pd
 
-from ddlnb.results.published import about_fig4_cells, fig4_cells, quotes
 from ddlnb.results.schema import RATE
 from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.published import about_fig4_cells, fig4_cells, quotes
 from ddlnb.units import counted
 
 # (item of the survey, faster method, slower method, in words); section 4.2.2 and 4.2.3.

@@ -30,8 +30,8 @@ from ddlnb.figures.style import (
     ordered,
     styled,
 )
-from ddlnb.results.published import quoted
 from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.published import quoted
 from ddlnb.workloads.workload import FLOPS_PER_MAC, Workload, c2c, intensity
 
 AUDITED_MODELS = ("resnet50", "bert-base", "bert-large")

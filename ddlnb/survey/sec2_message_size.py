@@ -29,8 +29,8 @@ from ddlnb.files import machine
 from ddlnb.launch.rank import RankContext, process_group
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta, ring_all_reduce
-from ddlnb.results.published import quoted
 from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.published import quoted
 from ddlnb.units import BITS_PER_BYTE, GB, KIB, MIB, MS, US, gigabits_per_second, size_in_words
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from ddlnb.calibration.observations import MOST_GPUS
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require
 from ddlnb.figures.style import (
@@ -30,7 +31,6 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.plans.methods import SURVEYED
-from ddlnb.results.published import MOST_GPUS, about_fig4_cells, fig4_cells
 from ddlnb.results.schema import KEY, RATE
 from ddlnb.results.statistics import Verdict
 from ddlnb.results.tables import GPUS_PER_NODE, SINGLE, cell_rates
@@ -40,7 +40,7 @@ from ddlnb.survey.claims import CLAIMS, evaluate_claims
 from ddlnb.survey.comparisons import Strength, Table
 from ddlnb.survey.findings import Findings, findings
 from ddlnb.survey.items import ItemVerdict
-from ddlnb.survey.published import beside_quotes
+from ddlnb.survey.published import about_fig4_cells, beside_quotes, fig4_cells
 from ddlnb.survey.testbed import (
     BATCHES,
     CLUSTERS,

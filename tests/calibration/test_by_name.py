@@ -12,8 +12,8 @@ from benchmarks.by_name_h100 import KEPT as KEPT_H100
 from benchmarks.by_name_h100 import summary as summary_h100
 from ddlnb.clusters.named import cluster_of
 from ddlnb.files import HARDWARE, PUBLISHED, ROOT
-from ddlnb.results.published import fig4_cells
 from ddlnb.simulator.simulate import steady_seconds
+from ddlnb.survey.published import fig4_cells
 from ddlnb.survey.testbed import cell_as_run, fig4_workload
 from ddlnb.units import US
 from ddlnb.workloads.roofline import estimate

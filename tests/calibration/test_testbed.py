@@ -17,11 +17,11 @@ from ddlnb.files import DATA, ROOT
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.plans.plan import Gate, Order
-from ddlnb.results.published import FIG4_CELLS
 from ddlnb.simulator.draws import Z90
 from ddlnb.simulator.forecast import forecast
 from ddlnb.simulator.simulate import steady_seconds
 from ddlnb.survey.calibration import held_out_table, residual_rows
+from ddlnb.survey.published import FIG4_CELLS
 from ddlnb.survey.testbed import (
     AS_RUN,
     BATCHES,

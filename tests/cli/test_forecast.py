@@ -13,10 +13,10 @@ from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError
 from ddlnb.files import CLUSTERS, ROOT
 from ddlnb.plans.methods import METHODS, SURVEYED
-from ddlnb.results.published import FIG4_CELLS, fig4_cells
 from ddlnb.simulator.forecast import forecast
 from ddlnb.simulator.recommendation import recommended
 from ddlnb.survey import testbed
+from ddlnb.survey.published import FIG4_CELLS, fig4_cells
 from ddlnb.survey.testbed import calibrate_survey
 from tests.command_line import ddlnb
 

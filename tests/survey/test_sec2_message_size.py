@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddlnb.errors import InputError
-from ddlnb.results.published import quoted
+from ddlnb.survey.published import quoted
 from ddlnb.survey.sec2_message_size import (
     NETWORKS,
     TIME_ROUNDING,

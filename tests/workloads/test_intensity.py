@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ddlnb.errors import InputError
-from ddlnb.results.published import quoted
+from ddlnb.survey.published import quoted
 from ddlnb.workloads import models as survey_models
 from ddlnb.workloads.models import _bert
 from ddlnb.workloads.tracing import trace

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ddlnb.errors import ResultsError
-from ddlnb.results.published import quotes
 from ddlnb.survey.claims import CLAIMS
 from ddlnb.survey.items import survey_items
+from ddlnb.survey.published import quotes
 
 HEADER = "id,section,text,source,missing\n"
 NUMBERS = [n for n in range(1, 66) if n not in (19, 37, 38, 39, 59)]  # no such items
