@@ -137,6 +137,7 @@ _SUPPLIED = {
     "compressed messages": ("compression.messages", "MessageCompressing"),
     "emulated topology": ("networks.emulated", "emulated_of"),
     "method searched": ("search.search", "SEARCHED_METHOD"),
+    "network as a graph": ("networks.fabric", "Fabric"),
     "re-planning": ("replanning.replanner", "replanning_of"),
     "searched plan": ("replanning.searched", "searched_plan"),
     "remark as run": ("survey.remarks", "as_run"),

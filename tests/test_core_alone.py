@@ -29,10 +29,7 @@ sys.meta_path.insert(0, Hidden())
 """
 
 
-CLEAN = [room for room in CORE if room != "clusters"]  # whose costs come from networks
-
-
-@pytest.mark.parametrize("room", CLEAN)
+@pytest.mark.parametrize("room", CORE)
 def test_a_room_of_the_core_names_no_extension(room):
     """Neither in an import nor in a string that could become one."""
     found = []
@@ -68,6 +65,30 @@ def alone(tmp_path: Path, program: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_clusters_are_simulated_and_forecast_without_extensions(tmp_path):
+    """All but what is played on a graph, which says so; and workloads without torch."""
+    said = alone(
+        tmp_path,
+        """
+        import sys
+
+        import ddlnb
+
+        own = ddlnb.read_profile("resnet50_b64_rtx2080ti")
+        print(ddlnb.simulate(own, "survey-10GbE", "MG-WFBP").iterations)
+        print("torch" in sys.modules)
+        rows = ddlnb.forecast("resnet50", "survey-10GbE", "all", gpus=[8, 32], draws=20)
+        print(len(rows), rows["low"].notna().all())
+        try:
+            ddlnb.Cluster("two", "10GbE", 2, 4, ddlnb.get_cluster("survey-10GbE").effects,
+                          topology="star(2)")
+        except ddlnb.DdlnbError as error:
+            print(type(error).__name__)
+        """,
+    )
+    assert said.splitlines() == ["3", "False", "16 True", "MissingPart"]
 
 
 @pytest.mark.ranks

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from ddlnb.clusters.all_reduce import ALL_REDUCES, Load
 from ddlnb.clusters.effects import EFFECTS, UNITS, UNLIMITED, Effects, Unit, effect_from
-from ddlnb.clusters.fabric import AUTO, Curve, Fabric, Links, Numbers, ServerLoads, server_loads
+from ddlnb.clusters.fabric import Curve, Fabric, Links, Numbers, ServerLoads, fabric_of
 from ddlnb.clusters.heterogeneous import ALIKE, Delay, Factors, Unlike, named
 from ddlnb.errors import InputError, UnknownName, require, require_whole
-from ddlnb.networks.collectives.catalogue import algorithms_for, get_algorithm
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.bucketing import PLACEMENTS
 from ddlnb.plans.transfers import Primitive
@@ -161,7 +160,7 @@ class Cluster:
     @property
     def fabric(self) -> Fabric:
         """How its machines are joined: the topology, with its routing and changes."""
-        return Fabric(self.nodes, self.gpus_per_node, self.topology, self.routing, self.changes)
+        return fabric_of(self.nodes, self.gpus_per_node, self.topology, self.routing, self.changes)
 
     @property
     def has_closed_form(self) -> bool:
@@ -296,14 +295,8 @@ class Cluster:
             not self.routing or bool(self.topology or self.changes),
             f"routing {self.routing!r} changes nothing without a topology; leave it out",
         )
-        if self.has_closed_form:
-            return
-        known = [*algorithms_for("all-reduce"), AUTO]
-        if str(self.all_reduce).partition("(")[0].strip() not in known:
-            raise UnknownName("all-reduce", self.all_reduce, known)
-        self.fabric.network(Links.of(self.effects))  # raises for a cable that is not there
-        if self.all_reduce != AUTO:
-            get_algorithm(self.all_reduce)
+        if not self.has_closed_form:
+            self.fabric.require_all_reduce(Links.of(self.effects), self.all_reduce)
 
     def _check_unlike(self) -> None:
         self.unlike.require_within(self.most_workers, self.nodes, self.name)
@@ -319,10 +312,9 @@ class Cluster:
         """Whether parameter servers have a place: by the file, and on the topology."""
         if self.server_place is None or not (self.topology or self.changes):
             return self.server_place is not None
-        made = self.fabric.joined
-        spare = made.hosts - self.nodes
-        has_room = self.server_place != "extra machines" or spare >= self.default_servers
-        return has_room and made.takes_servers
+        fabric, needed = self.fabric, self.default_servers
+        has_room = self.server_place != "extra machines" or fabric.spare_hosts >= needed
+        return has_room and fabric.takes_servers
 
     @property
     def label(self) -> str:
@@ -351,16 +343,15 @@ class Cluster:
         nodes = range(self.nodes_in_use)
         places = [server % self.nodes_in_use for server in range(servers)]
         if self.server_place == "extra machines":
-            joined = self.fabric.joined
-            spare = joined.hosts - self.nodes
+            spare = self.fabric.spare_hosts
             require(
                 spare >= servers,
-                f"topology {joined} has {spare} hosts left for {servers} servers on extra "
-                f"machines; take an all-to-all method, a larger topology, fewer servers, or "
-                f"server_place \"workers' nodes\" in the cluster's file",
+                f"topology {self.topology or 'star'} has {spare} hosts left for {servers} servers "
+                f"on extra machines; take an all-to-all method, a larger topology, fewer servers, "
+                f"or server_place \"workers' nodes\" in the cluster's file",
             )
             places = [self.nodes + server for server in range(servers)]
-        return server_loads(self.fabric.network(Links.of(self.effects)), nodes, places)
+        return self.fabric.server_loads(Links.of(self.effects), nodes, places)
 
     def with_effects(self, **values: float | str) -> Cluster:
         """The same cluster with these effects replaced: seconds, bytes per second, shares.

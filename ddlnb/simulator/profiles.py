@@ -45,9 +45,12 @@ def workload_on(
         kept = _kept(model, cluster, local_batch)
         if kept is not None:
             return kept
-    from ddlnb.workloads.resolve import resolve  # which loads torch
+    if isinstance(model, Workload):
+        found: Task | Workload = model
+    else:
+        from ddlnb.workloads.resolve import resolve  # which may load torch
 
-    found = model if isinstance(model, Workload) else resolve(model, sequence=sequence)
+        found = resolve(model, sequence=sequence)
     if isinstance(found, Workload):
         require(
             local_batch in (None, found.local_batch),

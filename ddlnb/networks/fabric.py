@@ -1,0 +1,299 @@
+"""The network of a cluster as a graph: what collectives and servers cost on it.
+
+A cluster asks for it where a cost is no formula (`ddlnb.clusters.fabric`). The topology says how
+machines are joined; the cluster's effects say what a link carries and what a message waits. Without
+a topology the machines are a star, as if one switch joined them all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from ddlnb.clusters.fabric import AUTO, Curve, Links, ServerLoads
+from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.networks.collectives.catalogue import (
+    algorithms_for,
+    get_algorithm,
+    get_collective,
+)
+from ddlnb.networks.flows import NO_CAP, Startup
+from ddlnb.networks.network import Network, changed, get_change
+from ddlnb.networks.play import Replay, of_collective
+from ddlnb.networks.routes import ROUTINGS, route
+from ddlnb.networks.topologies import Star, Topology, get_topology
+from ddlnb.plans.transfers import Collective, Primitive
+
+LARGEST, SMALLEST = 2.0**32, 2.0**8  # bytes between which a curve is looked at
+STRAIGHT = 5e-3  # relative: a curve that is off by less between two points is a line there
+MOST_HALVINGS = 6
+FEW = 4  # messages that a rank sends at once, in algorithms that ``auto`` takes
+
+
+UNIT = Links(0.0, 1.0, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """How the machines of a cluster are joined: a topology, a routing and changes, as texts.
+
+    Hosts beyond the ``nodes`` are machines for parameter servers. Raises InputError or UnknownName
+    for a text that says none, and for a topology with fewer hosts than nodes.
+    """
+
+    nodes: int
+    gpus_per_node: int
+    topology: str = ""
+    routing: str = ""
+    changes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        made = self.joined
+        require(
+            made.hosts >= self.nodes,
+            f"topology {made} has {made.hosts} hosts for {self.nodes} nodes; take a larger one, "
+            f"or fewer nodes",
+        )
+        refused = made.refuses(self.gpus_per_node)
+        require(not refused, refused)
+        if self.routing and self.routing not in ROUTINGS:
+            raise UnknownName("routing", self.routing, ROUTINGS)
+        require(
+            self.routing not in ("dimension order", "bcube") or self.routing == made.routing,
+            f"routing {self.routing!r} is not for topology {made}; take {made.routing!r} or 'ecmp'",
+        )
+        for change in self.changes:
+            get_change(change)
+
+    @property
+    def joined(self) -> Topology:
+        """Return the topology; where none is named a star, with as many hosts for servers."""
+        return get_topology(self.topology) if self.topology else Star(2 * self.nodes)
+
+    def network(self, links: Links) -> Network:
+        """Return the graph with these links: a host's cable carries the bandwidth between nodes.
+
+        On a torus and in BCube each of a host's cables does; on rails each carries its share. The
+        links of an InfraGraph file carry what the file says.
+        Raises UnknownName or InputError for a change of a cable that is not there.
+        """
+        return _network(self, links)
+
+    def curve(
+        self,
+        links: Links,
+        nodes: int,
+        per_node: int,
+        name: str,
+        primitive: Primitive = "all-reduce",
+    ) -> Curve:
+        """Return the seconds of a collective against bytes, among the workers of the first nodes.
+
+        With ``auto`` they are those of the best algorithm for each size, of those in which no rank
+        sends more than a few messages at once: a message has a latency here, and takes no time
+        of a core, which is the best case of algorithms of many messages. Raises what
+        `get_collective` raises.
+        """
+        return _curve(self, links, nodes, per_node, name, primitive)
+
+    def large_seconds(
+        self, links: Links, nodes: int, per_node: int, name: str, primitive: Primitive
+    ) -> float:
+        """Return the seconds of the largest message, which bandwidth alone decides."""
+        known = _of_few_messages(nodes * per_node, per_node, primitive)
+        return min(
+            _collective_on(self, nodes, per_node, one, primitive).seconds(links, LARGEST)
+            for one in (known if name == AUTO else (name,))
+        )
+
+    def require_all_reduce(self, links: Links, name: str) -> None:
+        """Raise UnknownName or InputError for an all-reduce, or a cable, that is not there."""
+        known = [*algorithms_for("all-reduce"), AUTO]
+        if str(name).partition("(")[0].strip() not in known:
+            raise UnknownName("all-reduce", name, known)
+        self.network(links)
+        if name != AUTO:
+            get_algorithm(name)
+
+    @property
+    def spare_hosts(self) -> int:
+        """Hosts beyond the nodes."""
+        return self.joined.hosts - self.nodes
+
+    @property
+    def takes_servers(self) -> bool:
+        """Whether parameter servers have a place on the topology."""
+        return self.joined.takes_servers
+
+    def server_loads(
+        self, links: Links, nodes: Sequence[int], servers: Sequence[int]
+    ) -> list[ServerLoads]:
+        """Return the loads of every server, of machines by number."""
+        return server_loads(self.network(links), nodes, servers)
+
+    def _candidates(
+        self, links: Links, nodes: int, per_node: int, primitive: Primitive
+    ) -> dict[str, Curve]:
+        names = _of_few_messages(nodes * per_node, per_node, primitive)
+        return {name: self.curve(links, nodes, per_node, name, primitive) for name in names}
+
+
+@lru_cache(maxsize=256)
+def _of_few_messages(workers: int, per_node: int, primitive: Primitive) -> tuple[str, ...]:
+    """Return the algorithms that run among the workers, and in which nobody sends much at once."""
+    found = []
+    for name in algorithms_for(primitive):
+        try:
+            made = get_collective(name, workers, per_node=per_node, primitive=primitive)
+        except InputError:  # needs another number of workers, or the sides of a torus
+            continue
+        if made.servers == 0 and _most_at_once(made) <= FEW:
+            found.append(name)
+    return tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def _network(fabric: Fabric, links: Links) -> Network:
+    network = fabric.joined.with_gpus(
+        fabric.gpus_per_node, links.between_bandwidth, links.inside_bandwidth
+    )
+    network = changed(network, fabric.changes)
+    return replace(network, routing=fabric.routing) if fabric.routing else network
+
+
+@lru_cache(maxsize=4096)
+def _curve(
+    fabric: Fabric, links: Links, nodes: int, per_node: int, name: str, primitive: Primitive
+) -> Curve:
+    if name == AUTO:
+        return _best(list(fabric._candidates(links, nodes, per_node, primitive).values()))
+    again = _collective_on(fabric, nodes, per_node, name, primitive)
+
+    def seconds(size: float) -> float:
+        return again.seconds(links, size)
+
+    known = {size: seconds(size) for size in (0.0, SMALLEST, LARGEST)}
+    _refine(seconds, known, SMALLEST, LARGEST, MOST_HALVINGS)
+    points = sorted(known)
+    return Curve(tuple(points), tuple(known[size] for size in points))
+
+
+class _Again:
+    """A collective on a fabric, lowered once and played with other bytes and other links."""
+
+    def __init__(self, fabric: Fabric, collective: Collective):
+        anything = fabric.network(UNIT)
+        # Lowered twice, as what a message waits is the start-up inside or between nodes.
+        inside, between = (
+            of_collective(collective, anything, 1.0, startup, NO_CAP, None)
+            for startup in (Startup(1.0, 0.0), Startup(0.0, 1.0))
+        )
+        self._fabric, self._sizes = fabric, inside.sizes
+        self._inside, self._between = inside.delay, between.delay
+        self._replay = Replay(inside)
+
+    def seconds(self, links: Links, size: float) -> float:
+        """Return the seconds of the collective for a message of this many bytes."""
+        delay = links.inside_latency * self._inside + links.between_latency * self._between
+        bandwidths = self._fabric.network(links).bandwidths
+        times = self._replay.times(size * self._sizes, delay, bandwidths)
+        return float(times.stop.max(initial=0.0))
+
+
+@lru_cache(maxsize=256)
+def _collective_on(
+    fabric: Fabric, nodes: int, per_node: int, name: str, primitive: Primitive
+) -> _Again:
+    workers = nodes * per_node
+    collective = get_collective(name, workers, per_node=per_node, primitive=primitive)
+    require(
+        collective.servers == 0,
+        f"all-reduce {name!r} takes machines for its {collective.servers} servers; choose a method "
+        f"with parameter servers instead, or servers beside the workers",
+    )
+    return _Again(fabric, collective)
+
+
+def _refine(
+    seconds: Callable[[float], float],
+    known: dict[float, float],
+    low: float,
+    high: float,
+    halvings: int,
+) -> None:
+    """Add points between two sizes until the curve is straight between neighbours."""
+    middle = math.sqrt(low * high)
+    known[middle] = seconds(middle)
+    straight = float(np.interp(middle, [low, high], [known[low], known[high]]))
+    if halvings and abs(straight - known[middle]) > STRAIGHT * known[middle]:
+        _refine(seconds, known, low, middle, halvings - 1)
+        _refine(seconds, known, middle, high, halvings - 1)
+
+
+def _best(curves: list[Curve]) -> Curve:
+    """Return the lower envelope, at the points of all and at sizes between them."""
+    sizes = np.unique(np.concatenate([curve.sizes for curve in curves]))
+    dense = np.unique(np.concatenate([sizes, np.geomspace(SMALLEST, LARGEST, 97)]))
+    seconds = np.stack([curve.at(dense) for curve in curves]).min(axis=0)
+    return Curve(tuple(dense.tolist()), tuple(seconds.tolist()))
+
+
+def _most_at_once(collective: Collective) -> int:
+    """Return the most messages that a rank sends in one step."""
+    rows = collective.transfers
+    each = np.unique(
+        np.stack([rows["step"], rows["source"], rows["target"]]).astype(np.int64), axis=1
+    )
+    _, counts = np.unique(each[:2], axis=1, return_counts=True)
+    return int(counts.max(initial=0))
+
+
+def server_loads(
+    network: Network, nodes: Sequence[int], servers: Sequence[int]
+) -> list[ServerLoads]:
+    """Return the loads of every server, of machines by number; a machine sends nothing to itself.
+
+    Raises NoRoute when two have lost each
+    other.
+    """
+    hosts = {
+        device.node: number
+        for number, device in enumerate(network.devices)
+        if device.kind == "host" and device.node is not None
+    }
+    require(
+        bool(hosts),
+        f"network {network.name!r} has no hosts for parameter servers; choose an all-to-all "
+        f"method, or another topology",
+    )
+    start = np.array([link.start for link in network.links])
+    end = np.array([link.end for link in network.links])
+    found = []
+    for server in servers:
+        load, uplink = np.zeros(len(network.links)), np.zeros(len(network.links))
+        for node in nodes:
+            if node == server:
+                continue
+            path = route(network, hosts[node], hosts[server])
+            here = list(path.links)
+            load[here] += path.shares
+            leaves = start[here] == hosts[node]
+            uplink[here] += leaves * np.array(path.shares)
+        at_server = end == hosts[server]
+        seconds = load / network.bandwidths
+        shared = ~at_server & (load > uplink + 1e-12)  # carries what is of others too
+        between = np.where(shared, seconds, 0.0)
+        busiest = int(between.argmax())
+        found.append(
+            ServerLoads(
+                float((uplink / network.bandwidths).max()),
+                float(seconds[at_server].max()),
+                float(between[busiest]),
+                busiest if between[busiest] > 0 else -1,
+            )
+        )
+    return found
