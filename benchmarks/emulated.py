@@ -19,7 +19,7 @@ import pandas as pd
 
 from benchmarks.pictures import over_baselines
 from ddlnb.calibration.calibrated_model import calibrate_here, read_micro_benchmark
-from ddlnb.calibration.comparison import calibrate_and_compare, forecast_errors, kept_comparison
+from ddlnb.calibration.comparison import calibrate_and_compare, forecast_errors, saved_comparison
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.files import BUILD
 from ddlnb.launch.options import LaunchOptions, emulated
@@ -76,7 +76,7 @@ def run(
         if only_kept:
             if kept.exists():
                 _, clusters = calibrate_here(read_micro_benchmark(kept, site))
-                found.append(kept_comparison(clusters, kept, draws=DRAWS))
+                found.append(saved_comparison(clusters, kept, draws=DRAWS))
             continue
         settings = MeasurementSettings(
             site=site,

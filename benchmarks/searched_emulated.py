@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.searched_cells import CELLS, Cell, Planned, measure_links, planned
-from ddlnb.calibration.calibrated_model import keeping_load, kept_loads
+from ddlnb.calibration.calibrated_model import saved_loads, saving_load
 from ddlnb.calibration.comparison import WARMUP
 from ddlnb.engines.measure import measure
 from ddlnb.engines.settings import MEASURING, MeasurementSettings
@@ -69,7 +69,7 @@ def run_cell(cell: Cell, folder: Path, *, iterations: int, repetitions: int) -> 
     task = replayed(cell.workload)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with keeping_load(own / ROWS), Ranks.at(settings.site, nodes, imports=MEASURING) as ranks:
+        with saving_load(own / ROWS), Ranks.at(settings.site, nodes, imports=MEASURING) as ranks:
             measure(
                 task,
                 [*map(method_of, made.plans.values()), *fixed],
@@ -114,7 +114,7 @@ def judged(cell: Cell, folder: Path) -> dict[str, object]:
     best = medians.drop([SEARCHED, DDP]).idxmin()
     over_best = ratio(seconds[best], seconds[SEARCHED])
     over_ddp = ratio(seconds[DDP], seconds[SEARCHED])
-    loads = [load.during + load.stolen for _, load in kept_loads(own)]
+    loads = [load.during + load.stolen for _, load in saved_loads(own)]
     bound = made.found.bound.seconds
     return {
         "cell": cell.name,

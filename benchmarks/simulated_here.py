@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from ddlnb.calibration.calibrated_model import calibrate_here, load_sentence, read_micro_benchmark
-from ddlnb.calibration.comparison import forecast_errors, kept_comparison
+from ddlnb.calibration.comparison import forecast_errors, saved_comparison
 from ddlnb.files import DATA
 
 KEPT = DATA / "measured" / "2026-11-21_two-cores_loopback"
@@ -24,7 +24,7 @@ BUSY = DATA / "measured" / "2026-11-22_two-cores_busy"
 def kept_errors(folder: str | Path) -> pd.DataFrame:
     """Return the `forecast_errors` of the runs that a folder keeps, by a twin fitted to it."""
     _, clusters = calibrate_here(read_micro_benchmark(folder))
-    return forecast_errors(kept_comparison(clusters, folder, draws=50))
+    return forecast_errors(saved_comparison(clusters, folder, draws=50))
 
 
 def main() -> None:

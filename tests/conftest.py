@@ -18,7 +18,7 @@ settings.load_profile("ddlnb")
 # alone with one.
 LONGEST = (
     *("test_notebooks", "test_engines", "test_reproduce", "test_faults", "test_launchers"),
-    *("test_twin", "test_byteps", "test_horovod", "test_ranks", "test_emulation"),
+    *("test_calibrated_model", "test_byteps", "test_horovod", "test_ranks", "test_emulation"),
     *("test_executors", "test_byteps_asynchronous", "test_public_face", "test_emulated_cuts"),
     *("test_simulated_here", "test_emulated_graphs", "test_replanner", "test_compressed"),
     *("test_collectives", "test_compare", "test_sec1_parallelism", "test_against_simgrid"),

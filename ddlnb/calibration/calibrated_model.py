@@ -63,13 +63,13 @@ COLUMNS = ("rows", "before", "during", "stolen")
 
 
 @contextmanager
-def keeping_load(rows: Path) -> Iterator[None]:
+def saving_load(rows: Path) -> Iterator[None]:
     """Watch the load while the body runs; keep it beside the rows if any were added to the file."""
     before = _stamp(rows)
     with watched_load() as watch:
         yield
     if _stamp(rows) != before:
-        kept = [*kept_loads(rows.parent), (rows.name, watch.load)]
+        kept = [*saved_loads(rows.parent), (rows.name, watch.load)]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
@@ -79,7 +79,7 @@ def keeping_load(rows: Path) -> Iterator[None]:
         write_atomically(rows.parent / LOADS, text.getvalue())
 
 
-def kept_loads(folder: str | Path) -> list[tuple[str, Load]]:
+def saved_loads(folder: str | Path) -> list[tuple[str, Load]]:
     """Return the loads that a folder keeps, with the names of the files that got rows then.
 
     There are none in folders of earlier editions. Raises ResultsError for a file that is no table
@@ -100,7 +100,7 @@ def kept_loads(folder: str | Path) -> list[tuple[str, Load]]:
 
 def load_sentence(folder: str | Path) -> str:
     """Return how busy the machine was while the rows of a folder were measured, in a sentence."""
-    loads = [load for _, load in kept_loads(folder)]
+    loads = [load for _, load in saved_loads(folder)]
     if not loads:
         return "How busy the machine was while this was measured is not known."
     return str(max(loads, key=lambda load: load.during + load.stolen))
@@ -228,11 +228,11 @@ def micro_benchmark(
     ]
     needed = ranks_needed(targets_of("all"), most, servers)
     with (
-        keeping_load(folder / ROWS),
+        saving_load(folder / ROWS),
         Ranks.at(site, needed, imports=MEASURING) as ranks,
     ):
         for task, count in missing:
-            keep_profile(folder, task, count, ranks)
+            save_profile(folder, task, count, ranks)
         if not times.exists():
             benches = [Bench(tasks[0], ranks, settings.changed(workers=n)) for n in workers]
             found = [one for bench in benches for one in _all_reduces(bench)]
@@ -273,7 +273,7 @@ def _is_complete(folder: Path, workers: Sequence[int], repetitions: int) -> bool
     return len(done) >= len(PROBES) * len(workers) * len(METHODS)
 
 
-def keep_profile(folder: Path, task: str | Task, workers: int, ranks: Ranks) -> Workload:
+def save_profile(folder: Path, task: str | Task, workers: int, ranks: Ranks) -> Workload:
     """Profile a task while this many workers compute; write the workload to the folder."""
     workload = Bench(task, ranks, MeasurementSettings(workers=workers)).workload
     write_atomically(profile_path(folder, workload.model, workers), workload.to_json() + "\n")
@@ -326,7 +326,9 @@ LEAST_SPREAD = 0.03  # of a median of three runs on a shared machine, however al
 ALL_REDUCE_SPREAD = 0.3  # timed apart from the runs, where waking up is a part of it
 
 
-def twin(workers: int, planning: AlphaBeta | None = None, site: LaunchOptions = HERE) -> Cluster:
+def uncalibrated(
+    workers: int, planning: AlphaBeta | None = None, site: LaunchOptions = HERE
+) -> Cluster:
     """Return this machine with a number of workers, joined as the site says, without effects.
 
     Every worker is a node of one GPU; the parameter servers are processes beside them, or nodes.
@@ -385,22 +387,22 @@ def here_parameters(clusters: Sequence[Cluster], site: LaunchOptions = HERE) -> 
 def here_observations(found: MicroBenchmark) -> list[Observation]:
     """Return the rows and the idle all-reduces of a micro-benchmark as observations."""
     observed = []
-    twins = {
-        workers: twin(workers, found.planning_cost(workers), found.site)
+    bases = {
+        workers: uncalibrated(workers, found.planning_cost(workers), found.site)
         for workers in map(int, found.rows["gpus"].unique())
     }
     for row in found.rows.to_dict("records"):
         workers = int(row["gpus"])
         workload = found.workloads[row["model"], workers]
         servers = int(row["servers"]) or None
-        cell = Cell(workload, twins[workers], as_measured(row), servers)
+        cell = Cell(workload, bases[workers], as_measured(row), servers)
         spread = max(LEAST_SPREAD, noise_of(row) / row["repetitions"] ** 0.5)
         observed.append(
             observe(IterationTime(cell), row["iteration_seconds"], spread, row["source"])
         )
     for one in found.all_reduces:
         if not one.while_computing:
-            on = twin(one.workers, site=found.site)
+            on = uncalibrated(one.workers, site=found.site)
             timed = AllReduceTime(on, one.message_bytes)
             observed.append(observe(timed, one.seconds, ALL_REDUCE_SPREAD, "measured"))
     return observed
@@ -409,7 +411,7 @@ def here_observations(found: MicroBenchmark) -> list[Observation]:
 def calibrate_here(found: MicroBenchmark, *, seed: int = 0) -> tuple[Calibration, list[Cluster]]:
     """Fit to a micro-benchmark; return the fit, and a cluster for each number of workers."""
     workers = sorted({one.workers for one in found.all_reduces})
-    bases = [twin(count, found.planning_cost(count), found.site) for count in workers]
+    bases = [uncalibrated(count, found.planning_cost(count), found.site) for count in workers]
     fitted = calibrate_parameters(
         here_observations(found),
         here_parameters(bases, found.site),

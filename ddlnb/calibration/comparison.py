@@ -1,4 +1,4 @@
-"""Compare a twin's forecasts with measurements of the same runs, kept in a folder."""
+"""Compare a calibrated model's forecasts with measurements of the same runs, kept in a folder."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from ddlnb.calibration.calibrated_model import (
     calibrate_here,
-    keep_profile,
-    keeping_load,
     micro_benchmark,
     profile_path,
+    save_profile,
+    saving_load,
 )
 from ddlnb.calibration.observations import as_measured
 from ddlnb.clusters.cluster import Cluster
@@ -59,14 +59,14 @@ def measure_and_forecast(
     most = max(cluster.workers for cluster in clusters)
     servers = most if server_per_worker else settings.server_count
     with (
-        keeping_load(folder / COMPARED),
+        saving_load(folder / COMPARED),
         Ranks.at(settings.site, most + servers, imports=MEASURING) as ranks,
     ):
         for model in models:
             for cluster in clusters:
                 name = get_task(model).name
                 if not profile_path(folder, name, cluster.workers).exists():
-                    keep_profile(folder, model, cluster.workers, ranks)
+                    save_profile(folder, model, cluster.workers, ranks)
                 measure(
                     model,
                     settings=settings.changed(
@@ -78,10 +78,10 @@ def measure_and_forecast(
                     ranks=ranks,
                     progress=progress,
                 )
-    return kept_comparison(clusters, folder, draws=draws)
+    return saved_comparison(clusters, folder, draws=draws)
 
 
-def kept_comparison(
+def saved_comparison(
     clusters: Sequence[Cluster], folder: str | Path, *, draws: int = 100
 ) -> pd.DataFrame:
     """Return forecasts of the cells that the folder keeps, and their measured rows; run nothing.
@@ -113,9 +113,9 @@ def calibrate_and_compare(
     draws: int = 50,
     progress: Show = None,
 ) -> pd.DataFrame:
-    """Calibrate a twin of an emulated network, then measure the methods and forecast them.
+    """Calibrate a model of an emulated network, then measure the methods and forecast them.
 
-    The twin knows the links from a micro-benchmark of made-up models. There are as many parameter
+    It knows the links from a micro-benchmark of made-up models. There are as many parameter
     servers as workers, on separate nodes, as in the survey. ``warmup`` iterations come before those
     that are timed. Everything is kept in the folder.
     """

@@ -1,11 +1,9 @@
 """A network as a graph: devices, and directed links with bandwidth and latency.
 
 Everything else in this room asks two things of it: which devices the ranks run on, and what a link
-can carry. Generators make networks, routes lead through them, flows share their links.
-
-Changes of a network as data: a cable that is cut or slower, a node whose cables are slower.
-
-Written as text, ``cut(host0, leaf0)``; applied one after the other.
+can carry. Generators make networks, routes lead through them, flows share their links. Changes are
+data as well: a cable that is cut or slower, a node whose cables are slower, written as text such as
+``cut(host0, leaf0)`` and applied one after the other.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, Literal
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -138,24 +135,21 @@ class Network:
         return np.array([link.latency for link in self.links])
 
     @cached_property
-    def graph(self) -> nx.DiGraph:
-        """Return the graph of devices by number; edges have ``link``, the number of the link.
+    def link_between(self) -> Mapping[tuple[int, int], int]:
+        """Return the number of the link from one device to another, by their numbers.
 
         Parallel cables are refused: give one cable the bandwidth of both.
         """
-        graph = nx.DiGraph()
-        for number, device in enumerate(self.devices):
-            graph.add_node(number, name=device.name, kind=device.kind, node=device.node)
+        found: dict[tuple[int, int], int] = {}
         for number, link in enumerate(self.links):
+            ends = (link.start, link.end)
             require(
-                not graph.has_edge(link.start, link.end),
+                ends not in found,
                 f"network {self.name!r} has two links from {self.devices[link.start].name} to "
                 f"{self.devices[link.end].name}; give one the bandwidth of both",
             )
-            graph.add_edge(
-                link.start, link.end, link=number, bandwidth=link.bandwidth, latency=link.latency
-            )
-        return graph
+            found[ends] = number
+        return found
 
     @cached_property
     def _number(self) -> Mapping[str, int]:
@@ -173,12 +167,13 @@ class Network:
         Raises UnknownName for a device, InputError when no cable joins them.
         """
         start, end = self.device(one), self.device(other)
+        near = [self.devices[b].name for a, b in self.link_between if a == start]
         require(
-            self.graph.has_edge(start, end),
+            (start, end) in self.link_between,
             f"no cable joins {one!r} and {other!r} in network {self.name!r}; {one!r} is joined to "
-            + ", ".join(self.devices[near].name for near in self.graph.successors(start)),
+            + ", ".join(near),
         )
-        return int(self.graph[start][end]["link"]) // 2
+        return self.link_between[start, end] // 2
 
     def with_links(self, links: tuple[Link, ...]) -> Network:
         """Return the same devices with other links."""

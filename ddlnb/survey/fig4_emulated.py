@@ -37,7 +37,7 @@ def three_views(
     """Return cells published (where they are in data), simulated and emulated, as tidy rows.
 
     Emulated nodes have one worker each, where the survey's had four GPUs. The column ``settings``
-    of emulated rows names the scale. The twin that forecasts is calibrated by a micro-benchmark of
+    of emulated rows names the scale. The model that forecasts is calibrated by a micro-benchmark of
     made-up models on the same links. The first of the ``warmup`` iterations opens the connections.
     Runs are kept in the folder. Raises what `ddlnb.measure` raises.
     """

@@ -1,4 +1,4 @@
-"""This machine, simulated and measured: a calibrated twin forecasts runs that are then made."""
+"""This machine, simulated and measured: a calibrated model forecasts runs that are then made."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def forecast_then_measure(
     iterations: int,
     repetitions: int,
 ) -> pd.DataFrame:
-    """Return measurements of all methods and the twin's forecasts of them, as tidy rows.
+    """Return measurements of all methods and forecasts by the calibrated model, as tidy rows.
 
     Runs are kept in the folder; a second call makes those that are missing.
     """
@@ -42,7 +42,7 @@ def errors_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def twin_findings(rows: pd.DataFrame, folder: str | Path) -> Findings:
-    """Return how far the twin is off, for every model and number of workers, and under what load.
+    """Return how far forecasts are off, for every model and number of workers, and the load.
 
     ``folder`` is that of the runs, which keeps how busy the machine was with other work.
     """

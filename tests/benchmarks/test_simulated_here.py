@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.simulated_here import BUSY, KEPT, kept_errors
-from ddlnb.calibration.calibrated_model import kept_loads
+from ddlnb.calibration.calibrated_model import saved_loads
 from ddlnb.files import ROOT
 
 README = " ".join((ROOT / "README.md").read_text().split())
@@ -25,7 +25,7 @@ def test_the_errors_that_are_quoted_are_those_of_the_kept_runs(folder):
 
 
 def test_the_load_that_is_quoted_is_the_one_that_was_seen():
-    ((_, load),) = [kept for kept in kept_loads(BUSY) if kept[0] == "compared.csv"]
+    ((_, load),) = [kept for kept in saved_loads(BUSY) if kept[0] == "compared.csv"]
     assert load.is_busy
     assert f"other processes took {100 * load.during:.0f} % of the cores" in FORECAST
     assert load.during == pytest.approx(4 / 5, abs=0.03)

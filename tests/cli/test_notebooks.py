@@ -255,7 +255,7 @@ def test_a_notebook_that_takes_too_long_is_ended_with_its_kernel(
 def test_a_notebook_runs_with_small_parameters(name, tmp_path):
     if (
         name == "simulated_here"
-    ):  # it completes a micro-benchmark, of which `test_twin` has the laws
+    ):  # it completes a micro-benchmark, of which `test_calibrated_model` has the laws
         short = PROBING.changed(iterations=2, warmup=1)
         folder = SMOKE[name]["parameters"]["runs_folder"]
         micro_benchmark(tmp_path / folder, workers=(2,), settings=short)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import networkx as nx
 import numpy as np
 from hypothesis import strategies as st
 
@@ -106,3 +107,13 @@ def relabelled(network: Network, order: list[int]) -> Network:
         for link in network.links
     )
     return replace(network, devices=tuple(network.devices[old] for old in order), links=links)
+
+
+def as_graph(network: Network) -> nx.DiGraph:
+    """Return the devices by number, joined by their links."""
+    graph = nx.DiGraph()
+    for number, device in enumerate(network.devices):
+        graph.add_node(number, name=device.name, kind=device.kind, node=device.node)
+    for link in network.links:
+        graph.add_edge(link.start, link.end, bandwidth=link.bandwidth, latency=link.latency)
+    return graph

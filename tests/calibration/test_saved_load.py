@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from ddlnb.calibration import calibrated_model as kept_load
-from ddlnb.calibration.calibrated_model import LOADS, keeping_load, kept_loads, load_sentence
+from ddlnb.calibration.calibrated_model import LOADS, load_sentence, saved_loads, saving_load
 from ddlnb.errors import ResultsError
 from ddlnb.launch.capacity import Load
 from ddlnb.survey import fig4_emulated, simulated_here
@@ -33,23 +33,23 @@ def under(monkeypatch):
 def test_loads_are_kept_where_rows_were_added_and_the_busiest_is_said(tmp_path, under):
     under([QUIET, BUSY, BUSY])
     rows, others = tmp_path / "rows.csv", tmp_path / "compared.csv"
-    with keeping_load(rows):
+    with saving_load(rows):
         rows.write_text("a\n")
     assert "it was quiet" in load_sentence(tmp_path)
-    with keeping_load(others):
+    with saving_load(others):
         others.write_text("b\n")
-    with keeping_load(rows):
+    with saving_load(rows):
         rows.read_text()  # all was there: nothing ran
-    assert kept_loads(tmp_path) == [("rows.csv", QUIET), ("compared.csv", BUSY)]
+    assert saved_loads(tmp_path) == [("rows.csv", QUIET), ("compared.csv", BUSY)]
     assert "took 50% of the cores meanwhile, and 25% before: times are" in load_sentence(tmp_path)
 
 
 def test_a_folder_of_an_earlier_edition_does_not_know_its_load(tmp_path):
-    assert kept_loads(tmp_path) == []
+    assert saved_loads(tmp_path) == []
     assert "is not known" in load_sentence(tmp_path)
     (tmp_path / LOADS).write_text("rows,before\nrows.csv,0.1\n")
     with pytest.raises(ResultsError, match=r"load\.csv is no table of loads"):
-        kept_loads(tmp_path)
+        saved_loads(tmp_path)
 
 
 def compared(source: str) -> pd.DataFrame:
@@ -61,7 +61,7 @@ def compared(source: str) -> pd.DataFrame:
 
 def test_findings_say_the_load_beside_the_errors(tmp_path, under):
     under([BUSY])
-    with keeping_load(tmp_path / "compared.csv"):
+    with saving_load(tmp_path / "compared.csv"):
         (tmp_path / "compared.csv").write_text("a\n")
     for said in (
         simulated_here.twin_findings(compared("measured"), tmp_path),

@@ -13,7 +13,7 @@ from ddlnb.calibration.calibrated_model import (
     here_parameters,
     micro_benchmark,
     read_micro_benchmark,
-    twin,
+    uncalibrated,
 )
 from ddlnb.calibration.comparison import forecast_errors, measure_and_forecast
 from ddlnb.calibration.parameters import MOST_PARAMETERS
@@ -24,7 +24,7 @@ from ddlnb.plans.methods import METHODS
 
 
 def test_the_parameters_fit_two_numbers_of_workers():
-    names = [parameter.name for parameter in here_parameters([twin(2), twin(4)])]
+    names = [parameter.name for parameter in here_parameters([uncalibrated(2), uncalibrated(4)])]
     assert len(names) == len(set(names)) <= MOST_PARAMETERS
 
 
@@ -61,6 +61,6 @@ def test_a_twin_is_calibrated_and_compared(tmp_path):
 
 def test_only_emulated_networks_have_a_delay_of_their_own():
     site = emulated("1Gb/s 1ms")
-    delay = {p.name: p.prior for p in here_parameters([twin(4, site=site)], site)}
+    delay = {p.name: p.prior for p in here_parameters([uncalibrated(4, site=site)], site)}
     assert delay["between_latency"] == pytest.approx(1e-3)
-    assert "between_latency" not in {p.name for p in here_parameters([twin(4)])}
+    assert "between_latency" not in {p.name for p in here_parameters([uncalibrated(4)])}
