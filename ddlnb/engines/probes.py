@@ -162,29 +162,30 @@ def _computing() -> Iterator[None]:
         thread.join()
 
 
-BYTES_PER_ELEMENT = 4
-
-
 def time_collectives(
     context: RankContext, names: Sequence[str], sizes: Sequence[int], repetitions: int
 ) -> dict[tuple[str, int, int], float]:
     """Return this rank's seconds by all-reduce, bytes and repetition, each after a barrier.
 
-    Every repetition runs all collectives and sizes once, so that a drift of the machine hits all
-    alike. The first round is not counted: in it the windows of connections open.
+    "" is the backend's own. Every repetition runs all collectives and sizes once, so that a drift
+    of the machine hits all alike. The first round is not counted: in it the windows of connections
+    open.
     """
     found = {}
     with (
         process_group(context, context.store(), context.count),
         CollectiveTransport(context.host, context.timeout_seconds) as transport,
     ):
-        schedules = {name: schedule_named(name) for name in names}
+        schedules = {name: schedule_named(name) if name else None for name in names}
         for repetition in range(-1, repetitions):
             for size in sizes:
                 for name, schedule in schedules.items():
-                    tensor = torch.ones(max(1, size // BYTES_PER_ELEMENT))
+                    tensor = torch.ones(max(1, size // 4))
                     dist.barrier()
                     start = time.perf_counter()
-                    transport.carry(schedule, 0, tensor).wait()
+                    if schedule is None:
+                        dist.all_reduce(tensor)
+                    else:
+                        transport.carry(schedule, 0, tensor).wait()
                     found[name, size, repetition] = time.perf_counter() - start
     return {key: seconds for key, seconds in found.items() if key[2] >= 0}
