@@ -27,7 +27,9 @@ class Handle(Protocol):
 class Transport(Protocol):
     """Answers the requests of exchanges over a real network."""
 
-    bytes_sent: float
+    @property
+    def bytes_sent(self) -> float:
+        """The payload bytes that this worker has sent."""
 
     def start(
         self, message: int, request: Any, released: Callback = None, answered: Callback = None

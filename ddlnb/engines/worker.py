@@ -42,7 +42,7 @@ def _train(context: RankContext, job: Job, store: Any) -> Report:
     if job.plan is not None:
         _require_same_plan(context, job.plan, store)
     trainer, loss = get_engine(job.engine).starter()(context, job, store, module)
-    replanner = job.replanning and job.replanning.follow(context, job, store, trainer)
+    replanner = job.replanning.follow(context, job, store, trainer) if job.replanning else None
     losses: list[float] = []
     step_seconds: list[float] = []
 

@@ -13,6 +13,7 @@ themselves come from the registry, which `ddlnb.networks` supplies.
 
 from __future__ import annotations
 
+import math
 import os
 import selectors
 import statistics
@@ -122,9 +123,9 @@ class CollectiveTransport(ThreadedTransport[_Carried]):
         group: dist.ProcessGroup | None = None,
         choose: Choose | None = None,
     ):
+        connections = connect_to_peers(host, timeout_seconds, group_or_default(group))
         super().__init__("collectives", timeout_seconds)
         self._choose = choose
-        connections = connect_to_peers(host, timeout_seconds, group_or_default(group))
         self._streams = {
             other: Stream(connection, self._room) for other, connection in connections.items()
         }
@@ -288,7 +289,7 @@ def _gone(rank: int) -> str:
 
 
 def schedule_named(
-    name: str, group: dist.ProcessGroup | None = None, block_bytes: float | None = None, **of: Any
+    name: str, group: dist.ProcessGroup | None = None, block_bytes: float = math.inf, **of: Any
 ) -> RankSchedule:
     """Return this rank's schedule of the collective of that name among the ranks of a group.
 
@@ -296,8 +297,7 @@ def schedule_named(
     """
     group = group_or_default(group)
     made = supplied("collective")(name, group.size(), **of)
-    limit = {} if block_bytes is None else {"block_bytes": block_bytes}
-    return RankSchedule(made, group.rank(), **limit)
+    return RankSchedule(made, group.rank(), block_bytes)
 
 
 def halves(host: str, timeout_seconds: float) -> CollectiveTransport:
