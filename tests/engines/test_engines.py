@@ -1,31 +1,31 @@
-"""Lossless means lossless: every method, on real processes, equals one worker on joined batches."""
+"""Lossless means lossless: every method, on real processes, equals one worker on joined batches.
+
+The laws are the same for every engine, and for all ways in which messages travel.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
 import pytest
-import torch
 
+from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.engines.job import Job
 from ddlnb.engines.settings import OPTIMIZERS
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import RankError
 from ddlnb.networks.collectives.catalogue import get_collective
+from ddlnb.plans.bucketing import in_buffers
 from ddlnb.plans.methods import METHODS
 from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.task import Task
 from ddlnb.workloads.tracing import trace
+from tests.engines.jobs import A2A, BATCH, PS, STEPS, job_of, left_behind, require_lossless, train
 from tests.toy import COST, in_double, mlp, train_alone
 
-STEPS, BATCH = 10, 2
-PARTITION = "100KB"
-CASES = [
-    (name, servers)
-    for name, method in METHODS.items()
-    for servers in ((1, 2) if method.architecture == "PS" else (1,))
-]
+CASES = [*((name, 1) for name in METHODS), *((name, 2) for name in PS)]
 # Every pair of a model, an optimizer and a number of workers; not all eight triples.
 PAIRS = [
     ("small-conv", "sgd", 2),
@@ -33,40 +33,33 @@ PAIRS = [
     ("small-transformer", "sgd", 4),
     ("small-transformer", "adamw", 2),
 ]
+OTHERS = [  # workers and servers change from case to case, in the same processes
+    *(("horovod", method, 4, 1, "sgd") for method in A2A),
+    ("horovod", "MG-WFBP", 2, 1, "adamw"),
+    ("horovod", "ByteScheduler-A2A", 2, 1, "adamw"),
+    ("horovod", None, 2, 1, "sgd"),
+    ("horovod", None, 4, 1, "adamw"),
+    ("byteps", "BSP-PS", 2, 1, "sgd"),
+    ("byteps", "BSP-PS", 4, 2, "sgd"),
+    ("byteps", "WFBP-PS", 2, 2, "sgd"),
+    ("byteps", "WFBP-PS", 4, 1, "sgd"),
+    ("byteps", "ByteScheduler-PS", 2, 1, "sgd"),
+    ("byteps", "ByteScheduler-PS", 4, 2, "adamw"),
+    ("single", None, 1, 1, "sgd"),
+    ("ddp", None, 2, 1, "sgd"),
+]
 
 
-def run(ranks, task, name, servers, workers, optimizer, **changes):
-    method = METHODS[name].tuned(partition=PARTITION, credit="300KB")
-    plan = method.plan(trace(task, 4), cost=COST, servers=servers)
-    job = Job(
-        task=task,
-        engine="torch",
-        workers=workers,
-        local_batch=BATCH,
-        iterations=STEPS,
-        batches=STEPS,
-        plan=plan,
-        make_optimizer=OPTIMIZERS[optimizer],
-        keep_parameters=True,
-        **changes,
-    )
-    reports = ranks.run(run_job, job, count=job.ranks, timeout_seconds=120)
-    return [report for report in reports if report is not None]
+def on(engine: str, *values):
+    """Return parameters of a test that is skipped where the engine is not installed."""
+    lack = get_engine(engine).missing()
+    return pytest.param(engine, *values, marks=pytest.mark.skipif(bool(lack), reason=lack))
 
 
-@pytest.fixture(scope="module")
-def alone():
-    """One worker's parameters, worked out once per model, optimizer and number of workers."""
-    known = {}
-
-    def look_up(model, optimizer, workers):
-        key = (model, optimizer, workers)
-        if key not in known:
-            make = OPTIMIZERS[optimizer]
-            known[key] = train_alone(in_double(model), make, workers, BATCH, STEPS)
-        return known[key]
-
-    return look_up
+@pytest.fixture
+def ranks(engine, request):
+    """Ranks of the session that an engine runs on."""
+    return request.getfixturevalue("four_ranks" if engine == "horovod" else "six_ranks")
 
 
 @pytest.mark.item("A05", how="measured")
@@ -74,37 +67,78 @@ def alone():
 @pytest.mark.parametrize(("model", "optimizer", "workers"), PAIRS)
 @pytest.mark.parametrize(("name", "servers"), CASES)
 def test_ten_steps_equal_one_worker_on_the_joined_batch(
-    six_ranks, alone, name, servers, model, optimizer, workers
+    six_ranks, name, servers, model, optimizer, workers
 ):
-    reports = run(six_ranks, in_double(model), name, servers, workers, optimizer)
-    assert len({report.digest for report in reports}) == 1
-    for parameter, value in alone(model, optimizer, workers).items():
-        for report in reports:
-            torch.testing.assert_close(report.parameters[parameter], value, rtol=1e-5, atol=1e-9)
+    job = job_of(in_double(model), name, workers, servers, optimizer, keep_parameters=True)
+    require_lossless(six_ranks, model, job, optimizer)
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("workers", [2, 3, 4])
-@pytest.mark.parametrize("name", [n for n, m in METHODS.items() if m.architecture == "A2A"])
-def test_a_mesh_is_as_lossless_as_a_ring(six_ranks, alone, name, workers):
-    """Messages of all sizes: in one hop, in two, and of fewer elements than workers."""
-    reports = run(six_ranks, in_double("small-conv"), name, 1, workers, "sgd", topology="mesh")
-    assert len({report.digest for report in reports}) == 1
-    for parameter, value in alone("small-conv", "sgd", workers).items():
-        for report in reports:
-            torch.testing.assert_close(report.parameters[parameter], value, rtol=1e-5, atol=1e-9)
+@pytest.mark.parametrize(
+    ("engine", "name", "workers", "servers", "optimizer"), [on(*case) for case in OTHERS]
+)
+def test_other_engines_are_as_lossless(ranks, engine, name, workers, servers, optimizer):
+    changes = {"engine": engine, "keep_parameters": True}
+    job = job_of(in_double("small-conv"), name, workers, servers, optimizer, **changes)
+    require_lossless(ranks, "small-conv", job, optimizer)
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("name", [n for n, m in METHODS.items() if m.architecture == "A2A"])
-@pytest.mark.parametrize("collective", ["double-tree", "halving-doubling", "torus(2, 2)"])
-def test_every_collective_is_as_lossless_as_torch_s_own(six_ranks, alone, name, collective):
-    made = get_collective(collective, 4)
-    reports = run(six_ranks, in_double("small-conv"), name, 1, 4, "sgd", collective=made)
-    assert len({report.digest for report in reports}) == 1
-    for parameter, value in alone("small-conv", "sgd", 4).items():
-        for report in reports:
-            torch.testing.assert_close(report.parameters[parameter], value, rtol=1e-5, atol=1e-9)
+@pytest.mark.parametrize("name", A2A)
+@pytest.mark.parametrize(
+    ("way", "workers"),
+    [
+        *(("mesh", workers) for workers in (2, 3, 4)),
+        *((name, 4) for name in ("double-tree", "halving-doubling", "torus(2, 2)")),
+    ],
+)
+def test_however_messages_travel_the_method_is_lossless(six_ranks, name, way, workers):
+    """On a mesh in one hop, in two, and with fewer elements than workers; or by a collective."""
+    changes = {"topology": way} if way == "mesh" else {"collective": get_collective(way, workers)}
+    job = job_of(in_double("small-conv"), name, workers, keep_parameters=True, **changes)
+    require_lossless(six_ranks, "small-conv", job)
+
+
+def dear(buffer_bytes: int, **changes) -> Job:
+    """Return a job whose all-reduces go in halves, in buffers of a size, on three workers."""
+    task = in_double("small-conv")
+    workload = trace(task, BATCH)
+    messages = tuple(in_buffers(workload, buffer_bytes))
+    plan = replace(METHODS["DeAR"].plan(workload), messages=messages)
+    return job_of(task, None, 3, optimizer="adamw", keep_parameters=True, plan=plan, **changes)
+
+
+@pytest.mark.ranks
+def test_halves_of_several_buffers_train_as_one_worker_does(six_ranks):
+    job = dear(300_000)
+    assert len(job.plan.messages) > 5
+    reports = require_lossless(six_ranks, "small-conv", job, "adamw")
+    sent = 2 * 2 / 3 * sum(job.plan.message_bytes) * STEPS
+    assert reports[0].bytes_sent == pytest.approx(sent, rel=1e-3)
+
+
+@pytest.mark.ranks
+def test_gathers_follow_all_scatters_and_start_as_the_forward_pass_needs_them(six_ranks):
+    job = dear(1_000_000, traced=2)
+    spans = train(six_ranks, job)[0].spans
+    of_first = [span for span in spans if span.kind == "message" and span.iteration == 0]
+    started = [span.name for span in sorted(of_first, key=lambda span: span.start_seconds)]
+    assert started == list(job.plan.leg_names)
+    halves = {
+        kind: [span for span in of_first if span.name.startswith(kind)]
+        for kind in ("reduce-scatter", "all-gather")
+    }
+    ended = max(span.stop_seconds for span in halves["reduce-scatter"])
+    assert all(span.start_seconds >= ended for span in halves["all-gather"])
+
+
+@pytest.mark.ranks
+def test_every_message_has_a_collective_of_its_own(six_ranks):
+    job = job_of(in_double("small-conv"), "WFBP-A2A", 3, optimizer="adamw", keep_parameters=True)
+    names = ["", "ring", "tree", "direct", "double-tree"]
+    chosen = tuple(names[i % len(names)] for i in range(len(job.plan.messages)))
+    job = replace(job, plan=replace(job.plan, collectives=chosen))
+    require_lossless(six_ranks, "small-conv", job, "adamw")
 
 
 @pytest.mark.ranks
@@ -124,7 +158,7 @@ def test_a_collective_reports_the_bytes_of_its_list(six_ranks):
 def test_single_precision_stays_within_its_rounding(six_ranks, name):
     """Ten SGD steps in float32: 1e-4 of the parameter's largest entry covers the rounding."""
     task = get_task("small-conv")
-    reports = run(six_ranks, task, name, 2, 4, "sgd")
+    reports = train(six_ranks, job_of(task, name, 4, 2, keep_parameters=True))
     expected = train_alone(task, OPTIMIZERS["sgd"], 4, BATCH, STEPS)
     for parameter, value in expected.items():
         error = (reports[0].parameters[parameter] - value).abs().max()
@@ -157,15 +191,47 @@ def test_every_worker_reports_what_it_sent_and_did(six_ranks, name):
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("engine", ["single", "ddp"])
-def test_the_baselines_train_like_everyone_else(six_ranks, engine):
-    task = in_double("small-conv")
-    workers = 1 if engine == "single" else 2
-    job = Job(task, engine, workers, 2, iterations=STEPS, batches=STEPS, keep_parameters=True)
-    reports = six_ranks.run(run_job, job, count=workers)
-    assert len({report.digest for report in reports}) == 1
-    for parameter, value in train_alone(task, OPTIMIZERS["sgd"], workers, 2, STEPS).items():
-        torch.testing.assert_close(reports[0].parameters[parameter], value, rtol=1e-5, atol=1e-9)
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [on("horovod", "ByteScheduler-A2A"), on("horovod", None), on("byteps", "ByteScheduler-PS")],
+)
+def test_what_other_engines_sent_and_waited_for_is_reported(ranks, engine, name):
+    task = mlp([64, 64])
+    size = trace(task, 4).gradient_bytes
+    for report in train(ranks, job_of(task, name, 2, engine=engine, traced=2)):
+        assert report.bytes_sent == STEPS * size
+        assert report.waited_seconds > 0
+        assert {"forward", "backward", "wait", "update"} <= {s.kind for s in report.spans}
+        sent = [span.bytes for span in report.spans if span.kind == "message"]
+        assert sum(sent) == (2 * size if name else 0)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("engine", "name", "runs"),
+    [
+        on("horovod", "WFBP-A2A", ((2, 1), (4, 1), (2, 1))),
+        on("byteps", "WFBP-PS", ((2, 1), (1, 2), (2, 1))),
+    ],
+)
+def test_runs_of_other_engines_leave_nothing_in_a_rank(ranks, engine, name, runs):
+    """No variables, processes, files, listeners and busy threads."""
+    prefixes = ("HOROVOD", "DMLC", "BYTEPS")
+    before = ranks.run(left_behind, prefixes, count=3)
+    for workers, servers in runs:
+        train(ranks, job_of(mlp([8]), name, workers, servers, engine=engine))
+    assert ranks.run(left_behind, prefixes, count=3) == before
+
+
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [*(("horovod", name) for name in PS), *(("byteps", name) for name in A2A)],
+)
+def test_methods_that_an_engine_does_not_answer_are_refused(engine, name):
+    answers = {"horovod": "all_reduce and split_all_reduce", "byteps": "push_pull"}[engine]
+    assert ENGINES[engine].refuses(METHODS[name]) == (
+        f"answers {answers}, and the method asks for {METHODS[name].exchange}"
+    )
 
 
 def _diverging_plan(context, job, other):

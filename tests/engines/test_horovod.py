@@ -1,4 +1,4 @@
-"""The Horovod engine: our plans on Horovod's all-reduces equal one worker on joined batches."""
+"""What is Horovod's own: its timeline, its slots, its ways to fail, and MPI."""
 
 from __future__ import annotations
 
@@ -8,93 +8,34 @@ import signal
 import threading
 import time
 from dataclasses import replace
-from functools import cache
 
-import psutil
 import pytest
 import torch
 
 from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.engines.horovod import runtime
 from ddlnb.engines.horovod.runtime import imported, recording, slots
-from ddlnb.engines.job import Job
-from ddlnb.engines.settings import MEASURING, OPTIMIZERS
+from ddlnb.engines.settings import MEASURING
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import InputError, MissingPart, ModelError, RankError
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.ranks import Ranks
-from ddlnb.plans.methods import METHODS
 from ddlnb.traces.engines import horovod_timeline
 from ddlnb.traces.read import events_of, read_text
 from ddlnb.workloads.tracing import trace
-from tests.toy import COST, in_double, mlp, train_alone
+from tests.engines.jobs import ENDLESS, STEPS, job_of
+from tests.toy import mlp
 
 LACK = get_engine("horovod").missing()
 needs_horovod = [pytest.mark.ranks, pytest.mark.skipif(bool(LACK), reason=LACK)]
-STEPS, BATCH = 10, 2
-A2A = [name for name, method in METHODS.items() if method.architecture == "A2A"]
-
-
-def job_of(task, method, workers, optimizer="sgd", **changes) -> Job:
-    plan = None
-    if method is not None:
-        tuned = METHODS[method].tuned(partition="100KB", credit="300KB")
-        plan = tuned.plan(trace(task, 4), cost=COST)
-    given = {"iterations": STEPS, "batches": STEPS, "plan": plan, **changes}
-    return Job(task, "horovod", workers, BATCH, make_optimizer=OPTIMIZERS[optimizer], **given)
-
-
-@cache
-def alone(optimizer, workers) -> dict:
-    """One worker's parameters after training on the joined batches."""
-    return train_alone(in_double("small-conv"), OPTIMIZERS[optimizer], workers, BATCH, STEPS)
 
 
 class TestOnRanks:
     pytestmark = needs_horovod
 
-    @pytest.mark.parametrize(
-        ("method", "workers", "optimizer"),
-        [
-            *((method, 4, "sgd") for method in A2A),
-            ("MG-WFBP", 2, "adamw"),
-            ("ByteScheduler-A2A", 2, "adamw"),
-            (None, 2, "sgd"),
-            (None, 4, "adamw"),
-        ],
-    )
-    def test_ten_steps_equal_one_worker_on_the_joined_batch(
-        self, four_ranks, method, workers, optimizer
-    ):
-        """Workers change from case to case, in the same processes."""
-        task = in_double("small-conv")
-        job = job_of(task, method, workers, optimizer, keep_parameters=True)
-        reports = four_ranks.run(run_job, job, count=workers)
-        assert len({report.digest for report in reports}) == 1
-        for name, value in alone(optimizer, workers).items():
-            torch.testing.assert_close(reports[0].parameters[name], value, rtol=1e-5, atol=1e-9)
-
-    def test_a_run_leaves_no_threads_no_variables_and_no_listener(self, four_ranks):
-        before = four_ranks.run(_left_behind, count=2)
-        for workers in (2, 4, 2):
-            four_ranks.run(run_job, job_of(mlp([8]), "WFBP-A2A", workers), count=workers)
-        assert four_ranks.run(_left_behind, count=2) == before
-
-    def test_what_was_sent_and_waited_for_is_reported(self, four_ranks):
-        task = mlp([64, 64])
-        size = trace(task, 4).gradient_bytes
-        for method in ("ByteScheduler-A2A", None):
-            job = job_of(task, method, 2, traced=2)
-            for report in four_ranks.run(run_job, job, count=2):
-                assert report.bytes_sent == STEPS * size
-                assert report.waited_seconds > 0
-                assert {"forward", "backward", "wait", "update"} <= {s.kind for s in report.spans}
-                sent = [span.bytes for span in report.spans if span.kind == "message"]
-                assert sum(sent) == (2 * size if method else 0)
-
     def test_horovod_s_own_timeline_has_every_message(self, four_ranks, tmp_path):
         task = mlp([64, 64])
-        job = job_of(task, "WFBP-A2A", 2)
+        job = job_of(task, "WFBP-A2A", 2, engine="horovod")
         with recording(four_ranks, tmp_path / "timeline.json") as path:
             four_ranks.run(run_job, job, count=2)
         timeline = timeline_in(path, "WFBP-A2A")
@@ -108,7 +49,7 @@ class TestOnRanks:
         assert timeline_in(path).spans == timeline.spans
 
     def test_a_killed_rank_is_one_error(self):
-        job = job_of(mlp([8]), "ByteScheduler-A2A", 2, iterations=100_000, batches=1)
+        job = job_of(mlp([8]), "ByteScheduler-A2A", 2, engine="horovod", **ENDLESS)
         with Ranks(2, imports=(__name__, *MEASURING)) as ranks:
             start = time.monotonic()
             with pytest.raises(RankError, match="rank 1: process died"):
@@ -117,7 +58,7 @@ class TestOnRanks:
 
     @pytest.mark.skipif(bool(lacking()), reason=lacking())
     def test_gradients_take_the_emulated_network(self):
-        job = job_of(mlp([512, 512], torch.float32), "MG-WFBP", 3)
+        job = job_of(mlp([512, 512], torch.float32), "MG-WFBP", 3, engine="horovod")
         network = "500Mb/s 1ms"
         with Ranks(3, launcher="emulated", network=network, imports=MEASURING) as ranks:
             before = ranks.network.statistics()["bytes"]
@@ -129,7 +70,7 @@ class TestOnRanks:
 
     def test_what_the_build_cannot_do_is_refused(self):
         begin = ENGINES["horovod"].starter()
-        job = job_of(mlp([8]), "BSP-A2A", 2)
+        job = job_of(mlp([8]), "BSP-A2A", 2, engine="horovod")
         halved = mlp([8], torch.bfloat16).build()
         with pytest.raises(ModelError, match=r"dtype torch.bfloat16, which Horovod does not sum"):
             begin(None, job, None, halved)
@@ -143,36 +84,18 @@ class TestOnRanks:
             pytest.skip("this Horovod was built without MPI")
         monkeypatch.setenv("HOROVOD_CONTROLLER", "mpi")
         with Ranks(2, launcher="mpi") as ranks:
-            reports = ranks.run(run_job, job_of(mlp([8]), "MG-WFBP", 2), timeout_seconds=60)
+            reports = ranks.run(
+                run_job, job_of(mlp([8]), "MG-WFBP", 2, engine="horovod"), timeout_seconds=60
+            )
             assert len({report.digest for report in reports}) == 1
             with pytest.raises(RankError, match="over MPI all take part"):
-                ranks.run(run_job, job_of(mlp([8]), "MG-WFBP", 1), count=1)
-
-
-def _left_behind(context) -> tuple:
-    """Variables, listening sockets and busy threads of this process."""
-    process = psutil.Process()
-    variables = sorted(name for name in os.environ if name.startswith("HOROVOD"))
-    listening = sorted(
-        entry.laddr.port for entry in process.net_connections() if entry.status == "LISTEN"
-    )
-    start = time.process_time()
-    time.sleep(0.3)
-    is_busy = time.process_time() - start > 0.1
-    return variables, listening, is_busy
+                ranks.run(run_job, job_of(mlp([8]), "MG-WFBP", 1, engine="horovod"), count=1)
 
 
 def _dies_while_training(context, job):
     if context.rank == 1:
         threading.Timer(2.0, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
     return run_job(context, job)
-
-
-@pytest.mark.parametrize("method", [name for name in METHODS if name not in A2A])
-def test_parameter_servers_are_refused(method):
-    assert ENGINES["horovod"].refuses(METHODS[method]) == (
-        "answers all_reduce and split_all_reduce, and the method asks for push_pull"
-    )
 
 
 def test_slots_count_within_and_across_hosts():
