@@ -18,8 +18,10 @@ import pandas as pd
 from ddlnb.files import BUILD
 from ddlnb.results.statistics import Verdict
 from ddlnb.training.runs.compare import compare
-from ddlnb.training.runs.summaries import judged, methods_of, reached
+from ddlnb.training.runs.summaries import judged, methods_of, summary
 
+REACHED = ["method", "workers", "learning_rate", "test_loss", "test_loss_half_width"]
+REACHED += ["diverged", "seeds"]
 COLUMNS = ["better", "worse", "workers", "difference", "half_width", "verdict", "p_holm"]
 COLUMNS += ["better_diverged", "worse_diverged"]
 
@@ -47,7 +49,7 @@ def main(words: Sequence[str] | None = None) -> None:
             folder=asked.out,
             progress=True,
         ).curves
-    print(reached(curves).round(4).to_string(index=False), end="\n\n")
+    print(summary(curves)[REACHED].round(4).to_string(index=False), end="\n\n")
     table = judged(curves)
     print(table[COLUMNS].round(4).to_string(index=False))
     for workers, rows in table.groupby("workers"):

@@ -1,16 +1,15 @@
-"""What a training loop yields besides communication: the start and the end of an iteration.
+"""One worker: its copy of the model as a flat vector, its data, its optimizer, its memory.
 
-A loop (`ddlnb.training.synchronisation`) is a generator. Its executor answers these two requests
-and those of `ddlnb.plans.requests`, which are the communication.
-
-One worker: its copy of the model as a flat vector, its data, its optimizer, its memory.
+A training loop (`ddlnb.training.synchronisation`) works on it. A loop is a generator, which yields
+the start and the end of an iteration besides its communication. Its executor answers these two
+requests, and those of `ddlnb.plans.requests`, which are the communication.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 
 import torch
 from torch import Tensor, nn
@@ -150,20 +149,18 @@ class Worker:
         """Return the joined payloads of a flat tensor's pieces; compression must be an encoder."""
         assert self.compression is not None
         joint = self.payloads()
-        # Feedback needs a codec, and methods refuse it otherwise.
-        encode: Callable[..., Tensor] = (
-            encode_with_feedback if self.compression.feedback else _encode
-        )
         parts = []
         for piece, (start, stop, shape) in enumerate(self.pieces):
             round_ = Round(self.rank, self.workers, self.step, piece, self.seed)
             part, memory = tensor[start:stop].view(shape), self.memories.setdefault(piece, {})
-            codec = joint.codecs[piece]
+            encode: Callable[..., Tensor] = joint.codecs[piece].encode
+            if self.compression.feedback:  # which needs a codec, and methods refuse it otherwise
+                encode = partial(encode_with_feedback, joint.codecs[piece])
             try:
-                payload = encode(codec, part, round_, memory)
+                payload = encode(part, round_, memory)
             except NotFinite as error:
                 self._go_on(error, memory)
-                payload = encode(codec, torch.zeros_like(part), round_, memory)
+                payload = encode(torch.zeros_like(part), round_, memory)
             parts.append(payload)
         return torch.cat(parts)
 
@@ -189,12 +186,14 @@ class Worker:
         assert self.compression is not None
         memory = self.memories.setdefault(round_.piece, {})
         compressor = self._compressors[round_.piece]
-        average = average_with_feedback if self.compression.feedback else _average
+        average: Callable[..., Flow] = compressor.average
+        if self.compression.feedback:
+            average = partial(average_with_feedback, compressor)
         try:
-            averaged = yield from average(compressor, tensor, round_, memory)
+            averaged = yield from average(tensor, round_, memory)
         except NotFinite as error:  # which compressors raise before their first request
             self._go_on(error, memory)
-            averaged = yield from average(compressor, torch.zeros_like(tensor), round_, memory)
+            averaged = yield from average(torch.zeros_like(tensor), round_, memory)
         return averaged.average.reshape(-1)
 
     def _go_on(self, error: NotFinite, memory: Memory) -> None:
@@ -205,14 +204,6 @@ class Worker:
         for name, value in memory.items():
             if isinstance(value, Tensor):
                 memory[name] = torch.zeros_like(value)
-
-
-def _average(compressor: Compressor, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
-    return compressor.average(tensor, round_, memory)
-
-
-def _encode(codec: Encoder, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
-    return codec.encode(tensor, round_, memory)
 
 
 def _joined(owned: Sequence[nn.Parameter], sizes: Sequence[int]) -> Tensor:

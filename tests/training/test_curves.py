@@ -14,7 +14,7 @@ from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.runs.train import train
 from ddlnb.training.settings import training_settings
 from ddlnb.training.tasks.built_in import classification_loss, evaluate_classifier
-from ddlnb.training.tasks.task import Evaluation, LearningTask, Samples, nothing_known
+from ddlnb.training.tasks.task import Constants, Evaluation, LearningTask, Samples
 
 OVERFLOWING = (  # by whom what is no number any more is found: the loss, or a compressor
     *("bsp", "bsp + top-k(0.1) + feedback", "bsp + qsgd(127)", "bsp + dgc(0.1, 0.9, None, 9)"),
@@ -67,7 +67,7 @@ def evaluated(module: nn.Module) -> Evaluation:
 
 def task_in_parts(normalised: bool) -> LearningTask:
     build = partial(in_parts, normalised=normalised)
-    parts = (six_numbers, classification_loss, evaluated, nothing_known)
+    parts = (six_numbers, classification_loss, evaluated, Constants)
     return LearningTask("in-parts", build, *parts, local_batch=16, learning_rate=0.1, about="")
 
 

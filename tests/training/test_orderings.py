@@ -9,7 +9,7 @@ import pytest
 
 from ddlnb.errors import InputError
 from ddlnb.training.method import training_method
-from ddlnb.training.runs.summaries import ORDERINGS, Ordering, judged, methods_of, reached
+from ddlnb.training.runs.summaries import ORDERINGS, Ordering, judged, methods_of
 
 PAIR = [Ordering("bsp", "local(4)", "made up", "here")]
 
@@ -59,13 +59,6 @@ def test_rates_are_not_mixed_in_silence():
         judged(both, PAIR)
     with pytest.raises(InputError, match="a step of seed 0 more than once"):
         judged(pd.concat([one, other]), PAIR)
-
-
-def test_what_is_reached_counts_runs_that_diverged():
-    table = reached(curves([1.0, 2.0], [1.0, math.inf]).assign(learning_rate=0.3))
-    assert table["test_loss"].tolist() == [1.5, math.inf]
-    assert table["diverged"].tolist() == [0, 1]
-    assert set(table["learning_rate"]) == {0.3}
 
 
 def test_p_values_are_those_of_scipy_and_holm():

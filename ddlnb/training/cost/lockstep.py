@@ -1,14 +1,10 @@
-"""The clock of a cluster: what a gradient and a request take there, for runs in lockstep.
-
-Requests cost what the simulator says of one message after the backward pass, since nothing overlaps
-in lockstep, but for servers: what is pushed layer by layer takes what is left of it then. With
-equal workers a BSP run therefore takes as long as BSP-A2A and BSP-PS, or WFBP-PS where it overlaps.
-
-The cost of iterations under any synchronisation, by the method's own loop in a cluster's time.
+"""The cost of iterations under any synchronisation, by the method's own loop in a cluster's time.
 
 The loop runs on workers without values, so that stragglers, waiting and staleness are those of its
-definition. A worker's communication follows its computation, but for pushes to servers: with
-``overlap`` what the backward pass hides of them is left out.
+definition. The clock says what a gradient and a request take on a cluster. Requests cost what the
+simulator says of one message after the backward pass, since nothing overlaps in lockstep, but for
+servers: with ``overlap`` what is pushed layer by layer takes what is left of it then. With equal
+workers a BSP run therefore takes as long as BSP-A2A and BSP-PS, or WFBP-PS where it overlaps.
 """
 
 from __future__ import annotations

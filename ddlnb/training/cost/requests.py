@@ -1,22 +1,16 @@
-"""The tensors of a workload as a compressor sees them: shapes, in the order of the parameters.
-
-Seconds of a request on a cluster: what an all-reduce, a gather or a message costs there.
-
-An all-reduce costs what the cluster says. Payloads are gathered along a ring, whatever the
-all-reduce is: n - 1 hops, with (n-1) B bytes through every link (Thakur et al. 2005). A message is
-an operation of one hop. Messages of compressors go to one worker at a time, as along a tree, which
-has at most one pair per node, and are all priced as if they left the node. Where workers send
-several at once, as in gossip, they share the links of `message_link`. A push and a pull cost what
-BSP-PS makes of them.
-
-Bytes that a lossy method sends: by closed form, and compared with the dense ring.
+"""What a compressor asks for: the tensors that it sees, the bytes that are sent, and their seconds.
 
 A dense iteration sends 2 (n-1) / n M bytes from every worker in a ring of n. A compressor's
 all-reduce is such a ring of fewer bytes; its all-gather sends every payload to all others, so that
 it grows with n: top-k saves a factor of D / (n k) for k of D entries, and nothing from a density of
 1 / n on.
 
-Seconds that a worker spends on compressing and decompressing, from a profile of compressors.
+On a cluster an all-reduce costs what the cluster says. Payloads are gathered along a ring, whatever
+the all-reduce is: n - 1 hops, with (n-1) B bytes through every link (Thakur et al. 2005). A message
+is an operation of one hop. Messages of compressors go to one worker at a time, as along a tree,
+which has at most one pair per node, and are all priced as if they left the node. Where workers send
+several at once, as in gossip, they share the links of `message_link`. A push and a pull cost what
+BSP-PS makes of them. What a worker spends on compressing comes from a profile of compressors.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Time to a target loss on a cluster: iterations needed, measured, times seconds, forecast.
+"""Time to a target loss on a cluster, and whether a lossy method is worth it there.
 
-Iterations come from curves of a small task at the same number of workers, seconds from a workload
-on a cluster. The product says what the lossy method would bring to that workload if it cost as many
-iterations there, relative to BSP, as on the task.
-
-Recommend a lossy method on a cluster, or not and why, from the parts of its time to a target.
+The time is iterations needed, measured, times seconds, forecast. Iterations come from curves of a
+small task at the same number of workers, seconds from a workload on a cluster. The product says
+what the lossy method would bring to that workload if it cost as many iterations there, relative to
+BSP, as on the task. A recommendation, with its reason, follows from the parts of that time.
 """
 
 from __future__ import annotations

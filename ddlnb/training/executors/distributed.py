@@ -1,14 +1,9 @@
-"""Answer a worker's requests over the network, one after the other: gloo and parameter servers.
+"""Workers and a parameter server in real processes, over sockets: the same loops as in lockstep.
 
-Parameter servers of real processes: ours, or BytePS's.
-
-Loops and rules are the same. Our servers run any rule; BytePS has two built in, and refuses the
-methods that need another.
-
-Workers and a parameter server in real processes, over sockets: the same loops as in lockstep.
-
-Messages do not overlap with the backward pass here, since a worker sends when its gradient is
-complete.
+A worker's requests are answered over the network, one after the other. Messages do not overlap with
+the backward pass here, since a worker sends when its gradient is complete. Parameter servers are
+ours, or BytePS's: ours run any rule; BytePS has two built in, and refuses the methods that need
+another.
 """
 
 from __future__ import annotations

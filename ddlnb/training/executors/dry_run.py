@@ -1,14 +1,10 @@
-"""Tensors without values whose arithmetic costs next to nothing.
-
-On torch's meta device sums and quotients are worked out in Python, 70 us each, which was most of
-a dry run. The shape of such a result is that of an operand: the operand stands for it.
-
-Compressors reduced to the sizes of what they send, for runs without values.
-
-Dry runs: the loop of a training method without values, for its traffic and its time.
+"""Dry runs: the loop of a training method without values, for its traffic and its time.
 
 Tensors lie on torch's meta device, which keeps sizes and no numbers, so that sixteen workers of
-ResNet-50 cost nothing. What is asked for is what the method's own loop asks for.
+ResNet-50 cost nothing. What is asked for is what the method's own loop asks for, by compressors
+that are reduced to the sizes of what they send. Sums and quotients are worked out in Python there,
+70 us each, which was most of a dry run; since the shape of such a result is that of an operand, the
+operand stands for it.
 """
 
 from __future__ import annotations
@@ -36,7 +32,6 @@ from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod
 from ddlnb.training.worker import Worker
-from ddlnb.workloads.task import Batch
 
 ELEMENTWISE = frozenset(
     f"{prefix}{name}{suffix}"
@@ -274,8 +269,8 @@ def dry_workers(
             rank,
             workers,
             _module(shapes, device),
-            _no_loss,
-            _no_batch,
+            None,  # type: ignore[arg-type]  # without values there is neither loss nor data
+            None,  # type: ignore[arg-type]
             _NoOptimizer,  # type: ignore[arg-type]
             _sized(method).compression,
             architecture=method.architecture,
@@ -325,11 +320,3 @@ def _module(shapes: Sequence[tuple[int, ...]], device: str) -> nn.Module:
     for number, shape in enumerate(shapes):
         module.register_parameter(str(number), nn.Parameter(torch.zeros(shape, device=device)))
     return module
-
-
-def _no_loss(module: nn.Module, batch: Batch) -> Tensor:
-    raise AssertionError("a worker without values has no loss")
-
-
-def _no_batch(step: int) -> Batch:
-    raise AssertionError("a worker without values has no data")

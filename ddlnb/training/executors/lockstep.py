@@ -1,11 +1,10 @@
-"""What the workers of a lockstep run did when: compute, or wait for messages and for others.
-
-All workers in this process, on a virtual clock: deterministic, for convergence and for time.
+"""All workers in this process, on a virtual clock: deterministic, for convergence and for time.
 
 A discrete-event executor. Workers run as generators; a gradient takes the clock's seconds, a
 collective begins when its last worker has joined, messages share links and wait in mailboxes, and
 the parameter server applies its rule in the order in which pushes arrive. Ties are broken by the
-order of events, so that a run repeats to the bit.
+order of events, so that a run repeats to the bit. What workers did when can be recorded: compute,
+or wait for messages and for others.
 """
 
 from __future__ import annotations

@@ -1,20 +1,17 @@
-"""Group the runs of a table of curves by cell, and refuse tables that mix settings.
+"""What curves say: final quality with intervals over seeds, costs to a target, and orderings.
 
 A cell holds the runs of the same settings, one per seed. Tables are joined from many files, so that
-nothing may rely on a single learning rate, or on a single run per seed.
+nothing may rely on a single learning rate, or on a single run per seed: runs are grouped by cell,
+and tables that mix settings are refused.
 
-Summarise curves: final quality with intervals over seeds, and steps and bytes to a target.
-
-Which method learns better than which: orderings that papers state, judged on curves.
-
-An ordering holds where the loss of the one method is below that of the other by the mean difference
-between runs of the same seed, and the 95 % interval of that mean excludes zero; it is contradicted
-where it is above, likewise; otherwise these seeds leave it undecided. Where runs diverged there is
-no mean: the ordering holds, or is contradicted, if every pair says so
-(`ddlnb.results.statistics.paired_comparison`).
-
-Every verdict errs with a probability of 5 % on its own, so that some of many err: ``p_holm`` bounds
-the probability of one as extreme anywhere in the table if no methods differed (Holm 1979).
+An ordering is the statement of a paper that one method learns better than another. It holds where
+the loss of the one method is below that of the other by the mean difference between runs of the
+same seed, and the 95 % interval of that mean excludes zero; it is contradicted where it is above,
+likewise; otherwise these seeds leave it undecided. Where runs diverged there is no mean: the
+ordering holds, or is contradicted, if every pair says so
+(`ddlnb.results.statistics.paired_comparison`). Every verdict errs with a probability of 5 % on its
+own, so that some of many err: ``p_holm`` bounds the probability of one as extreme anywhere in the
+table if no methods differed (Holm 1979).
 """
 
 from __future__ import annotations
@@ -291,25 +288,6 @@ def judged(curves: pd.DataFrame, orderings: Sequence[Ordering] = ORDERINGS) -> p
 
 def _common(better: Runs, worse: Runs) -> list[int]:
     return sorted(set(better) & set(worse))
-
-
-def reached(curves: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per method and number of workers: its rate, and its final loss over the seeds.
-
-    ``test_loss`` is the mean, infinite if a run diverged, with the ``half_width`` of its 95 %
-    t-interval; ``diverged`` counts runs. Raises InputError for cells of several settings.
-    """
-    import pandas as pd
-
-    rows = []
-    for (method, workers), runs in runs_by(curves, "method", "workers").items():
-        losses = final_losses(runs)
-        loss = mean_interval(losses)
-        rate = next(iter(runs.values()))["learning_rate"].iloc[0]
-        diverged = int(np.isinf(losses).sum())
-        rows.append((method, workers, rate, loss.estimate, loss.half_width, diverged, len(runs)))
-    names = ["test_loss", "half_width", "diverged", "seeds"]
-    return pd.DataFrame(rows, columns=["method", "workers", "learning_rate", *names])
 
 
 def pair_of(better: Runs, worse: Runs) -> tuple[np.ndarray, np.ndarray]:

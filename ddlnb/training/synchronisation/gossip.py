@@ -1,26 +1,10 @@
-"""What gossip algorithms share: a round of messages with the neighbours, and its weighted mean.
+"""Gossip: workers on a graph send to their neighbours, and take a weighted mean of what they get.
 
-The algorithms (`d_psgd`, `dcd_psgd`, `ecd_psgd`, `choco`) differ in what they send and in what they
-do with the mean. Their papers let every worker keep a replica of each neighbour. The replicas are
-used in one weighted sum only and change linearly, so a worker here keeps that sum instead: one
-vector, whatever the degree (arXiv 1902.00340, memory-efficient version in the appendix). Workers
-start from equal parameters, as with any method, and so do replicas.
-
-D-PSGD: every worker takes its own step and averages its model with its neighbours.
-
-Source: Lian et al. 2017 (arXiv 1705.09056).
-
-DCD-PSGD: gossip on compressed differences of the models.
-
-Source: Tang et al. 2018 (arXiv 1803.06443), difference compression.
-
-ECD-PSGD: gossip on compressed extrapolations of the models.
-
-Source: Tang et al. 2018 (arXiv 1803.06443), extrapolation compression.
-
-CHOCO-SGD: gossip on public replicas that follow the models by compressed differences.
-
-Source: Koloskova et al. 2019 (arXiv 1902.00340), for deep networks arXiv 1907.09356.
+The algorithms (D-PSGD, DCD-PSGD, ECD-PSGD, CHOCO-SGD) differ in what they send and in what they do
+with the mean. Their papers let every worker keep a replica of each neighbour. The replicas are used
+in one weighted sum only and change linearly, so a worker here keeps that sum instead: one vector,
+whatever the degree (arXiv 1902.00340, memory-efficient version in the appendix). Workers start from
+equal parameters, as with any method, and so do replicas.
 """
 
 from __future__ import annotations
@@ -104,7 +88,11 @@ ORDERS = ("after", "before")
 
 @dataclass(frozen=True)
 class DPSGD(Gossip):
-    """With mixing weights w, learning rate r and gradients g_i at x_i, workers i on a ``graph``:
+    """D-PSGD: every worker takes its own step and averages its model with its neighbours.
+
+    Source: Lian et al. 2017 (arXiv 1705.09056).
+
+    With mixing weights w, learning rate r and gradients g_i at x_i, workers i on a ``graph``:
 
     ``mixing`` is after the step, x_i <- sum_j w_ij (x_j - r g_j), or before it as in the paper's
     listing, x_i <- sum_j w_ij x_j - r g_i. Mixing before, messages can travel while the gradient is
@@ -145,7 +133,11 @@ class DPSGD(Gossip):
 
 @dataclass(frozen=True)
 class DCDPSGD(Gossip):
-    """With mixing weights w, learning rate r, gradients g_i at x_i and compression C:
+    """DCD-PSGD: gossip on compressed differences of the models.
+
+    Source: Tang et al. 2018 (arXiv 1803.06443), difference compression.
+
+    With mixing weights w, learning rate r, gradients g_i at x_i and compression C:
 
     z_i = sum_j w_ij x_j - r g_i - x_i; a worker sends C(z_i), and x_i <- x_i + C(z_i), so that
     neighbours know x_i exactly. What C loses is lost from the model itself: the method converges if
@@ -171,7 +163,11 @@ class DCDPSGD(Gossip):
 
 @dataclass(frozen=True)
 class ECDPSGD(Gossip):
-    """With mixing weights w, learning rate r, gradients g_i at x_i, compression C, t = 1, 2, ...:
+    """ECD-PSGD: gossip on compressed extrapolations of the models.
+
+    Source: Tang et al. 2018 (arXiv 1803.06443), extrapolation compression.
+
+    With mixing weights w, learning rate r, gradients g_i at x_i, compression C, t = 1, 2, ...:
 
     x_i' = sum_j w_ij y_j - r g_i; a worker sends C(z_i) of z_i = (1 - t/2) x_i + t/2 x_i', and all
     keep the estimate y_i <- (1 - 2/t) y_i + 2/t C(z_i) of x_i'. Errors of an unbiased C average out
@@ -198,7 +194,11 @@ class ECDPSGD(Gossip):
 
 @dataclass(frozen=True)
 class Choco(Gossip):
-    """With mixing weights w, learning rate r, gradients g_i at x_i, compression Q, replicas y:
+    """CHOCO-SGD: gossip on public replicas that follow the models by compressed differences.
+
+    Source: Koloskova et al. 2019 (arXiv 1902.00340), for deep networks arXiv 1907.09356.
+
+    With mixing weights w, learning rate r, gradients g_i at x_i, compression Q, replicas y:
 
     x_i <- x_i - r g_i; a worker sends Q(x_i - y_i); all that know y_i add it,
     y_i <- y_i + Q(x_i - y_i); and x_i <- x_i + gamma sum_j w_ij (y_j - y_i). What Q loses stays in

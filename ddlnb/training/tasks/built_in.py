@@ -1,11 +1,13 @@
-"""The digits task: scikit-learn's 1,797 handwritten digits, and a small convolutional model.
+"""The learning tasks of the package: digits, text, and convex ones with known constants.
 
-The text task: a source of known entropy, so that the best loss is known and tests are exact.
+Digits are scikit-learn's 1,797 handwritten ones, for a small convolutional model.
 
-The source is a Markov chain of order two over twenty symbols. The model sees three symbols, so its
-expected loss is a finite sum over all contexts: the entropy of the source plus the model's excess.
+The text comes from a source of known entropy, so that the best loss is known and tests are exact: a
+Markov chain of order two over twenty symbols. The model sees three symbols, so its expected loss is
+a finite sum over all contexts: the entropy of the source plus the model's excess.
 
-Convex tasks with known constants, to compare measured rates of convergence with theory.
+The quadratic and logistic regression are there to compare measured rates of
+convergence with theory.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddlnb.errors import require, require_whole
-from ddlnb.training.tasks.task import Constants, Evaluation, LearningTask, Samples, nothing_known
+from ddlnb.training.tasks.task import Constants, Evaluation, LearningTask, Samples
 from ddlnb.workloads.models import read_digits
 from ddlnb.workloads.task import Batch
 
@@ -54,7 +56,7 @@ def _images() -> tuple[Samples, Samples]:
     )
 
 
-def _train_samples() -> Samples:
+def _images_to_train() -> Samples:
     return _images()[0]
 
 
@@ -79,10 +81,10 @@ def _evaluate(module: nn.Module) -> Evaluation:
 DIGITS = LearningTask(
     "digits",
     _build,
-    _train_samples,
+    _images_to_train,
     classification_loss,
     _evaluate,
-    nothing_known,
+    Constants,
     local_batch=16,
     learning_rate=0.2,
     about="scikit-learn's handwritten digits, a convolutional model of 9,930 parameters",

@@ -1,6 +1,6 @@
-"""Tasks from a user's own files: CIFAR-10 and WikiText. Nothing is downloaded.
+"""The learning tasks by name, and those from a user's own files: CIFAR-10 and WikiText.
 
-The learning tasks by name, and those that are made from a user's files.
+Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ddlnb.training.tasks.built_in import (
     classification_loss,
     evaluate_classifier,
 )
-from ddlnb.training.tasks.task import Evaluation, LearningTask, Samples, nothing_known
+from ddlnb.training.tasks.task import Constants, Evaluation, LearningTask, Samples
 from ddlnb.workloads.models import BYTE_VALUES, CONTEXT_BYTES, SmallTransformer
 from ddlnb.workloads.task import Batch
 
@@ -47,24 +47,15 @@ def _content(folder: Path, name: str, what: str, way_out: str) -> bytes:
     return path.read_bytes()
 
 
-def _cifar_part(folder: Path, names: list[str]) -> Samples:
-    content = b"".join(_content(folder, name, "cifar10", CIFAR_HELP) for name in names)
+@cache
+def _cifar(folder: Path, *names: str) -> Samples:
+    content = b"".join(_content(folder, f"{name}.bin", "cifar10", CIFAR_HELP) for name in names)
     if not content or len(content) % RECORD:
         raise MissingPart(f"{folder} holds no whole images of {RECORD} bytes; {CIFAR_HELP}")
     records = torch.from_numpy(np.frombuffer(content, dtype=np.uint8).reshape(-1, RECORD).copy())
     labels = records[:, 0].long()
     images = records[:, 1:].reshape(-1, 3, 32, 32).float() / 127.5 - 1
     return Samples((images, labels), labels)
-
-
-@cache
-def _cifar_train(folder: Path) -> Samples:
-    return _cifar_part(folder, [f"data_batch_{number}.bin" for number in range(1, 6)])
-
-
-@cache
-def _cifar_test(folder: Path) -> Samples:
-    return _cifar_part(folder, ["test_batch.bin"])
 
 
 def _build_cifar(seed: int) -> nn.Module:
@@ -78,7 +69,7 @@ def _build_cifar(seed: int) -> nn.Module:
 
 
 def _evaluate_cifar(folder: Path, module: nn.Module) -> Evaluation:
-    images, labels = _cifar_test(folder).tensors
+    images, labels = _cifar(folder, "test_batch").tensors
     found = [
         len(part) * np.array(evaluate_classifier(module, part, theirs))
         for part, theirs in zip(images.split(AT_ONCE), labels.split(AT_ONCE), strict=True)
@@ -95,10 +86,10 @@ def cifar10(folder: str | Path) -> LearningTask:
     return LearningTask(
         "cifar10",
         _build_cifar,
-        partial(_cifar_train, folder),
+        partial(_cifar, folder, *(f"data_batch_{number}" for number in range(1, 6))),
         classification_loss,
         partial(_evaluate_cifar, folder),
-        nothing_known,
+        Constants,
         local_batch=32,
         learning_rate=0.1,
         about="CIFAR-10 from a folder of yours, three convolutions with group normalisation",
@@ -146,7 +137,7 @@ def wikitext(folder: str | Path) -> LearningTask:
         partial(_wikitext, folder, "wiki.train.raw"),
         _wikitext_loss,
         partial(_evaluate_wikitext, folder),
-        nothing_known,
+        Constants,
         local_batch=16,
         learning_rate=0.3,
         about="the next byte of WikiText from a folder of yours, two transformer blocks",

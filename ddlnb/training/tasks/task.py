@@ -1,16 +1,13 @@
-"""Splits: which worker trains on which samples, with alike or with skewed labels.
-
-Learning tasks: finite data, a model, a loss, and a test of how good a model is.
+"""Learning tasks: finite data, a model, a loss, and a test of how good a model is.
 
 Training methods are judged on them. The tasks of `ddlnb.workloads.task`, in contrast, are trained
 for their speed: their batches need not teach anything, and nobody evaluates the model. Tasks travel
 to other processes by pickle, so their parts are module-level functions or functools.partial. Data
 are loaded when they are first needed.
 
-A task with some of its training samples held out, for choosing learning rates.
-
-Choosing rates on the samples on which methods are then compared would favour the method with the
-most luck there.
+A split says which worker trains on which samples, with alike or with skewed labels. For choosing
+learning rates some of the training samples are held out: choosing rates on the samples on which
+methods are then compared would favour the method with the most luck there.
 """
 
 from __future__ import annotations
@@ -233,11 +230,6 @@ class _Batches:
 
     def _at(self, number: int) -> torch.Generator:
         return generator(*self._seed, number)
-
-
-def nothing_known() -> Constants:
-    """Return the constants of a task of which nothing is known."""
-    return Constants()
 
 
 SHARE = 0.2  # of the training samples is held out
