@@ -96,16 +96,37 @@ def test_links_carry_what_clusters_count(name, nodes, per_node):
     assert made.steps == pytest.approx(load.inside_hops + load.between_hops)
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 3, 4, 5, 8, 16])
-def test_trees_over_nodes_carry_what_clusters_count(nodes):
+@pytest.mark.item("A31")
+@pytest.mark.parametrize("kind", ["inside", "between"])
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 5, 8, 16])
+def test_trees_carry_what_clusters_count(workers, kind):
     """Whole messages: half of a tree's bytes go each way. The double tree's numbers are bounds."""
-    tree, load = get_collective("tree", nodes), all_reduce.tree(nodes, 1)
-    assert tree.steps == load.between_hops
-    assert crossing(tree, 1)[1] == load.between_bytes / 2
-    double, bound = get_collective("double-tree(1)", nodes), all_reduce.double_tree(nodes, 1)
-    assert double.steps in (bound.between_hops, bound.between_hops - 2 * (nodes % 2))
-    assert crossing(double, 1)[1] <= bound.between_bytes
-    assert crossing(double, 1)[1] == bound.between_bytes or nodes < 4
+    layout, per_node = ((1, workers), workers) if kind == "inside" else ((workers, 1), 1)
+
+    def counted(load: all_reduce.Load) -> tuple[float, float]:
+        return getattr(load, f"{kind}_hops"), getattr(load, f"{kind}_bytes")
+
+    def carried(collective: Collective) -> float:
+        return crossing(collective, per_node)[kind == "between"]
+
+    tree, double = get_collective("tree", workers), get_collective("double-tree(1)", workers)
+    assert (tree.steps, 2 * carried(tree)) == counted(all_reduce.tree(*layout))
+    hops, bytes_ = counted(all_reduce.double_tree(*layout))
+    assert double.steps in (hops, hops - 2 * (workers % 2))
+    assert carried(double) <= bytes_
+    assert carried(double) == bytes_ or workers < 4
+
+
+@pytest.mark.parametrize("name", ["tree", "double-tree", "hierarchical"])
+@pytest.mark.parametrize(("nodes", "per_node"), LAYOUTS)
+def test_links_inside_nodes_and_between_them_count_on_their_own(name, nodes, per_node):
+    load = all_reduce.ALL_REDUCES[name]
+    both, inside, between = load(nodes, per_node), load(1, per_node), load(nodes, 1)
+    assert both.inside_hops == inside.inside_hops
+    assert both.between_hops == between.between_hops
+    assert both.inside_bytes == pytest.approx(inside.inside_bytes)
+    assert both.between_bytes == pytest.approx(between.between_bytes)
+    assert both.overlaps == (name == "double-tree")
 
 
 @pytest.mark.item("A31")

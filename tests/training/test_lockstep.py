@@ -6,52 +6,26 @@ from functools import partial
 
 import pytest
 import torch
-from torch import nn
 
 from ddlnb.errors import DdlnbError
 from ddlnb.plans.requests import Messages
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import training_method
 from ddlnb.training.worker import NextGradient, Worker
+from tests.toy_training import MOMENTUM, Trained, draw, make_workers, model, square_error
 
-ROWS, FEATURES = 8, 6
-
-
-def draw(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1000 * step + rank)
-    inputs = torch.randn(ROWS, FEATURES, generator=generator)
-    return inputs, inputs.sum(1, keepdim=True)
+ALL = partial(torch.optim.SGD, lr=1.0)
 
 
-def square_error(module: nn.Module, batch: tuple) -> torch.Tensor:
-    return (module(batch[0]) - batch[1]).square().mean()
-
-
-def model() -> nn.Module:
-    torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, 1))
-
-
-def make_workers(method: str, count: int = 4, lr: float = 0.1, momentum: float = 0.9) -> list:
-    compression = training_method(method).compression
-    sgd = partial(torch.optim.SGD, lr=lr, momentum=momentum)
-    return [
-        Worker(rank, count, model(), square_error, partial(draw, rank), sgd, compression)
-        for rank in range(count)
-    ]
-
-
-def train(method: str, steps: int = 10, **options) -> list[Worker]:
-    workers = make_workers(method, **options)
-    Lockstep(workers, training_method(method).synchronisation.loop, steps).run()
-    return workers
+def train(method: str) -> list[Worker]:
+    return Trained(method, 10, optimizer=MOMENTUM).workers
 
 
 @pytest.mark.item("A05", how="measured")
 def test_bsp_equals_one_worker_on_the_joined_batch():
     together = train("bsp")
     alone = model()
-    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
+    optimizer = MOMENTUM(alone.parameters())
     for step in range(10):
         optimizer.zero_grad()
         losses = [square_error(alone, draw(rank, step)) for rank in range(4)]
@@ -70,7 +44,9 @@ def test_keeping_everything_is_bsp(method):
 
 
 def test_what_was_sent_and_the_residual_are_the_gradients():
-    workers = make_workers("bsp + top-k(0.2) + feedback", momentum=0.0, lr=1.0)
+    workers = make_workers(
+        "bsp + top-k(0.2) + feedback", optimizer=partial(torch.optim.SGD, lr=1.0)
+    )
     before = workers[0].parameters.clone()
     gradients = []
     for worker in workers:
