@@ -1,10 +1,6 @@
-"""Lossy methods on a cluster: their traffic, the seconds of an iteration, the time to a target.
-
-Collectives: which one is best where, and what a cut cable costs it.
+"""What benchmarks draw: forecasts beside emulated links, speed, baselines, and networks that drift.
 
 Throughput, measured: by method and workers (Fig. 4), by engine, and over the baselines.
-
-The figure of a network that drifts under a run: what every iteration takes, plan by plan.
 """
 
 from __future__ import annotations

@@ -25,9 +25,15 @@ import time
 from pathlib import Path
 
 from ddlnb.files import BUILD, NOTEBOOKS, ROOT, provenance, write_atomically
-from ddlnb.survey.notebooks import all_notebooks
+from ddlnb.survey.notebooks import (
+    TIMES,
+    all_notebooks,
+    is_more,
+    kept_commands,
+    kept_notebooks,
+    sentence,
+)
 from ddlnb.survey.runner import last_outcomes, notebook_runs
-from ddlnb.survey.times import TIMES, is_more, kept_commands, kept_notebooks, sentence
 
 PAGES = ("README.md", "docs/forecast.md", "docs/measure.md", "docs/emulate.md", "docs/lossy.md")
 LEFT_OUT = ("calibrate CLUSTER",)  # needs rows that the reader measured

@@ -66,7 +66,7 @@ class Commands(TyperGroup):
         """Return the command of a name, with the times that were kept of it."""
         if cmd_name not in COMMANDS:
             return None
-        from ddlnb.survey.times import command_help
+        from ddlnb.survey.notebooks import command_help
 
         module, group = COMMANDS[cmd_name]
         module, _, variable = module.partition(":")

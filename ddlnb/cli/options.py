@@ -354,7 +354,7 @@ def announce(seconds: float | None, yes: bool) -> None:
     Nobody is asked where ``yes`` is given, or where no terminal is there to answer. None is an
     unknown time, of which nothing is said.
     """
-    from ddlnb.survey.times import in_words
+    from ddlnb.survey.notebooks import in_words
 
     if seconds is None or seconds <= LONG_SECONDS:
         return

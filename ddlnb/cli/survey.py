@@ -20,7 +20,7 @@ from ddlnb.cli.options import (
 )
 from ddlnb.errors import UnknownName, require_extra
 from ddlnb.files import BUILD
-from ddlnb.survey.times import reproduce_help
+from ddlnb.survey.notebooks import reproduce_help
 from ddlnb.units import counted
 
 if TYPE_CHECKING:

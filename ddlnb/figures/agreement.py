@@ -1,14 +1,15 @@
-"""The same cells simulated and measured, and by how much they differ.
+"""Forecasts beside what was published or measured of the same cells, and by how much they differ.
 
 A panel of Fig. 4: published bars beside forecast ones with their intervals.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -36,10 +37,6 @@ from ddlnb.figures.style import (
 from ddlnb.results.schema import KEY
 from ddlnb.units import counted
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
 BAND = 0.15  # of relative error: what a simulation is expected to stay within
 BAND_COLOUR = "#e9e4d4"
 MARKERS = ("o", "s", "D", "^", "v", "P")
@@ -54,8 +51,6 @@ def simulated_against_measured(simulated: pd.DataFrame, measured: pd.DataFrame) 
     Both frames are tidy rows; drawn is every cell (model, local_batch, network, method, gpus) that
     both of them have. Lines are the measured std and, where it is known, the simulated interval.
     """
-    import pandas as pd
-
     rows = _paired(simulated, measured)
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.8), width_ratios=[1, 1.1])
     counts = sorted(rows["gpus"].unique())
@@ -342,8 +337,6 @@ def _listed(words: list[str]) -> str:
 
 
 def _joined(rows: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
-    import pandas as pd
-
     columns = [c for c in ("source", "machine") if c in rows]
     parts = [part.reindex(columns=columns) for part in (rows, published) if len(part)]
     return pd.concat(parts) if len(parts) > 1 else parts[0]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import matplotlib.pyplot as plt
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -12,9 +11,6 @@ from matplotlib.patches import Patch
 from ddlnb.errors import require
 from ddlnb.figures.style import beside, in_order, legend, names_down, say_source, styled
 from ddlnb.units import MS, counted
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 PART_COLOURS = {
     "computation": "#9ad0f0",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -18,8 +19,6 @@ from ddlnb.results.collectives import SECONDS, bus_factor
 from ddlnb.units import GB, US, counted, size_in_words
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlnb.calibration.collectives import FittedCollectives
 
 FEWEST = 5  # sizes of a block that is worth a panel

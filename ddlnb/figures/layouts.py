@@ -1,21 +1,14 @@
-"""Layouts of large models: forecast against published, errors by degree, and a map of them all.
-
-Pipeline schedules, stage by stage, and where the time of layouts goes.
-
-Figures of time lost on large clusters: where it goes, checkpoint intervals, failure rates.
-
-Figures of clusters of unlike GPUs: what each way to share yields, and when slow GPUs pay.
-"""
+"""Layouts of large models: forecasts, pipelines, time and what failures leave; unlike GPUs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -36,10 +29,6 @@ from ddlnb.figures.style import (
 )
 from ddlnb.results.timeline import Span, Timeline
 from ddlnb.units import MS
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 NEAR = 0.2
 

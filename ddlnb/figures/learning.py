@@ -1,13 +1,14 @@
-"""Learning: curves against steps, bytes or seconds, and what a large batch leaves of accuracy."""
+"""Learning curves against steps, bytes or seconds, and what times to a target are drawn with."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -22,10 +23,6 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.units import MB, counted
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 AXES = {
     "step": ("gradients of every worker", 1.0),

@@ -1,15 +1,4 @@
-"""One colour for each method, engine, model, network and algorithm, in all figures.
-
-All are of Okabe and Ito's palette, which colour-blind readers can tell apart.
-
-Logarithmic axes that can be read: two labelled ticks at least, and numbers as they are said.
-
-A figure that says in words what it is about: its caption.
-
-What all figures share: style, panels, bars, axes, legends, and the note that says the source.
-
-Nothing global changes: style and sizes hold while a figure is made.
-"""
+"""What all figures share: colours, panels, bars, axes, legends, captions and sources."""
 
 from __future__ import annotations
 
@@ -19,9 +8,10 @@ import io
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import Any, ParamSpec
 
 import matplotlib.pyplot as plt
+import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -33,10 +23,6 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 
 from ddlnb.errors import require
 from ddlnb.registry import abridged, parsed, parts_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 METHOD_COLOURS = {
     "single": "#999999",

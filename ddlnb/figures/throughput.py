@@ -1,11 +1,10 @@
-"""Throughput, measured: by method and workers (Fig. 4), by engine, and over the baselines."""
+"""Throughput by method and workers, in the look of the survey's Fig. 4."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -23,10 +22,6 @@ from ddlnb.figures.style import (
     styled,
 )
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
 RATE = "throughput_samples_per_s"
 
 
@@ -39,8 +34,6 @@ def throughput_bars(rows: pd.DataFrame) -> Figure:
     speed-up over one worker (the row of ``single``), a line on it one standard deviation.
     Published bars are hatched and paler.
     """
-    import pandas as pd
-
     require(not rows.empty, "there are no rows to draw")
     grouped = rows.groupby(["model", "local_batch", "network", "source"], sort=False)
     panels = [(key, panel) for key, panel in grouped if set(panel["method"]) != {"single"}]

@@ -1,7 +1,8 @@
-"""The work behind the notebooks: one module or folder per notebook, under the notebook's name.
+"""What is particular to the survey: a module for every notebook, under the notebook's name.
 
-Only notebooks, benchmarks and tests import from here. The figures of what comes out are in
-`ddlnb.figures`.
+It has what the notebook computes and the pictures that it alone needs. Beside them are the survey's
+claims, items and published numbers, its testbed, and what runs notebooks and writes the report.
+Core and extensions import nothing from here.
 
 >>> from ddlnb.survey.fig2_taxonomy import taxonomy
 >>> [aspect.name for aspect in taxonomy()]

@@ -10,7 +10,7 @@ from ddlnb.clusters.named import cluster_of
 from ddlnb.errors import require
 from ddlnb.plans.methods import get_method
 from ddlnb.simulator.simulate import Cell
-from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.published import fig4_cells
 from ddlnb.units import show_rate
 from ddlnb.workloads.workload import read_profile

@@ -2,8 +2,6 @@
 
 The fit itself is kept in data, with the predictions of what was left out of it; making either again
 takes minutes (`ddlnb calibrate survey --write`, `python -m benchmarks.held_out`).
-
-A calibration: how sure the effects are, and what the fit misses.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.results.checks import SUSPICIOUS, check
-from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.published import FIG4_CELLS
 from ddlnb.survey.testbed import (
     CLUSTERS,

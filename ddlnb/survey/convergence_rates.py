@@ -1,17 +1,11 @@
 """Rates of convergence, mixing and divergence of local SGD, compression and gossip.
 
-Noisy convex problems whose gradients are in closed form, for many independent points at once.
-
 The tasks, with their samples and constants, are those of `ddlnb.training.tasks.built_in`. A point
 is
 a row of a tensor, so that one pass of a training method carries many runs.
 
-What theory says of the convergence of each method (Tang et al., arXiv 2003.06307, section 8).
-
 What it says of methods without barriers is from Lian et al. 2015 (arXiv 1506.08272): updates of
 bounded age cost terms that fall faster than the leading one.
-
-How fast gradients vanish: measured against the number of steps T and of workers n.
 
 With a step size of c sqrt(n / T) theory says that the mean of |gradient|^2 over the iterations
 falls as 1/sqrt(n T) where noise dominates: as long as others average, compress or gossip, at the
@@ -20,17 +14,11 @@ worker carries many independent runs, one per parameter tensor, which compressor
 On servers gradients take times drawn from a log-normal law, so that workers without barriers see
 updates of varying age; runs draw samples independently, and share the order of the pushes.
 
-Slopes of measured rates in logarithms, with intervals over runs, and whether theory has them.
-
 A rate O(1/sqrt(nT)) is a line of slope -1/2 against log T and against log n. The rule: a slope
 agrees with theory where its whole 95 % interval lies within TOLERANCE of -1/2, and disagrees where
 all of it lies outside; where the interval crosses that border, these runs cannot decide. Terms that
 theory adds to the leading one bend the line at any finite T, and the rule makes no allowance for
 them.
-
-How fast gossip mixes: by the eigenvalues of the weights, and as counted in lockstep.
-
-Which gossip algorithm stands which compression: published for ResNet-20, and run here.
 
 DCD- and ECD-PSGD lose what the compression loses, CHOCO sends it later. Published are test
 accuracies of ResNet-20 on CIFAR-10, a ring of 8 workers, 300 epochs, from Table 1 of the CHOCO
@@ -39,8 +27,6 @@ trained briefly, so that only the pattern can be compared: what works and what f
 same rule for both, a run fails when it diverges or when its accuracy is below FAILED of that of
 the same training without compression. Random coordinates are multiplied by D/k here: the theory
 of DCD and ECD asks for an unbiased compression.
-
-Convergence: how quickly gossip agrees, and how gradients vanish with steps and workers.
 """
 
 from __future__ import annotations
@@ -49,10 +35,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -72,7 +59,7 @@ from ddlnb.figures.style import (
 )
 from ddlnb.results.statistics import Interval, mean_interval
 from ddlnb.seeding import generator
-from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.items import Findings, findings
 from ddlnb.training.executors.clock import Clock, LogNormal
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
@@ -87,10 +74,6 @@ from ddlnb.training.tasks.task import LearningTask
 from ddlnb.training.worker import Worker
 from ddlnb.units import counted
 from ddlnb.workloads.task import Batch
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 LEADING = -0.5  # the slope of 1/sqrt(nT) against log T and against log n
 
@@ -317,8 +300,6 @@ def rate_study(
     Columns: problem, method, workers, steps, run, learning_rate, bound (BSP's), at_mean,
     at_workers. ``jobs`` as for `ddlnb.compare`. Raises UnknownName and InputError.
     """
-    import pandas as pd
-
     for what, values in {"steps": steps, "workers": workers}.items():
         distinct = sorted(set(values))
         require(len(distinct) > 1, f"{what} {list(values)} make no slope; give two numbers or more")
@@ -458,8 +439,6 @@ def rate_slopes(table: pd.DataFrame) -> pd.DataFrame:
     period of local SGD is longer than `local_steps_allowed` in some cell, so that theory is silent.
     Raises InputError for a table that varies nothing.
     """
-    import pandas as pd
-
     known = {str(training_method(one.method)): one for one in RATES}
     rows = []
     for (problem, method), part in table.groupby(["problem", "method"], sort=False):
@@ -510,8 +489,6 @@ def _sweep(part: pd.DataFrame, against: str, held: str) -> pd.DataFrame:
 
 def slope_table(slopes: pd.DataFrame) -> pd.DataFrame:
     """Return `rate_slopes` to read, by problem, method, and what the slope is of."""
-    import pandas as pd
-
     table = slopes.set_index(["problem", "method", "gradient", "against"])
     return pd.DataFrame(
         {
@@ -561,8 +538,6 @@ def spectral_gaps(workers: Sequence[int] = COUNTS, graphs: Sequence[str] = ()) -
     >>> spectral_gaps([8, 16], ["ring"])["gap"].round(3).tolist()
     [0.195, 0.051]
     """
-    import pandas as pd
-
     rows = [
         {"graph": name, "workers": count, "gap": spectral_gap(make_graph(name, count))}
         for name in graphs or GRAPHS
@@ -586,8 +561,6 @@ def consensus_rounds(
     ``bytes_sent`` what a worker has sent by then on average. Raises InputError for methods that
     are not on gossip.
     """
-    import pandas as pd
-
     require_whole(workers=workers, rounds=rounds, elements=elements)
     parts = [
         pd.DataFrame(_mixed(training_method(method), workers, rounds, elements, seed))
@@ -670,8 +643,6 @@ def gap_check() -> pd.DataFrame:
     >>> bool(gap_check()["same"].all())
     True
     """
-    import pandas as pd
-
     rows = []
     for graph, stated in STATED.items():
         for workers, text in stated.items():
@@ -777,8 +748,6 @@ def divergence_pattern(
     first row is the exact algorithm, which decides what failing means. ``options`` are those of
     `ddlnb.compare`. Raises UnknownName.
     """
-    import pandas as pd
-
     chosen = columns(names)
     asked = [method for column in chosen for method in methods_of(column).values()]
     curves = compare(

@@ -20,10 +20,8 @@ from typing import Any
 from ddlnb.errors import InputError
 from ddlnb.files import BUILD, NOTEBOOKS, ROOT, write_atomically
 from ddlnb.results.statistics import Verdict
-from ddlnb.survey.findings import ITEMS_TYPE
-from ddlnb.survey.items import HOW, Item, survey_items
+from ddlnb.survey.items import HOW, ITEMS_TYPE, Item, survey_items
 from ddlnb.survey.notebooks import Notebook, Outcome, all_notebooks
-from ddlnb.survey.page import render
 
 NOT_JUDGED = "not judged"
 NOT_RUN = "not run"
@@ -191,15 +189,3 @@ def entries(
         key: Entry(item, tuple(one for one in found if one.item == key))
         for key, item in items.items()
     }
-
-
-def write_index(found: dict[str, Entry], folder: Path) -> Path:
-    """Write the page of the report that lists every item, and return its path."""
-    counts: dict[str, int] = {}
-    for entry in found.values():
-        counts[entry.verdict] = counts.get(entry.verdict, 0) + 1
-    sections: dict[str, list[Entry]] = {}
-    for entry in sorted(found.values(), key=lambda entry: (entry.item.section, entry.item.id)):
-        sections.setdefault(entry.item.section, []).append(entry)
-    page = render("survey.html", title="The survey, item by item", sections=sections, counts=counts)
-    return write_atomically(folder / "survey.html", page)

@@ -15,9 +15,9 @@ from pathlib import Path
 from statistics import median
 from threading import Timer
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import ipywidgets as widgets
+import pandas as pd
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster, write_cluster
@@ -31,13 +31,9 @@ from ddlnb.search.search import WITHOUT_SERVERS, search_plan
 from ddlnb.search.space import SEARCHED
 from ddlnb.simulator.forecast import methods_on, single_seconds
 from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
-from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.items import Findings, findings
 from ddlnb.units import BITS_PER_BYTE, GB, US, show_rate, show_seconds
 from ddlnb.workloads.workload import Workload, read_profile
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 MODELS = {
     "resnet50": "resnet50_b64_rtx2080ti",
@@ -110,8 +106,6 @@ def explored_speeds(setting: Setting) -> pd.DataFrame:
     ``efficiency`` is the share of linear scaling, ``waiting`` the share of an iteration in which a
     worker waits for messages.
     """
-    import pandas as pd
-
     workload, cluster = setting.workload, setting.cluster
     cells = [Cell(workload, cluster, method) for method in methods_on(cluster)]
     single = single_seconds(cells[0])

@@ -7,8 +7,6 @@ several registries know, because one runs it and another computes its cost, is o
 of the levels are those of the survey's journal edition (IEEE Network 35(3), 2021, abstract);
 sections are those of arXiv 2005.13247, version 1.
 
-Which choices fit together, and how the survey would describe a method that is made of them.
-
 Every combination is tried; the reasons of those refused are the ones that `TrainingMethod` and the
 simulator give.
 
@@ -38,7 +36,7 @@ from ddlnb.networks.collectives.catalogue import algorithms_for
 from ddlnb.networks.topologies import TOPOLOGIES as NETWORK_TOPOLOGIES
 from ddlnb.plans.bucketing import PLACEMENTS
 from ddlnb.plans.methods import METHODS, spoken
-from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.sec3_3_1_protocols import KINDS, facts
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.method import ARCHITECTURES, SYNCHRONISATIONS, TrainingMethod, training_method
@@ -154,8 +152,6 @@ def taxonomy() -> tuple[Aspect, ...]:
 
 def taxonomy_table(aspects: Iterable[Aspect]) -> pd.DataFrame:
     """Return one row per leaf: level, aspect, kind, choice, and the registries that know it."""
-    import pandas as pd
-
     rows = [
         {
             "level": LEVELS[aspect.level - 1],

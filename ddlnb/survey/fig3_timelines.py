@@ -1,4 +1,4 @@
-"""What overlapped with what: the facts that a reader looks for in a timeline, as one table.
+"""Fig. 3: recorded timelines, what overlapped in them, and an overview of the six aspects.
 
 What an overview of the six aspects shows (survey, Fig. 3, parts 1 to 6), one example of each.
 

@@ -18,7 +18,7 @@ from ddlnb.calibration.comparison import (
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.launch.options import emulated
 from ddlnb.results.tables import speedups, throughput_table
-from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.published import about_fig4_cells, fig4_cells
 from ddlnb.workloads.replay import replayed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from ddlnb.results.schema import KEY, RATE
-from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.published import about_fig4_cells, beside_quotes, fig4_cells
 from ddlnb.survey.testbed import forecast_fig4
 from ddlnb.units import counted

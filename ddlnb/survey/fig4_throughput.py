@@ -9,7 +9,7 @@ from dataclasses import asdict
 import pandas as pd
 
 from ddlnb.results.schema import RATE
-from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.published import about_fig4_cells, fig4_cells, quotes
 from ddlnb.units import counted
 

@@ -1,4 +1,4 @@
-"""The checkable items of the surveys, in our words, and what is known to be missing of each.
+"""The checkable items of the surveys, in our words, and findings that judge them.
 
 An item is a statement that can be computed, simulated, emulated or measured. Its number is that of
 this edition's notes: A of the survey itself (arXiv 2005.13247), C of that of layers (2403.07585), D
@@ -7,8 +7,12 @@ of that of large scale (2404.06114). Notebooks and tests name the items that the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 from ddlnb.files import PUBLISHED
 from ddlnb.results.schema import Column, Kind, Rule, Schema
@@ -81,3 +85,57 @@ def survey_items(path: Path = PUBLISHED / "survey_items.csv") -> dict[str, Item]
     for row in ITEMS.read(path).itertuples(index=False):
         items[row[0]] = Item(*row)
     return dict(sorted(items.items()))
+
+
+ITEMS_TYPE = "application/vnd.ddlnb.items+json"  # of a cell's output: verdicts for the report
+
+
+class Findings(str):
+    """Markdown text whose numbers come from rows; a notebook cell shows it formatted.
+
+    ``items`` are verdicts on items of the survey. They travel in the cell's output, unseen, to the
+    report's index of the survey.
+    """
+
+    items: tuple[ItemVerdict, ...] = ()
+
+    def _repr_markdown_(self) -> str:
+        return str(self)
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
+        return {ITEMS_TYPE: [asdict(verdict) for verdict in self.items]} if self.items else {}
+
+
+def findings(*sentences: str, items: Iterable[ItemVerdict] = ()) -> Findings:
+    """Return the sentences as a list with a bullet each; empty ones are left out.
+
+    ``items`` are what the rows say of items of the survey.
+
+    >>> print(findings("One holds.", "", "Two are undecided."))
+    - One holds.
+    - Two are undecided.
+    """
+    found = Findings("\n".join(f"- {sentence}" for sentence in sentences if sentence))
+    found.items = tuple(items)
+    return found
+
+
+def item_verdict(item: str, verdicts: Iterable[Verdict], how: str, said: str = "") -> ItemVerdict:
+    """Return one verdict on an item of several parts: it holds only if each of them does.
+
+    >>> item_verdict("A21", [Verdict.HOLDS, Verdict.UNDECIDED], "measured").verdict
+    <Verdict.UNDECIDED: 'undecided'>
+    """
+    found = set(verdicts)
+    worst = next((one for one in (Verdict.CONTRADICTED, Verdict.UNDECIDED) if one in found), None)
+    return ItemVerdict(item, worst or (Verdict.HOLDS if found else None), how, said)
+
+
+def with_half_widths(table: pd.DataFrame, measure: str) -> list[str]:
+    """Return the texts of a measure whose half widths stand in a column beside it.
+
+    >>> with_half_widths(pd.DataFrame({"loss": [0.5], "loss_half_width": [0.02]}), "loss")
+    ['0.5000 ± 0.0200']
+    """
+    pairs = zip(table[measure], table[f"{measure}_half_width"], strict=True)
+    return [f"{mean:.4f} ± {half:.4f}" for mean, half in pairs]

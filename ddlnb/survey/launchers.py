@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 # The variables that launchers leave in the environment of a rank, the most specific one first.
 _MARKS = {
@@ -27,8 +24,6 @@ _MARKS = {
 
 def rank_inventory(ranks: Ranks) -> pd.DataFrame:
     """Return a row per rank: its machine, what started it, its process and the GPU it sees."""
-    import pandas as pd
-
     rows = ranks.run(_described, _marked(os.environ))
     return pd.DataFrame(rows).set_index("rank")
 

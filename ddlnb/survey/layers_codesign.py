@@ -3,25 +3,15 @@
 Follows the survey of layers (arXiv 2403.07585): strategy, collective library and network, designed
 together, for one job (vertically) and for two (horizontally).
 
-Four choices of different layers, each alone, in pairs and all together; simulated.
-
 Every combination is one played iteration of Llama 3 8B. What two choices bring together is set
 beside the product of what each brings alone, which is what layers that do not care for each other
 would bring.
 
-Which rank runs where: placements searched by the traffic matrix, beside orders of axes.
-
 The search sees the matrix and the routes alone, and lowers what links need for their bytes; the
 iteration is then played to see what that was worth.
 
-Two jobs on one tree: where they are placed, and when their bursts come; simulated.
-
-Flows of gradients in three orders: by fair shares, first come first served, by deadline.
-
 The deadline of a layer's gradients is when the next forward pass reaches that layer; the first
 layer is due first, and its gradients are complete last. Simulated.
-
-Layers of communication: who sends to whom, what choices bring, two jobs on one tree.
 """
 
 from __future__ import annotations
@@ -49,7 +39,7 @@ from ddlnb.parallelism.memory import get_precision, pipeline_stages, shares_by_l
 from ddlnb.parallelism.model import llama
 from ddlnb.parallelism.simulated.iteration import parts_of, play_iteration
 from ddlnb.parallelism.volumes import traffic_matrices
-from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.items import Findings, findings
 from ddlnb.units import MS, bandwidth_from, seconds_from
 
 # Llama 3 8B (its model card and config), with sequences of 4096 tokens.

@@ -2,8 +2,6 @@
 
 Follows the survey of layers (arXiv 2403.07585): a strategy says what ranks exchange, a collective
 library makes transfers of it, a network carries them.
-
-Layers of communication: who sends to whom, what choices bring, two jobs on one tree.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from ddlnb.parallelism.layout import Layout, group_size
 from ddlnb.parallelism.memory import get_precision
 from ddlnb.parallelism.model import Transformer, llama
 from ddlnb.parallelism.volumes import traffic_matrices
-from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.items import Findings, findings
 from ddlnb.units import GB, MB, MS, bandwidth_from
 
 # Llama 3 8B (its model card) and Mixtral 8x7B (arXiv 2401.04088, table 1), 4096 tokens a sequence.

@@ -23,7 +23,7 @@ from ddlnb.plans.methods import SURVEYED
 from ddlnb.plans.transfers import Collective
 from ddlnb.results.statistics import Verdict
 from ddlnb.simulator.simulate import Cell, steady_seconds
-from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.testbed import fig4_workload
 from ddlnb.units import MIB, bandwidth_from
 

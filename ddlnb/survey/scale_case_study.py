@@ -1,15 +1,4 @@
-"""A large model on many GPUs, step by step, and large runs that others published.
-
-Does the model fit: what a rank stores by layout, as a sum over layers.
-
-Which split is fastest, and where the time of its steps goes.
-
-What a month of a job yields, and what that costs.
-
-Large runs that others published, beside forecasts of a fit that has not seen their paper.
-
-What the case and the published runs showed, in sentences computed from their tables.
-"""
+"""A large model on many GPUs, step by step, and large runs that others published."""
 
 from __future__ import annotations
 
@@ -35,7 +24,7 @@ from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.memory import memory
 from ddlnb.parallelism.model import Transformer, get_shape, gpt
 from ddlnb.registry import several
-from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.scale_forecast import best_layouts as best_layouts
 from ddlnb.units import GIB, counted
 

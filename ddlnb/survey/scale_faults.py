@@ -1,7 +1,4 @@
-"""Notebook scale_faults: how often large jobs fail, and what is left of their time.
-
-Figures of time lost on large clusters: where it goes, checkpoint intervals, failure rates.
-"""
+"""Notebook scale_faults: how often large jobs fail, and what is left of their time."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from ddlnb.figures.style import DARK, GREY, METHOD_COLOURS, POINT, note, styled
@@ -37,11 +35,9 @@ from ddlnb.parallelism.goodput.failures import (
 )
 from ddlnb.parallelism.goodput.simulate import Job, fit_slow_downs, published_quantiles
 from ddlnb.registry import several
-from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.items import Findings, findings
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlnb.parallelism.goodput.failures import FailureRate
 
 
@@ -56,8 +52,6 @@ def left_out_failures() -> pd.DataFrame:
     mean of the hours of all others. Projected rates are tested as well, by a fit without their
     source.
     """
-    import pandas as pd
-
     records = failure_records()
     rows = []
     for one in records:
@@ -108,8 +102,6 @@ def effective_time(record: FailureRecord, restart_minutes: Sequence[float]) -> p
     Checkpoints stop training for 10 seconds, at Daly's interval; stragglers and waiting for nodes
     are not counted.
     """
-    import pandas as pd
-
     checkpoint = 10.0
     interval = daly_interval(checkpoint, record.seconds_between)
     rows = [

@@ -1,7 +1,4 @@
-"""Layouts of large models: how far off forecasts of left-out runs are, and which layout is best.
-
-Layouts of large models: forecast against published, errors by degree, and a map of them all.
-"""
+"""Layouts of large models: how far off forecasts of left-out runs are, and which layout is best."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from ddlnb.parallelism.forecast.fit import observed
 from ddlnb.parallelism.forecast.frameworks import describe
 from ddlnb.parallelism.forecast.layouts import Ranking, scale
 from ddlnb.parallelism.forecast.validation import scores
-from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.items import Findings, findings
 
 KEPT_ROWS = DATA / "forecasts" / "scale_cross_validation.csv"
 OURS, NEVER_SLOW = "ours", "ours, never slow"

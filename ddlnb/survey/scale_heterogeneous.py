@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
+import pandas as pd
 from matplotlib.figure import Figure
 
 from ddlnb.figures.layouts import WAY_COLOURS, draw_ways
@@ -14,11 +14,7 @@ from ddlnb.files import DATA
 from ddlnb.parallelism.heterogeneous import Kind, gpu_kinds, way_table, ways_to_share
 from ddlnb.parallelism.model import ModelShape, llama
 from ddlnb.registry import several
-from ddlnb.survey.findings import Findings, findings
-
-if TYPE_CHECKING:
-    import pandas as pd
-
+from ddlnb.survey.items import Findings, findings
 
 SLOWED_RANKS = DATA / "measured" / "2026-11-22_two-cores_unlike" / "unlike_ranks.csv"
 MODEL = llama("Llama 3.2 1B", 16, 2048, 32, 8, 8192, 128256, 2048, tied=True)
@@ -38,8 +34,6 @@ def by_ratio(
     The slow ones are V100; ports are alike. ``ratio`` is a column; ``gain`` the throughput over
     that of the fast kind alone.
     """
-    import pandas as pd
-
     slow = gpu_kinds({"V100": count})[0]
     tables = []
     for ratio in several(ratios):
@@ -55,8 +49,6 @@ def executed() -> pd.DataFrame:
 
     Medians by way of the kept runs, of ``python -m benchmarks.unlike_ranks``.
     """
-    import pandas as pd
-
     rows = pd.read_csv(SLOWED_RANKS)
     return rows.groupby(["way", "shares"], sort=False).median(numeric_only=True).reset_index()
 

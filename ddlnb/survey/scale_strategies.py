@@ -1,7 +1,4 @@
-"""Ways to split a model: carried out and counted, drawn as schedules, and played on a cluster.
-
-The strategies are those of the surveys of layers and of large scale (volumes D01 to D09).
-"""
+"""Ways to split a model: carried out and counted, drawn as schedules, and played on a cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from ddlnb.parallelism.model import Transformer, llama
 from ddlnb.parallelism.schedules import in_flight
 from ddlnb.parallelism.simulated.iteration import parts_of, play_iteration
 from ddlnb.results.timeline import Timeline
-from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.items import Findings, findings
 from ddlnb.units import GIB, bandwidth_from, seconds_from
 
 if TYPE_CHECKING:

@@ -3,25 +3,11 @@
 All three train a multi-layer perceptron on the batches that one worker also trains it on, and end
 with that worker's parameters up to rounding.
 
-The multi-layer perceptron that every way of sharing trains, and the batches it sees.
-
-What one worker held, computed and sent: the same record for every way of sharing.
-
-The two exchanges of neurons that are split over workers, and their bytes.
-
 Before a layer every worker needs the outputs of all neurons below: an all-gather. Backward, every
 worker has a part of the gradient of each of these outputs, and the owner needs the sum: a
 reduce-scatter. Both are built of sends, because workers own different numbers of neurons.
 
 Model parallelism as Fig. 1 (a) draws it: the neurons of each layer are split over workers.
-
-A pipeline of layers: every worker has some consecutive layers, one after another computes.
-
-The traffic of the three ways of sharing, by formula.
-
-Train the perceptron by one worker and in three ways of sharing, and compare them.
-
-What the ways of sharing cost, as sentences that are computed from the rows.
 
 Model and data parallelism as a schematic (survey, Fig. 1). Nothing in it is measured.
 """
@@ -56,7 +42,7 @@ from ddlnb.launch.rank import RankContext, process_group
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.methods import METHODS
-from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.items import Findings, findings
 from ddlnb.units import show_bytes
 from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.task import Batch, Task
@@ -527,8 +513,6 @@ def _difference(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:
 
 
 def _table(runs: dict[str, dict[str, float]], workers: int, batch: int) -> pd.DataFrame:
-    import pandas as pd
-
     table = pd.DataFrame.from_dict(runs, orient="index").rename_axis("parallelism")
     table.insert(1, "samples", [batch, batch, batch, batch // workers])
     after = table.columns.get_loc("bytes_sent") + 1

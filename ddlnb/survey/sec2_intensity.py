@@ -3,8 +3,6 @@
 Intensity is I = C / D: C is the work on one sample, forward and backward, D the number of
 parameters. The survey does not say how it counted C, so the audit computes I under every plain
 convention and shows the published value in a column of its own.
-
-Model intensity: one model, many ways to count its work (survey, sections 1 and 2).
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from ddlnb.figures.style import (
     ordered,
     styled,
 )
-from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.published import quoted
 from ddlnb.workloads.workload import FLOPS_PER_MAC, Workload, c2c, intensity
 

@@ -1,17 +1,14 @@
-"""Effective bandwidth by message size: measured here, and quoted by the survey (section 2).
-
-Links: what part of one messages of each size fill, and how long they take by protocol.
-"""
+"""Effective bandwidth by message size: measured here, and quoted by the survey (section 2)."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from ddlnb.engines.bench import Bench
@@ -29,13 +26,9 @@ from ddlnb.files import machine
 from ddlnb.launch.rank import RankContext, process_group
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta, ring_all_reduce
-from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.published import quoted
 from ddlnb.units import BITS_PER_BYTE, GB, KIB, MIB, MS, US, gigabits_per_second, size_in_words
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 NETWORKS = ("10GbE", "100GbE", "100GbIB")
 # The survey's "1 MB" and "16 KB" agree with the rates it gives only as powers of two.
@@ -61,8 +54,6 @@ def measure_bandwidth(
 
     The message goes from rank 0 to rank 1; its time is half of a round trip. Both are medians.
     """
-    import pandas as pd
-
     require_whole(2, workers=workers)
     require_whole(repetitions=repetitions, **{f"sizes[{i}]": size for i, size in enumerate(sizes)})
     with Ranks(workers, imports=MEASURING) as ranks:
@@ -79,8 +70,6 @@ def measure_bandwidth(
 
 def quoted_bandwidth() -> pd.DataFrame:
     """Return the survey's times (A14, A15) in the columns of `measure_bandwidth`."""
-    import pandas as pd
-
     rows = [
         row
         for network in NETWORKS
@@ -92,8 +81,6 @@ def quoted_bandwidth() -> pd.DataFrame:
 
 def beside_quoted(measured: pd.DataFrame) -> pd.DataFrame:
     """Return rows of `measure_bandwidth` followed by those of the survey."""
-    import pandas as pd
-
     return pd.concat([measured, quoted_bandwidth()], ignore_index=True)
 
 
@@ -121,8 +108,6 @@ def quoted_fits() -> pd.DataFrame:
     what both allow; low and high are the extremes of a and of the bandwidth 1 / b over all pairs of
     times within these bounds.
     """
-    import pandas as pd
-
     return pd.DataFrame([_quoted_fit(network) for network in NETWORKS]).set_index("network")
 
 
@@ -161,8 +146,6 @@ def bert_large_example() -> pd.DataFrame:
     Times are the survey's (A11, A12); all that is computed follows from them and from the number
     of parameters. The last speed-up hides all communication behind the computation.
     """
-    import pandas as pd
-
     parameters = quoted("A10", "parameters of bert-large")
     computing = quoted("A11", "time of one bert-large iteration at batch 8 on RTX 2080 Ti") * MS
     work = quoted("A11", "work of one bert-large iteration at batch 8") * 1e9

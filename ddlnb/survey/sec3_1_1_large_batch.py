@@ -1,19 +1,9 @@
 """Large batches: what they cost in accuracy, and what layer-wise rates bring back (3.1.1).
 
-The recipes that are compared: an optimizer, and a rule for its learning rate.
-
-Training with large batches at equal epochs.
-
 All recipes see the same number of samples, so a batch k times as large takes 1/k of the steps. The
 batch grows on the same workers, which also makes communication rarer. Growing it by more workers
 gives the same average; `by_division` shows that it learns the same. SGD has the momentum of LARS,
 so that the comparison is not one of momentum. Source: survey, section 3.1.1.
-
-How good the models of large batches are in the end, recipe by recipe.
-
-What is expected of large batches, and whether it holds on curves of `large_batches`.
-
-Learning: curves against steps, bytes or seconds, and what a large batch leaves of accuracy.
 """
 
 from __future__ import annotations
@@ -38,7 +28,7 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.results.statistics import mean_interval, paired_comparison
-from ddlnb.survey.findings import Findings, findings, item_verdict, with_half_widths
+from ddlnb.survey.items import Findings, findings, item_verdict, with_half_widths
 from ddlnb.survey.time_to_target import digits_workload
 from ddlnb.training.optimizers import LinearScaling, get_schedule
 from ddlnb.training.runs.runner import in_parallel

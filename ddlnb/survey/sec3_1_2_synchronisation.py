@@ -1,21 +1,11 @@
 """Relaxed synchronisation: who waits, how stale updates are, and what it costs (3.1.2).
 
-Run the loop of a synchronisation on a virtual clock, without values.
-
 The workers run the loops and the server rules of the methods themselves. A gradient takes the
 seconds that the law of a straggler gives; a push with its answer, or a collective, takes a
 constant. Source: survey, section 3.1.2 and Fig. 3 (1).
 
-Who waits for whom, how far ahead the fastest worker gets, and how stale updates are.
-
-What one slow worker costs each method: the seven lossless ones, SSP, ASP and local SGD.
-
 Every worker is simulated: lossless methods event by event, the others by their own loops in the
 cluster's time.
-
-What relaxed synchronisation costs in convergence: at equal steps, seconds and traffic.
-
-What section 3.1.2 of the survey leads one to expect, and which of it held.
 
 Synchronisation: who computes or waits when (Fig. 3, part 1), and how stale gradients are.
 """
@@ -61,7 +51,7 @@ from ddlnb.plans.methods import SURVEYED
 from ddlnb.plans.requests import PushPull
 from ddlnb.plans.server_rules import Rule
 from ddlnb.results.statistics import Verdict, mean_interval, paired_comparison
-from ddlnb.survey.findings import Findings, findings, item_verdict, with_half_widths
+from ddlnb.survey.items import Findings, findings, item_verdict, with_half_widths
 from ddlnb.survey.sec3_1_1_large_batch import QUALITIES, possible
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.executors.clock import Clock, Link, Straggler, get_straggler

@@ -1,17 +1,4 @@
-"""Compression: its bits, its losses, its traffic, and how it learns (3.1.3).
-
-What one message of a compressor takes: bits as serialised, entropy, milliseconds.
-
-The error of one round of a compressor with its bound, and what error feedback keeps.
-
-The bytes that compressed averages send among n workers, and what is quoted about them.
-
-How compressed methods learn on digits, and which orderings of papers hold there.
-
-Lossy methods on a cluster: their traffic, the seconds of an iteration, the time to a target.
-
-Compressors alone: their errors with the bounds, and what error feedback keeps.
-"""
+"""Compression: its bits, its losses, its traffic, and how it learns (3.1.3)."""
 
 from __future__ import annotations
 
@@ -46,7 +33,7 @@ from ddlnb.figures.style import (
 )
 from ddlnb.files import DATA
 from ddlnb.plans.requests import AllGather, AllReduce, Flow, lockstep
-from ddlnb.survey.findings import with_half_widths
+from ddlnb.survey.items import with_half_widths
 from ddlnb.training.cost.requests import compression_ratio, requests, traffic_table
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.runs.compare import Comparison, compare

@@ -1,15 +1,4 @@
-"""Parameter servers compared with all-to-all, and what an all-reduce is made of (3.2).
-
-An iteration with parameter servers and with all-to-all, on emulated links and by formula.
-
-Emulated links: the ranks that sit on them, and the cost of a message that they promise.
-
-All-reduces on emulated links, beside what their lists of transfers count.
-
-Everything that the study measures, on one emulated network that is closed afterwards.
-
-Architectures (survey, section 3.2): servers beside all-to-all, and kinds of all-reduce.
-"""
+"""Parameter servers compared with all-to-all, and what an all-reduce is made of (3.2)."""
 
 from __future__ import annotations
 

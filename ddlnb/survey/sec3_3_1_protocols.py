@@ -1,19 +1,9 @@
 """Protocols: what a message costs by the channel that carries it (3.3.1).
 
-What the survey says of protocols, and what RDMA would need on this machine.
-
-Round trips of messages over a channel, timed by two ranks.
-
-Channels between two processes of a machine: TCP, Unix sockets, shared memory.
-
 A channel sends from the caller's memory and receives into memory of its own. Data that goes through
 a socket is copied twice, into the kernel and out of it; data in shared memory is copied once, by
 the sender, to where the receiver reads it, and the kernel has no part in it. That resembles RDMA,
 where a card makes that one copy from machine to machine (survey, section 3.3.1).
-
-What a message costs by the channel that carries it, measured between two processes.
-
-Links: what part of one messages of each size fill, and how long they take by protocol.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the survey says of topologies (section 3.3.2 and Table 1), from simulated exchanges.
-
-Fat-tree, BCube and torus of as many hosts, with cables alike; transfers are max-min fair flows.
-"""
+"""What the survey says of topologies (section 3.3.2 and Table 1), from simulated exchanges."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from ddlnb.networks.structure import (
 from ddlnb.networks.topologies import BCube, FatTree, Topology, Torus
 from ddlnb.plans.transfers import Collective
 from ddlnb.results.statistics import Verdict
-from ddlnb.survey.findings import Findings, findings, item_verdict
+from ddlnb.survey.items import Findings, findings, item_verdict
 from ddlnb.units import MB, bandwidth_from
 
 EXCHANGES = (

@@ -1,7 +1,4 @@
-"""The findings of section 4.2, judged on forecasts and on published cells.
-
-Claims: which sentences of section 4 hold, and in how many cells.
-"""
+"""The findings of section 4.2, judged on forecasts and on published cells."""
 
 from __future__ import annotations
 
@@ -36,10 +33,8 @@ from ddlnb.results.statistics import Verdict
 from ddlnb.results.tables import GPUS_PER_NODE, SINGLE, cell_rates
 from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
-from ddlnb.survey.claims import CLAIMS, evaluate_claims
-from ddlnb.survey.comparisons import Strength, Table
-from ddlnb.survey.findings import Findings, findings
-from ddlnb.survey.items import ItemVerdict
+from ddlnb.survey.claims import CLAIMS, Strength, Table, evaluate_claims
+from ddlnb.survey.items import Findings, ItemVerdict, findings
 from ddlnb.survey.published import about_fig4_cells, beside_quotes, fig4_cells
 from ddlnb.survey.testbed import (
     BATCHES,

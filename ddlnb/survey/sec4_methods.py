@@ -1,4 +1,4 @@
-"""The tables that notebooks show: the methods, their plans, quotes, and claims about speed."""
+"""The seven methods of section 4.1 as a table, their plans, and sentences about both."""
 
 from __future__ import annotations
 

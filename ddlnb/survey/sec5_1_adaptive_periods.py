@@ -3,17 +3,16 @@
 Losses and rounds are measured on a small task, in lockstep. Seconds come from a cost model: those
 of a gradient and of an average of a large model's gradient on a cluster. All workers of local SGD
 run at the same rate, so seconds follow from gradients and rounds, whatever the cluster.
-
-The challenges of section 5: adaptive periods, equal bytes, sizes of gradients, densities.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from ddlnb.clusters.cluster import Cluster
@@ -33,8 +32,7 @@ from ddlnb.figures.style import (
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.requests import AllReduce
 from ddlnb.results.statistics import Verdict, bracket_interval, ratio_interval
-from ddlnb.survey.findings import Findings, findings, item_verdict
-from ddlnb.survey.items import ItemVerdict
+from ddlnb.survey.items import Findings, ItemVerdict, findings, item_verdict
 from ddlnb.training.cost.lockstep import compute_seconds
 from ddlnb.training.cost.requests import request_cost
 from ddlnb.training.cost.time_to_target import MARGIN
@@ -44,10 +42,6 @@ from ddlnb.training.runs.summaries import runs_by, spent, target_bracket
 from ddlnb.training.synchronisation.local import STARTS, AdaptiveLocalSGD, Local
 from ddlnb.training.tasks.catalogue import get_learning_task
 from ddlnb.workloads.workload import Workload
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 LOSS_BYTES = 4  # of the loss that adaptive local SGD sends with every average
 FASTER, SLOWER, OPEN = "faster", "slower", "no clear difference"
@@ -74,8 +68,6 @@ def on_cluster(curves: pd.DataFrame, workload: Workload, cluster: str | Cluster)
     A row within a round counts one average more, as `ddlnb.training.runs.summaries.spent` does.
     ``curves`` are of local SGD without compression, on A2A. Raises InputError for others.
     """
-    import pandas as pd
-
     parts = [_timed(part, workload, cluster) for _, part in curves.groupby(["method", "workers"])]
     require(bool(parts), "there are no curves")
 
@@ -115,8 +107,6 @@ def period_times(
     where all of the interval is beyond 1 by more than MARGIN.
     Raises InputError if no fixed H gets there in all its runs.
     """
-    import pandas as pd
-
     rows = []
     for cluster in clusters:
         timed = on_cluster(curves, workload, cluster)
@@ -194,8 +184,6 @@ def train_periods(
 
 def period_table(times: pd.DataFrame) -> pd.DataFrame:
     """Return `period_times` to read, by network and method."""
-    import pandas as pd
-
     table = times.set_index(["network", "method"])
     return pd.DataFrame(
         {

@@ -1,16 +1,10 @@
 """Section 5.2: relaxed synchronisation together with compression, and the gradients behind it.
 
-Section 5.2: relaxed synchronisation together with compression, at equal bytes.
-
 Bytes are those that pass a worker's link in both directions. A parameter server's answers are
 dense, whatever workers push, so that compressing pushes alone saves at most half of the traffic.
 
-How large the entries of gradients are: histograms of methods, and how alike they are.
-
 Section 5.2 of the survey asks whether gradients under relaxed synchronisation are distributed as
 under BSP, for which compressors were made.
-
-The challenges of section 5: adaptive periods, equal bytes, sizes of gradients, densities.
 """
 
 from __future__ import annotations
@@ -19,9 +13,10 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -39,8 +34,7 @@ from ddlnb.figures.style import (
 )
 from ddlnb.plans.requests import Flow
 from ddlnb.results.statistics import Verdict, mean_interval
-from ddlnb.survey.findings import Findings, findings, item_verdict
-from ddlnb.survey.items import ItemVerdict
+from ddlnb.survey.items import Findings, ItemVerdict, findings, item_verdict
 from ddlnb.training.executors.clock import Clock, LogNormal
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
@@ -50,10 +44,6 @@ from ddlnb.training.settings import training_settings
 from ddlnb.training.tasks.task import LearningTask
 from ddlnb.training.worker import NextGradient, Worker
 from ddlnb.units import MB, counted
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 COMPRESSIONS = ("", " + top-k(0.01) + feedback", " + ef-sign + feedback")
 SYNCHRONISATIONS = ("bsp", "local(4)", "ssp(3)")
@@ -92,8 +82,6 @@ def at_equal_bytes(curves: pd.DataFrame, dense_iterations: Sequence[int]) -> pd.
     BETTER or WORSE where that interval leaves out 0. Runs that diverged have infinite loss. Raises
     InputError for curves without dense BSP.
     """
-    import pandas as pd
-
     known = link_bytes(curves)
     cells = runs_by(known, "method")
     require(DENSE in set(known["method"]), f"the curves lack {DENSE!r}, which others are beside")
@@ -123,8 +111,6 @@ def at_equal_bytes(curves: pd.DataFrame, dense_iterations: Sequence[int]) -> pd.
 
 def _within(runs: Runs, budget: float) -> pd.DataFrame:
     """Return the last row within the budget, by seed."""
-    import pandas as pd
-
     rows = []
     for run in runs.values():
         within = run[run["link_bytes"] <= budget * (1 + 1e-9)]
@@ -156,8 +142,6 @@ def train_combined(*, workers: int, seeds: int, steps: int) -> pd.DataFrame:
 
 def bytes_table(equal: pd.DataFrame) -> pd.DataFrame:
     """Return `at_equal_bytes` to read, by budget and method."""
-    import pandas as pd
-
     table = equal.set_index(["dense_iterations", "method"])
     return pd.DataFrame(
         {
@@ -236,8 +220,6 @@ def gradient_sizes(
     gradient, so that only the shape counts. Entries below the least bin, zeros too, count in it,
     larger ones than the largest in that one. ``settings`` are those of `train`. Raises InputError.
     """
-    import pandas as pd
-
     require_whole(steps=steps, last=last, seeds=seeds)
     require(last <= steps, f"last {last} steps must be at most all {steps}")
     parts = [
@@ -289,8 +271,6 @@ def _histograms(
     clock: Clock | None,
     settings: dict[str, Any],
 ) -> pd.DataFrame:
-    import pandas as pd
-
     job = training_settings(task, method, workers=workers, steps=steps, seed=seed, **settings).job()
     team = [job.worker(rank) for rank in range(workers)]
     counts = _Counts(steps - last)
@@ -328,8 +308,6 @@ def similarity(sizes: pd.DataFrame, base: str = "bsp") -> pd.DataFrame:
     that least one: the method then differs from the base no more than two runs of the base do.
     Raises InputError for fewer than two seeds, and if the base is missing.
     """
-    import pandas as pd
-
     name = str(training_method(base))
     rows = []
     for measure, part in sizes.groupby("measure", sort=False):
@@ -376,8 +354,6 @@ def train_watched(*, workers: int, seeds: int, steps: int) -> pd.DataFrame:
 
 def similarity_table(alike: pd.DataFrame) -> pd.DataFrame:
     """Return `similarity` to read, by measure and method."""
-    import pandas as pd
-
     table = alike.set_index(["measure", "method"])
     return pd.DataFrame(
         {

@@ -5,15 +5,9 @@ Section 5.3: how much to compress. Is there a best density of top-k between the 
 Time to a target loss is iterations, measured on a small task, times seconds of one, simulated for
 a large model on a cluster. Fewer entries make iterations quicker and more numerous.
 
-Section 5.3: a density for every layer, beside one density for all.
-
 Seconds of an iteration are simulated for any built-in model on any cluster. Time to a target loss
 is simulated and measured for the model of one learning task, which is both the workload and what is
 trained: densities by layer belong to one model, and cannot be carried over to another.
-
-Section 5.3 on digits: what is trained, and what the times say, as tables and sentences.
-
-The challenges of section 5: adaptive periods, equal bytes, sizes of gradients, densities.
 """
 
 from __future__ import annotations
@@ -21,9 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from ddlnb.clusters.cluster import Cluster
@@ -43,8 +38,7 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.results.statistics import Verdict, ratio_interval
-from ddlnb.survey.findings import Findings, findings, item_verdict
-from ddlnb.survey.items import ItemVerdict
+from ddlnb.survey.items import Findings, ItemVerdict, findings, item_verdict
 from ddlnb.training.cost.estimate import best_lossless, iteration_cost
 from ddlnb.training.cost.layer_densities import DENSITIES as DENSITIES_layer_density
 from ddlnb.training.cost.layer_densities import HIDDEN, density_table, layer_densities
@@ -54,10 +48,6 @@ from ddlnb.training.method import training_method
 from ddlnb.training.runs.compare import compare
 from ddlnb.units import MS, counted
 from ddlnb.workloads.workload import Workload
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 DENSITIES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 INTERIOR, AT_LEAST, AT_MOST, OPEN = (
@@ -110,8 +100,6 @@ def level_verdicts(table: pd.DataFrame, curves: pd.DataFrame, target: float) -> 
     quicker than the best lossless method. Raises InputError for curves of several tasks or numbers
     of workers.
     """
-    import pandas as pd
-
     for name in ("task", "workers"):
         values = list(curves[name].unique())
         require(len(values) == 1, f"levels are of one {name}, and the curves have {values}")
@@ -210,8 +198,6 @@ def hidden_table(
     Seconds are those of an iteration: ``seconds`` by layer, ``fixed_seconds``, ``dense_seconds`` of
     the best lossless method on the workers' machines, and ``computing`` alone.
     """
-    import pandas as pd
-
     rows = []
     for name in clusters:
         cluster = get_cluster(name, workers)
@@ -263,8 +249,6 @@ def density_by_layer(
 
     ``ready`` is in seconds from the start of the backward pass.
     """
-    import pandas as pd
-
     parts = []
     for name in clusters:
         cluster = get_cluster(name, workers)
@@ -292,8 +276,6 @@ def layer_times(
     Raises InputError if no fixed density reaches the target in all runs, and for curves that lack
     `layer_methods`.
     """
-    import pandas as pd
-
     needed = iterations_to_target(curves, target)
     found = []
     for name in clusters:
@@ -389,8 +371,6 @@ def digits_layer_times(curves: pd.DataFrame, target: float, workers: int) -> pd.
 
 def level_table(verdicts: pd.DataFrame) -> pd.DataFrame:
     """Return `level_verdicts` to read, by network."""
-    import pandas as pd
-
     table = verdicts.set_index("network")
     return pd.DataFrame(
         {
@@ -427,8 +407,6 @@ def _item(row: Mapping[str, Any]) -> ItemVerdict:
 
 def hidden_densities(hidden: pd.DataFrame) -> pd.DataFrame:
     """Return `hidden_table` to read, by network: shares in per cent, seconds in ms."""
-    import pandas as pd
-
     table = hidden.set_index("network")
     return pd.DataFrame(
         {
@@ -458,8 +436,6 @@ def hidden_findings(hidden: pd.DataFrame) -> Findings:
 
 def layer_table(times: pd.DataFrame) -> pd.DataFrame:
     """Return `layer_times` to read, by network and choice of densities."""
-    import pandas as pd
-
     table = times.set_index(["network", "label"])
     return pd.DataFrame(
         {

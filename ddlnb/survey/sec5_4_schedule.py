@@ -1,7 +1,4 @@
-"""Notebook sec5_4_schedule: one schedule that merges, partitions and orders as it needs.
-
-The figure of searched plans: the best fixed method, the plan, and the bound.
-"""
+"""Notebook sec5_4_schedule: one schedule that merges, partitions and orders as it needs."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from ddlnb.search.result import SearchResult
 from ddlnb.search.search import search_plan
 from ddlnb.simulator.profiles import workload_on
 from ddlnb.simulator.simulate import simulate
-from ddlnb.survey.findings import Findings, findings, item_verdict
+from ddlnb.survey.items import Findings, findings, item_verdict
 from ddlnb.units import MS, counted
 
 Cell = tuple[str, str]  # a model and a cluster
@@ -52,8 +49,6 @@ def search_table(found: Mapping[Cell, SearchResult]) -> pd.DataFrame:
     ``faster`` is how many times as fast the searched plan is as the best of the seven, ``above``
     its distance to the lower bound, and ``plan`` what it does.
     """
-    import pandas as pd
-
     rows = []
     for (model, cluster), one in found.items():
         seven = {name: seconds for name, seconds in one.fixed.items() if name in SURVEYED}

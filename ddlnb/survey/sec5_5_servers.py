@@ -1,9 +1,4 @@
-"""How many parameter servers a cluster needs (survey, section 5.5): swept, and by a rule.
-
-All numbers are simulated, by the methods as their papers describe them.
-
-Parameter servers: throughput against their number.
-"""
+"""How many parameter servers a cluster needs (survey, section 5.5): swept, and by a rule."""
 
 from __future__ import annotations
 
@@ -22,7 +17,7 @@ from ddlnb.errors import require
 from ddlnb.figures.style import GREY, PALETTE, doubling_axis, legend, legend_line, note, styled
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.simulator.simulate import Cell, steady_seconds
-from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.testbed import BATCHES, CLUSTERS, fig4_workload
 from ddlnb.units import counted
 from ddlnb.workloads.workload import Workload

@@ -1,9 +1,4 @@
-"""Which collective fits which network, and what a cut cable costs it (survey, section 5.6).
-
-All numbers are simulated: transfers are max-min fair flows on the network's links.
-
-Collectives: which one is best where, and what a cut cable costs it.
-"""
+"""Which collective fits which network, and what a cut cable costs it (survey, section 5.6)."""
 
 from __future__ import annotations
 
@@ -35,7 +30,7 @@ from ddlnb.networks.play import play
 from ddlnb.networks.routes import NoRoute
 from ddlnb.networks.topologies import BCube, FatTree, Star, Topology, Torus, TwoTier
 from ddlnb.plans.transfers import Collective
-from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.items import Findings, findings
 from ddlnb.units import bandwidth_from, seconds_from, size_in_words
 
 # Those in which everyone sends to everyone at once are left out: a message has a latency here and

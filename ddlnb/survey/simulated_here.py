@@ -15,7 +15,7 @@ from ddlnb.calibration.comparison import (
     forecast_errors,
     measure_and_forecast,
 )
-from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.items import Findings, findings
 from ddlnb.units import counted
 
 

@@ -1,15 +1,7 @@
 """Table 1 of the survey: its words beside words that are derived from numbers.
 
-The survey's Table 1: its words, ours, the numbers behind them, and whether the words agree.
-
 Every word of ours follows from one number by the scale of its attribute. The survey gives no
 scales: these are ours, printed beside the verdicts, and another one may give another word.
-
-Table 1, level 1: numbers for synchronisation and compression, from small runs in lockstep.
-
-Table 1, scheduling and levels 2 and 3: numbers simulated on clusters, or computed.
-
-Table 1 as a picture: the survey's word, ours, and the number behind it, cell by cell.
 """
 
 from __future__ import annotations
@@ -22,9 +14,9 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
+import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -50,7 +42,7 @@ from ddlnb.networks.topologies import BCube, FatTree, Topology, Torus
 from ddlnb.plans.alpha_beta import AlphaBeta, push_pull, ring_all_reduce
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.simulator.simulate import plan_on
-from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.sec2_message_size import quoted_fits
 from ddlnb.survey.sec3_3_1_protocols import facts
 from ddlnb.survey.sec4_methods import plans_table
@@ -68,10 +60,6 @@ from ddlnb.training.tasks.catalogue import get_learning_task
 from ddlnb.training.worker import Worker
 from ddlnb.workloads.task import Batch
 from ddlnb.workloads.workload import Workload
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 COLUMNS = ("row", "section", "aspect", "attribute", "word", "tag")
 SOURCES = ("measured", "simulated", "computed")
@@ -191,8 +179,6 @@ class Derived:
 
 def survey_attributes(path: Path = PUBLISHED / "table1.csv") -> pd.DataFrame:
     """Return the cells of Table 1, with COLUMNS. Raises ResultsError for a damaged file."""
-    import pandas as pd
-
     with path.open(newline="") as file:
         found = list(csv.DictReader(file))
     for number, row in enumerate(found, start=2):
@@ -210,8 +196,6 @@ def compared(derived: Sequence[Derived]) -> pd.DataFrame:
     Columns: row, attribute, survey (its word), here (ours), verdict, number, source, note. Raises
     InputError for a cell that the table does not have or that is derived twice.
     """
-    import pandas as pd
-
     survey = survey_attributes()
     by_cell = {(one.row, one.attribute): one for one in derived}
     require(len(by_cell) == len(derived), "a cell was derived twice")
@@ -243,8 +227,6 @@ def compared(derived: Sequence[Derived]) -> pd.DataFrame:
 
 def scales_table() -> pd.DataFrame:
     """Return what every attribute's number is, and which words stand for which numbers."""
-    import pandas as pd
-
     rows = [(*key, scale.number, str(scale)) for key, scale in SCALES.items()]
     table = pd.DataFrame(rows, columns=["aspect", "attribute", "number", "words"])
     return table.sort_values(["aspect", "attribute"]).set_index(["aspect", "attribute"])
@@ -252,8 +234,6 @@ def scales_table() -> pd.DataFrame:
 
 def verdict_counts(table: pd.DataFrame) -> pd.DataFrame:
     """Return how many cells of every attribute agree, disagree, or cannot be derived."""
-    import pandas as pd
-
     counts = pd.crosstab(table["attribute"], table["verdict"])
     every = [AGREES, DISAGREES, UNKNOWN]
     return counts.reindex(index=list(dict.fromkeys(table["attribute"])), columns=every).fillna(0)
@@ -372,8 +352,6 @@ def iterations_needed(
     ``iterations`` is the mean over the seeds, infinite if one run is not there after ``steps``.
     Columns: row, method, rate, iterations, reached, runs.
     """
-    import pandas as pd
-
     if methods is None:
         methods = {row: [method] for row, method in SYNCHRONISATION.items()} | compressions()
     own = get_learning_task(TASK).learning_rate
@@ -547,8 +525,6 @@ def hidden_shares(models: Sequence[str] = tuple(BATCHES), gpus: int = 32) -> pd.
     could hide at best: the shorter one of BSP's computation and communication. Below zero where
     the schedule costs more than it hides. Columns: row, model, network, method, hidden.
     """
-    import pandas as pd
-
     rows = []
     for model in models:
         workload = fig4_workload(model)
@@ -691,8 +667,6 @@ def network_table(servers: int = 16, failures: int = 2, draws: int = 2000) -> pd
     survival: the share of random losses of ``failures`` links that leave all servers connected.
     cutting: link failures that it takes to cut a server off. halves: links between halves.
     """
-    import pandas as pd
-
     rows = {}
     for name in NETWORKS:
         network = network_of(name, servers).network(1.0)

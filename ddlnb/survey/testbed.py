@@ -27,9 +27,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
+import pandas as pd
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -61,9 +62,6 @@ from ddlnb.simulator.simulate import Cell
 from ddlnb.survey.published import FIG4_CELLS, fig4_cells, quoted
 from ddlnb.units import BITS_PER_BYTE, KIB, MB, MIB, seconds_from
 from ddlnb.workloads.workload import Workload, read_profile
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def _listed(value: object) -> object:

@@ -2,18 +2,15 @@
 
 Iterations are measured on digits, seconds simulated for other models; in the pure case both belong
 to digits. `ddlnb.training.cost.time_to_target` multiplies them.
-
-Lossy methods on a cluster: their traffic, the seconds of an iteration, the time to a target.
-
-Whose iterations and whose seconds a time to a target is made of: the label of its axis.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
@@ -33,7 +30,7 @@ from ddlnb.figures.style import (
     short,
     styled,
 )
-from ddlnb.survey.findings import Findings, findings
+from ddlnb.survey.items import Findings, findings
 from ddlnb.training.cost.pure_case import digits_workload, made_up_cluster
 from ddlnb.training.cost.time_to_target import (
     NO,
@@ -45,10 +42,6 @@ from ddlnb.training.cost.time_to_target import (
 from ddlnb.training.cost.time_to_target import time_to_target as time_to_target_time_to_target
 from ddlnb.units import counted
 from ddlnb.workloads.workload import read_profile
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 CLUSTER = ["network", "task", "workers"]
 FREE, ON_CPU = "free", "cpu-1thread"  # profiles of what compression takes
@@ -91,8 +84,6 @@ def quickest(table: pd.DataFrame) -> pd.DataFrame:
 
 def quickest_table(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Return the quickest method by network and workers, one group of columns per table."""
-    import pandas as pd
-
     names = {
         "method": "method",
         "seconds": "time to target (s)",
@@ -111,8 +102,6 @@ def verdict_table(table: pd.DataFrame) -> pd.DataFrame:
 
     ``said`` begins with the network and the number of workers.
     """
-    import pandas as pd
-
     networks = dict(zip(table["machine"], table["network"], strict=True))
     rows = []
     for one in recommendations(table):

@@ -10,11 +10,10 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from ddlnb.survey.evidence import Entry, Evidence, write_index
+from ddlnb.survey.evidence import Entry, Evidence
 from ddlnb.survey.items import Item
 from ddlnb.survey.notebooks import Notebook, Outcome
-from ddlnb.survey.page import pictures_of, read_executed, write_page
-from ddlnb.survey.report import write_pages
+from ddlnb.survey.report import pictures_of, read_executed, write_index, write_page, write_pages
 from ddlnb.survey.runner import notebook_runs
 
 PICTURE = base64.b64encode(b"a picture").decode()

@@ -11,9 +11,8 @@ from tqdm import tqdm
 from benchmarks.run_times import documented, told_times
 from ddlnb.cli.app import COMMANDS
 from ddlnb.files import ROOT
-from ddlnb.survey.notebooks import all_notebooks
-from ddlnb.survey.runner import Progress, described, expected_seconds, notebook_runs, total_seconds
-from ddlnb.survey.times import (
+from ddlnb.survey.notebooks import (
+    all_notebooks,
     command_help,
     in_words,
     kept_commands,
@@ -21,6 +20,7 @@ from ddlnb.survey.times import (
     notebook_seconds,
     reproduce_help,
 )
+from ddlnb.survey.runner import Progress, described, expected_seconds, notebook_runs, total_seconds
 from tests.command_line import ddlnb
 
 TOLD = told_times()

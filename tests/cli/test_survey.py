@@ -19,11 +19,10 @@ from ddlnb.survey.evidence import (
     evidence,
     evidence_of_tests,
     keep_test_runs,
-    write_index,
 )
-from ddlnb.survey.findings import findings, item_verdict
-from ddlnb.survey.items import HOW, ItemVerdict, survey_items
+from ddlnb.survey.items import HOW, ItemVerdict, findings, item_verdict, survey_items
 from ddlnb.survey.notebooks import Outcome, all_notebooks
+from ddlnb.survey.report import write_index
 from ddlnb.survey.runner import index
 
 

@@ -26,7 +26,7 @@ from ddlnb.figures.style import OTHER_COLOUR
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.timeline import Span, Timeline
-from ddlnb.survey.comparisons import Strength
+from ddlnb.survey.claims import Strength
 from ddlnb.survey.convergence_rates import consensus_rounds, spectral_gaps
 from ddlnb.survey.layers_codesign import CHOICES, gain_table, pair_table, slowdown_table
 from ddlnb.survey.layers_overview import layout_traffic

@@ -12,8 +12,7 @@ import pytest
 
 from ddlnb.errors import InputError
 from ddlnb.plans.methods import SURVEYED
-from ddlnb.survey.claims import CLAIMS, evaluate_claims
-from ddlnb.survey.comparisons import Comparison, Strength, deciding
+from ddlnb.survey.claims import CLAIMS, Comparison, Strength, deciding, evaluate_claims
 
 GPUS = (4, 8, 16, 32)
 BATCHES = {"resnet50": (64, 32), "bert-base": (64,), "bert-large": (8,)}
