@@ -90,7 +90,7 @@ def tune_on(
     workload: Workload, cluster: Cluster, method: Method, *, trials: int = 20, seed: int = 0
 ) -> Tuned:
     """Return `tune` with the seconds that the simulator finds on a cluster of alike workers."""
-    require(cluster.is_alike, f"tuning plays alike workers, and those of {cluster!r} differ")
+    require(cluster.is_homogeneous, f"tuning plays alike workers, and those of {cluster!r} differ")
 
     def seconds(one: Method) -> float:
         program = lower(workload, cluster, plan_on(cluster, workload, one), keep=False)

@@ -89,7 +89,7 @@ class Cell:
         knows nothing of losses: with these, the twin has the latency and bandwidth that they leave.
         """
         twin = _calibrated(folder, self.links, self.workers)
-        return twin.with_unlike(link={0: SLOW_NODE}) if self.change == "unlike" else twin
+        return twin.with_heterogeneity(link={0: SLOW_NODE}) if self.change == "unlike" else twin
 
 
 @dataclass(frozen=True)

@@ -279,11 +279,11 @@ def _changes(cell: Cell, worse: bool) -> dict[str, Change]:
         is_there = value != getattr(default, name) or name == "compute_factor"
         if is_there and 0 < value < math.inf:
             changes[name] = _scaled(cluster, name, effect, worse)
-    if worse and cluster.workers > 1 and cluster.is_alike:
-        changes[SLOW_WORKER] = lambda factor: cluster.with_unlike(compute={0: factor})
+    if worse and cluster.workers > 1 and cluster.is_homogeneous:
+        changes[SLOW_WORKER] = lambda factor: cluster.with_heterogeneity(compute={0: factor})
         is_formula = cluster.has_closed_form and not cell.plan.collectives  # else played on a graph
         if cluster.nodes_in_use > 1 and is_formula:
-            changes[SLOW_LINK] = lambda factor: cluster.with_unlike(link={0: factor})
+            changes[SLOW_LINK] = lambda factor: cluster.with_heterogeneity(link={0: factor})
     return changes
 
 

@@ -146,8 +146,8 @@ def _show_cluster(name: str, csv: bool) -> None:
         return print_table(rows, csv, one.name)
     short = [{key: text for key, text in row.items() if key != "meaning"} for row in rows]
     print_table(short, csv, f"{one!r}: {one.about}")
-    if str(one.unlike):
-        typer.echo(f"Unlike workers: {one.unlike}.")
+    if str(one.heterogeneity):
+        typer.echo(f"Unlike workers: {one.heterogeneity}.")
     for row in rows:
         typer.echo(f"{row['effect']}: {row['meaning']}")
     for fact, value in one.facts.items():

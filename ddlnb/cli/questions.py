@@ -190,7 +190,7 @@ def slowed(on: Cluster, slow: list[str] | None) -> Cluster:
         return on
     from ddlnb.errors import InputError
 
-    compute = dict(on.unlike.compute)
+    compute = dict(on.heterogeneity.compute)
     for text in slow:
         rank, _, factor = text.partition(":")
         try:
@@ -200,7 +200,7 @@ def slowed(on: Cluster, slow: list[str] | None) -> Cluster:
                 f"--slow {text!r} must be a rank and a factor, such as 0:2 for a worker 0 that "
                 f"computes twice as long"
             ) from None
-    return replace(on, unlike=replace(on.unlike, compute=tuple(compute.items())))
+    return replace(on, heterogeneity=replace(on.heterogeneity, compute=tuple(compute.items())))
 
 
 def nodes_in_use(cluster: Cluster, nodes: int) -> Cluster:

@@ -92,7 +92,7 @@ def timeline(
         if parts.is_reordered:
             typer.echo(f"{name}: without some of these, messages go in an order that takes longer.")
     for name, line in lines.items():
-        if str(on.unlike):
+        if str(on.heterogeneity):
             typer.echo(f"{name}: {_lanes(line)}")
         path = out if len(lines) == 1 else out.with_stem(f"{out.stem}-{name}")
         typer.echo(f"trace: {line.write_chrome_trace(path)} (open it at ui.perfetto.dev)")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ddlnb.clusters.all_reduce import ALL_REDUCES, Load
 from ddlnb.clusters.effects import EFFECTS, UNITS, UNLIMITED, Effects, Unit, effect_from
 from ddlnb.clusters.fabric import Curve, Fabric, Links, Numbers, ServerLoads, fabric_of
-from ddlnb.clusters.heterogeneous import ALIKE, Delay, Factors, Unlike, named
+from ddlnb.clusters.heterogeneous import HOMOGENEOUS, Delay, Factors, Heterogeneity, named
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.bucketing import PLACEMENTS
@@ -53,8 +53,8 @@ class Cluster:
     ``cost`` is the time of an all-reduce among the workers in use, ``with_workers(8)`` the cluster
     with another number in use, ``with_effects(between_bandwidth=3e9)`` one with other effects, in
     seconds, bytes per second, or shares, or as texts with units (``"24 Gb/s"``),
-    ``with_unlike(compute={0: 2.0})`` one whose workers differ (``unlike``). Raises InputError for
-    more workers than GPUs or a node that is partly used, UnknownName for a word that is not one of
+    ``with_heterogeneity(compute={0: 2.0})`` one whose workers differ. Raises InputError for more
+    workers than GPUs or a node that is partly used, UnknownName for a word that is not one of
     its choices.
 
     >>> import ddlnb
@@ -83,7 +83,7 @@ class Cluster:
     planning: AlphaBeta | None = None
     model_error: float = ASSUMED_ERROR
     hardware: str = ""
-    unlike: Unlike = ALIKE
+    heterogeneity: Heterogeneity = HOMOGENEOUS
     about: str = field(default="", compare=False)
     facts: Mapping[str, str] = field(default_factory=dict, compare=False)
     fits: Mapping[str, Fit] = field(default_factory=dict, compare=False)
@@ -107,7 +107,7 @@ class Cluster:
                 raise UnknownName(what, value, known)
         self._check_workers()
         self._check_all_reduce()
-        self._check_unlike()
+        self._check_heterogeneity()
 
     @property
     def intervals(self) -> dict[str, Fit]:
@@ -145,12 +145,12 @@ class Cluster:
         return self.workers // self.workers_per_node
 
     @property
-    def is_alike(self) -> bool:
+    def is_homogeneous(self) -> bool:
         """Whether all workers in use are those that the effects describe, and on time."""
-        links = self.unlike.link if self.nodes_in_use > 1 else ()
-        slowed = any(rank < self.workers for rank, _ in self.unlike.compute)
+        links = self.heterogeneity.link if self.nodes_in_use > 1 else ()
+        slowed = any(rank < self.workers for rank, _ in self.heterogeneity.compute)
         limited = any(node < self.nodes_in_use for node, _ in links)
-        return not slowed and not limited and self.unlike.delay is None
+        return not slowed and not limited and self.heterogeneity.delay is None
 
     @property
     def default_servers(self) -> int:
@@ -196,7 +196,7 @@ class Cluster:
         inside = load.inside_bytes / effects.inside_bandwidth
         if self.nodes_in_use == 1:
             inside /= effects.closed_ring_share
-        slowest = self.unlike.slowest_link(self.nodes_in_use)
+        slowest = self.heterogeneity.slowest_link(self.nodes_in_use)
         between = load.between_bytes / effects.between_bandwidth * slowest
         joined = max if load.overlaps else _plus
         free = joined(inside, between)
@@ -236,7 +236,7 @@ class Cluster:
             + effects.between_latency * links.between_hops
         )
         inside = links.inside_bytes / effects.inside_bandwidth
-        slowest = self.unlike.slowest_link(self.nodes_in_use)
+        slowest = self.heterogeneity.slowest_link(self.nodes_in_use)
         between = links.between_bytes / effects.between_bandwidth * slowest
         return self._software + hops / 2, max(inside, between) / 2 * workers
 
@@ -298,11 +298,11 @@ class Cluster:
         if not self.has_closed_form:
             self.fabric.require_all_reduce(Links.of(self.effects), self.all_reduce)
 
-    def _check_unlike(self) -> None:
-        self.unlike.require_within(self.most_workers, self.nodes, self.name)
+    def _check_heterogeneity(self) -> None:
+        self.heterogeneity.require_within(self.most_workers, self.nodes, self.name)
         require(
-            not self.unlike.link or self.has_closed_form,
-            f"unlike link factors {dict(self.unlike.link)} are for links that are a formula, and "
+            not self.heterogeneity.link or self.has_closed_form,
+            f"link factors {dict(self.heterogeneity.link)} are for links that are a formula, and "
             f"cluster {self.name!r} is played on a graph; slow a node down there with changes such "
             f"as scale-node(3, 0.25)",
         )
@@ -368,7 +368,7 @@ class Cluster:
         }
         return replace(self, effects=replace(self.effects, **numbers))
 
-    def with_unlike(
+    def with_heterogeneity(
         self, compute: Factors = (), link: Factors = (), delay: Delay | None = None
     ) -> Cluster:
         """Return the same cluster with workers that differ so, and in nothing else.
@@ -380,16 +380,18 @@ class Cluster:
 
         >>> import ddlnb
         >>> cluster = ddlnb.get_cluster("survey-10GbE", workers=4)
-        >>> slow = cluster.with_unlike(compute=[2.0, 1.0, 1.0, 1.0])
-        >>> slow == cluster.with_unlike(compute={0: 2.0})
+        >>> slow = cluster.with_heterogeneity(compute=[2.0, 1.0, 1.0, 1.0])
+        >>> slow == cluster.with_heterogeneity(compute={0: 2.0})
         True
         """
-        unlike = Unlike(
+        given = Heterogeneity(
             named("compute", "worker", compute, self.workers) if compute else (),
             named("link", "node", link, self.nodes_in_use) if link else (),
             delay,
         )
-        return replace(self, unlike=unlike)
+        return replace(self, heterogeneity=given)
+
+    with_unlike = with_heterogeneity  # its name in 0.1
 
     def __repr__(self) -> str:
         return f"Cluster({self.name!r}, workers={self.workers} of {self.most_workers})"

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from ddlnb.clusters.cluster import ASSUMED_ERROR, Cluster, Fit
 from ddlnb.clusters.effects import BANDWIDTH, SECONDS, UNITS, Effects, effect_from, of_kind
-from ddlnb.clusters.heterogeneous import ALIKE, Delay, Unlike, named
+from ddlnb.clusters.heterogeneous import HOMOGENEOUS, Delay, Heterogeneity, named
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.files import CLUSTERS, read_yaml, write_atomically
 from ddlnb.plans.alpha_beta import AlphaBeta
@@ -134,7 +134,7 @@ class DelayEntry(BaseModel):
         return Delay(self.distribution, mean, self.shape, self.seed)
 
 
-class UnlikeEntry(BaseModel):
+class HeterogeneityEntry(BaseModel):
     """How workers differ: factors by number for those that differ, or one for each."""
 
     model_config = CHECKED
@@ -143,16 +143,16 @@ class UnlikeEntry(BaseModel):
     link: dict[int, float] | list[float] = Field(default_factory=list)
     delay: DelayEntry | None = None
 
-    def unlike(self, workers: int, nodes: int) -> Unlike:
+    def heterogeneity(self, workers: int, nodes: int) -> Heterogeneity:
         """Return how the workers of a cluster of this size differ."""
         try:
-            return Unlike(
+            return Heterogeneity(
                 named("compute", "worker", self.compute, workers) if self.compute else (),
                 named("link", "node", self.link, nodes) if self.link else (),
                 None if self.delay is None else self.delay.delay(),
             )
         except InputError as error:
-            raise InputError(f"unlike: {error}") from error
+            raise InputError(f"heterogeneity: {error}") from error
 
 
 class ClusterFile(BaseModel):
@@ -173,7 +173,10 @@ class ClusterFile(BaseModel):
     planning: PlanningEntry | None = None
     model_error: float = ASSUMED_ERROR
     hardware: str = ""
-    unlike: UnlikeEntry | None = None
+    # Files of 0.1 call it unlike.
+    heterogeneity: HeterogeneityEntry | None = Field(
+        None, validation_alias=AliasChoices("heterogeneity", "unlike")
+    )
     about: str = ""
     facts: dict[str, Fact] = Field(default_factory=dict)
 
@@ -191,12 +194,11 @@ class ClusterFile(BaseModel):
             effects=Effects(**values),
             fits={effect: fit for effect, fit in fits.items() if fit is not None},
             planning=None if self.planning is None else self.planning.cost(),
-            unlike=ALIKE if self.unlike is None else self._unlike(self.unlike),
-            **self.model_dump(exclude={"effects", "planning", "unlike"}),
+            heterogeneity=HOMOGENEOUS
+            if self.heterogeneity is None
+            else self.heterogeneity.heterogeneity(self.nodes * self.gpus_per_node, self.nodes),
+            **self.model_dump(exclude={"effects", "planning", "heterogeneity"}),
         )
-
-    def _unlike(self, entry: UnlikeEntry) -> Unlike:
-        return entry.unlike(self.nodes * self.gpus_per_node, self.nodes)
 
     def _require_links(self) -> None:
         """Return a link that is there must have a bandwidth, even if that is 'unlimited'."""
@@ -242,20 +244,20 @@ def _structure(cluster: Cluster) -> dict[str, Any]:
                 "latency": _text("operation_latency", value.latency_seconds),
                 "bandwidth": _text("inside_bandwidth", value.bytes_per_second),
             }
-        if isinstance(value, Unlike):
-            value = _unlike(value)
+        if isinstance(value, Heterogeneity):
+            value = _heterogeneity(value)
         found[entry.name] = dict(value) if isinstance(value, Mapping) else value
     return found
 
 
-def _unlike(unlike: Unlike) -> dict[str, Any]:
+def _heterogeneity(given: Heterogeneity) -> dict[str, Any]:
     """Return what differs from workers that are alike."""
     found: dict[str, Any] = {
         name: dict(factors)
-        for name, factors in (("compute", unlike.compute), ("link", unlike.link))
+        for name, factors in (("compute", given.compute), ("link", given.link))
         if factors
     }
-    if (delay := unlike.delay) is not None:
+    if (delay := given.delay) is not None:
         drawn = {"distribution": delay.distribution, "mean": f"{delay.mean:.6g} s"}
         shape = {} if delay.shape is None else {"shape": delay.shape}
         found["delay"] = {**drawn, **shape, "seed": delay.seed}

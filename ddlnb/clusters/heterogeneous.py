@@ -114,17 +114,17 @@ Named = tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True)
-class Unlike:
+class Heterogeneity:
     """How workers differ from those that the effects of a cluster describe.
 
     ``compute`` pairs ranks with the seconds of their computation over those of the others, ``link``
     pairs nodes with the seconds per byte of their link to the network over those of the others;
     who is not named has factor 1. ``delay`` comes before every iteration of every worker. What has
-    no effect is left out, so that workers who are alike compare equal to `ALIKE`. Raises InputError
-    for factors that are not above 0, and for ranks and nodes that are none.
+    no effect is left out, so that workers who are alike compare equal to `HOMOGENEOUS`. Raises
+    InputError for factors that are not above 0, and for ranks and nodes that are none.
 
-    >>> Unlike(compute=((1, 2.0), (0, 1.0)))
-    Unlike(compute=((1, 2.0),), link=(), delay=None)
+    >>> Heterogeneity(compute=((1, 2.0), (0, 1.0)))
+    Heterogeneity(compute=((1, 2.0),), link=(), delay=None)
     """
 
     compute: Named = ()
@@ -218,4 +218,4 @@ def _sound(what: str, of: str, pairs: Named) -> Named:
     return tuple(sorted((number, factor) for number, factor in found.items() if factor != 1.0))
 
 
-ALIKE = Unlike()
+HOMOGENEOUS = Heterogeneity()

@@ -150,7 +150,7 @@ def _computation(
     Those of a plan of one message; where workers differ, of the fastest.
     """
     effects = cluster.effects
-    factors = dict(cluster.unlike.compute)
+    factors = dict(cluster.heterogeneity.compute)
     quickest = min(factors.get(rank, 1.0) for rank in range(cluster.workers))
     parallel = effects.parallel_factor if cluster.workers > 1 else 1.0
     factor = effects.compute_factor * parallel * quickest
@@ -213,7 +213,7 @@ def least_of_servers(workload: Workload, cluster: Cluster) -> LeastTime:
     if nodes > 1:
         k = cluster.default_servers
         beside = cluster.server_place == "workers' nodes"
-        quickest = min([1.0, *dict(cluster.unlike.link).values()])
+        quickest = min([1.0, *dict(cluster.heterogeneity.link).values()])
         link = (1 - 1 / k if beside else 1.0) / effects.between_bandwidth * quickest
         if cluster.topology or cluster.changes:
             link = 0.0  # some links may be wider than the effects say

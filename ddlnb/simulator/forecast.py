@@ -65,7 +65,7 @@ class Forecast(Answer):
     @cached_property
     def sentences(self) -> tuple[str, ...]:
         """Which method to take at the largest size, and how good a searched plan is."""
-        unlike = [f"Unlike workers: {self.on.unlike}."] if str(self.on.unlike) else []
+        unlike = [f"Unlike workers: {self.on.heterogeneity}."] if str(self.on.heterogeneity) else []
         planned = [
             method.planner.remark(method.name, self.workload, self.on.with_workers(gpus), seconds)
             for method in self.methods

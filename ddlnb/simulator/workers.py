@@ -78,18 +78,18 @@ def workers_of(
     many ``iterations`` are played, and with ``warm_up`` the first one twice.
     """
     require_whole(iterations=iterations)
-    unlike, workers, per_node = cluster.unlike, cluster.workers, cluster.workers_per_node
-    if slower is None and cluster.is_alike:
+    given, workers, per_node = cluster.heterogeneity, cluster.workers, cluster.workers_per_node
+    if slower is None and cluster.is_homogeneous:
         return _homogeneous(workers, cluster.nodes_in_use)
-    columns = 1 if slower is None and unlike.delay is None else iterations
-    factor = np.array([[unlike.compute_factor(rank)] * columns for rank in range(workers)])
+    columns = 1 if slower is None and given.delay is None else iterations
+    factor = np.array([[given.compute_factor(rank)] * columns for rank in range(workers)])
     delay = np.zeros_like(factor)
     for rank in range(workers):
         if slower is not None:
             factor[rank] *= [slower(rank, step, workers) for step in range(columns)]
-        if unlike.delay is not None:
-            delay[rank] = unlike.delay.seconds(rank, columns)
-    if unlike.delay is None and (factor == factor[:, :1]).all():
+        if given.delay is not None:
+            delay[rank] = given.delay.seconds(rank, columns)
+    if given.delay is None and (factor == factor[:, :1]).all():
         factor, delay = factor[:, :1], delay[:, :1]
     elif warm_up:
         factor, delay = (np.concatenate([one[:, :1], one], axis=1) for one in (factor, delay))
@@ -97,7 +97,7 @@ def workers_of(
     nodes: dict[object, list[int]] = {}
     for node in range(cluster.nodes_in_use):
         inside = sorted(paces[node * per_node : (node + 1) * per_node])
-        link = unlike.link_factor(node) if cluster.nodes_in_use > 1 else 1.0
+        link = given.link_factor(node) if cluster.nodes_in_use > 1 else 1.0
         nodes.setdefault((link, *inside), []).append(node)
     class_of = {node: number for number, alike in enumerate(nodes.values()) for node in alike}
     ranks_of: dict[tuple[int, object], list[int]] = {}

@@ -315,7 +315,7 @@ def slowdowns(
     rows = []
     for method in methods:
         seconds = [
-            iteration_cost(work, here.with_unlike({0: factor}), method, steps=steps)
+            iteration_cost(work, here.with_heterogeneity({0: factor}), method, steps=steps)
             for factor in factors
         ]
         for factor, cost in zip(factors, seconds, strict=True):

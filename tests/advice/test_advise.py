@@ -192,8 +192,8 @@ def ddlnb_footprint(fixed, per_sample):
             lambda on: on.with_effects(between_bandwidth=on.effects.between_bandwidth / 3),
             "between_bandwidth",
         ),
-        (lambda on: on.with_unlike(compute={3: 1.6}), SLOW_WORKER),
-        (lambda on: on.with_unlike(link={1: 3.0}), SLOW_LINK),
+        (lambda on: on.with_heterogeneity(compute={3: 1.6}), SLOW_WORKER),
+        (lambda on: on.with_heterogeneity(link={1: 3.0}), SLOW_LINK),
     ],
 )
 def test_what_is_wrong_is_among_the_suspects_with_its_size(question, changed, effect):

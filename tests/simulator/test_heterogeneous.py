@@ -46,18 +46,18 @@ def heterogeneous_situations(draw, delay=delays, **fixed):
     workers, nodes = (st.integers(0, n - 1) for n in (cluster.workers, cluster.nodes))
     compute = draw(st.dictionaries(workers, factors, max_size=3))
     link = draw(st.dictionaries(nodes, factors, max_size=2))
-    return situation.on(cluster.with_unlike(compute, link, draw(delay)))
+    return situation.on(cluster.with_heterogeneity(compute, link, draw(delay)))
 
 
 def apart(cluster: Cluster) -> Workers:
     """Every worker a class of its own."""
-    unlike, per_node, everyone = cluster.unlike, cluster.workers_per_node, range(cluster.workers)
-    factor = np.array([[unlike.compute_factor(rank)] for rank in everyone])
+    given, everyone = cluster.heterogeneity, range(cluster.workers)
+    factor = np.array([[given.compute_factor(rank)] for rank in everyone])
     links = [
-        unlike.link_factor(node) if cluster.nodes_in_use > 1 else 1.0
+        given.link_factor(node) if cluster.nodes_in_use > 1 else 1.0
         for node in range(cluster.nodes_in_use)
     ]
-    classes = tuple(WorkerClass(rank, rank // per_node, 1) for rank in everyone)
+    classes = tuple(WorkerClass(rank, rank // cluster.workers_per_node, 1) for rank in everyone)
     return Workers(classes, tuple(NodeClass(1, link) for link in links), factor, 0 * factor)
 
 
@@ -106,7 +106,7 @@ def test_workers_of_a_class_need_not_be_simulated_apart(situation):
 
 def test_one_slow_worker_of_a_thousand_makes_three_classes():
     survey = get_cluster("survey-10GbE")
-    large = replace(survey, nodes=256, workers=1024).with_unlike({7: 2.0})
+    large = replace(survey, nodes=256, workers=1024).with_heterogeneity({7: 2.0})
     workers = workers_of(large)
     assert workers.classes == ((0, 0, 1020), (4, 1, 3), (7, 1, 1))
     assert [one.count for one in workers.nodes] == [255, 1]
@@ -130,11 +130,11 @@ def exchange(cluster):
 
 @pytest.mark.parametrize("slow", [{0: 2.0}, {1: 3.0, 2: 0.5}, {0: 0.5, 1: 0.5, 2: 0.5, 3: 0.5}])
 def test_bsp_takes_the_slowest_worker_s_computation_and_the_exchange(slow):
-    cluster = bsp(4).with_unlike(slow)
+    cluster = bsp(4).with_heterogeneity(slow)
     found = played_plan(cluster, "BSP-A2A")
-    slowest = max(cluster.unlike.compute_factor(rank) for rank in range(4))
+    slowest = max(cluster.heterogeneity.compute_factor(rank) for rank in range(4))
     assert found.iteration_seconds == pytest.approx(4.5 * slowest + exchange(cluster), rel=1e-12)
-    mean = sum(cluster.unlike.compute_factor(rank) for rank in range(4)) / 4
+    mean = sum(cluster.heterogeneity.compute_factor(rank) for rank in range(4)) / 4
     waits = 4.5 * (slowest - mean) + exchange(cluster)
     assert found.exposed_seconds == pytest.approx(waits, rel=1e-12)
 
@@ -145,7 +145,7 @@ def played_plan(cluster, method, servers=None, workload=TWO_LAYERS):
 
 
 def test_an_all_reduce_goes_at_the_pace_of_the_slowest_link():
-    found = played_plan(bsp(4).with_unlike(link={3: 4.0}), "BSP-A2A")
+    found = played_plan(bsp(4).with_heterogeneity(link={3: 4.0}), "BSP-A2A")
     assert found.iteration_seconds == pytest.approx(4.5 + 4 * exchange(bsp(4)), rel=1e-12)
 
 
@@ -162,7 +162,7 @@ def test_an_all_reduce_goes_at_the_pace_of_the_slowest_link():
 )
 def test_times_that_can_be_added_in_the_head(method, compute, iteration):
     cluster = Cluster("pair", "by hand", 1, 2, Effects(inside_bandwidth=1000.0))
-    found = played_plan(cluster.with_unlike(compute), method)
+    found = played_plan(cluster.with_heterogeneity(compute), method)
     assert found.iteration_seconds == pytest.approx(iteration, rel=1e-12)
 
 
@@ -180,7 +180,7 @@ def test_times_that_can_be_added_in_the_head(method, compute, iteration):
 )
 def test_each_node_pushes_and_pulls_through_its_own_link(link, iteration):
     cluster = bsp(2, between_bandwidth=4000.0)
-    cluster = replace(cluster, server_place="extra machines").with_unlike(link=link)
+    cluster = replace(cluster, server_place="extra machines").with_heterogeneity(link=link)
     found = played_plan(cluster, "BSP-PS", servers=1)
     assert found.iteration_seconds == pytest.approx(iteration, rel=1e-12)
 
@@ -191,13 +191,13 @@ def test_the_server_sums_when_the_last_push_has_come():
     The fast worker pushes from 4.5 s to 6 s, and the slow one from 9 s to 10.5 s.
     """
     cluster = replace(bsp(2, between_bandwidth=4000.0), server_place="extra machines")
-    found = played_plan(cluster.with_unlike({0: 2.0}), "BSP-PS", servers=1)
+    found = played_plan(cluster.with_heterogeneity({0: 2.0}), "BSP-PS", servers=1)
     assert found.iteration_seconds == pytest.approx(9 + 1.5 + 3, rel=1e-12)
 
 
 @pytest.mark.parametrize("delay", [Delay("exponential", 2.0), Delay("pareto", 1.0, 3.0, seed=5)])
 def test_bsp_with_random_delays_takes_the_latest_worker_in_every_iteration(delay):
-    cluster = bsp(4).with_unlike(delay=delay)
+    cluster = bsp(4).with_heterogeneity(delay=delay)
     found = played_plan(cluster, "BSP-A2A")
     latest = np.max([delay.seconds(rank, DRAWN_ITERATIONS) for rank in range(4)], axis=0)
     expected = 4.5 + exchange(cluster) + latest.mean()
@@ -208,7 +208,7 @@ def test_bsp_with_random_delays_takes_the_latest_worker_in_every_iteration(delay
 @pytest.mark.parametrize("workers", [2, 8, 32])
 def test_the_mean_of_bsp_is_that_of_the_order_statistic(workers):
     """Of n exponential delays the largest is H_n means long on average."""
-    late = bsp(workers).with_unlike(delay=Delay("exponential", 1.0))
+    late = bsp(workers).with_heterogeneity(delay=Delay("exponential", 1.0))
     program = replace(
         lower(TWO_LAYERS, bsp(workers), plan_on(bsp(workers), TWO_LAYERS, "BSP-A2A")),
         workers=workers_of(late, iterations=1000),
@@ -232,9 +232,9 @@ def test_the_mean_of_bsp_is_that_of_the_order_statistic(workers):
 def test_a_slower_worker_or_link_never_speeds_up_listed_all_reduces(data, situation):
     cluster = situation.cluster
     rank = data.draw(st.integers(0, cluster.workers - 1))
-    compute = dict(cluster.unlike.compute)
-    slower = cluster.with_unlike(
-        compute | {rank: compute.get(rank, 1.0) * 2}, dict(cluster.unlike.link)
+    compute = dict(cluster.heterogeneity.compute)
+    slower = cluster.with_heterogeneity(
+        compute | {rank: compute.get(rank, 1.0) * 2}, dict(cluster.heterogeneity.link)
     )
     better, worse = played(situation), played(situation.on(slower))
     if better.is_steady and worse.is_steady:
@@ -243,14 +243,14 @@ def test_a_slower_worker_or_link_never_speeds_up_listed_all_reduces(data, situat
 
 @settings(max_examples=60)
 @given(heterogeneous_situations(methods=only(*ALL_TO_ALL), delay=st.none(), compute_share=1.0))
-def test_unlike_workers_are_no_slower_than_if_all_were_the_slowest(situation):
+def test_workers_that_differ_are_no_slower_than_if_all_were_the_slowest(situation):
     """And no faster than the slowest computes."""
     cluster = situation.cluster
-    slowest = max(cluster.unlike.compute_factor(rank) for rank in range(cluster.workers))
+    slowest = max(cluster.heterogeneity.compute_factor(rank) for rank in range(cluster.workers))
     found = played(situation)
     if not found.is_steady:
         return
-    program, alike = situation.program, workers_of(cluster.with_unlike())
+    program, alike = situation.program, workers_of(cluster.with_heterogeneity())
     bound = play(replace(program, task_seconds=program.task_seconds * slowest, workers=alike))
     assert found.iteration_seconds <= bound.iteration_seconds * (1 + 1e-9)
     assert found.iteration_seconds >= slowest * program.compute_seconds * (1 - 1e-9)
@@ -262,7 +262,7 @@ def test_it_does_not_matter_which_node_has_the_slow_worker(situation, data):
     nodes = st.integers(0, situation.cluster.nodes - 1)
     seconds = []
     for node in (data.draw(nodes), data.draw(nodes)):
-        cluster = situation.cluster.with_unlike({node: 3.0}, {node: 2.0})
+        cluster = situation.cluster.with_heterogeneity({node: 3.0}, {node: 2.0})
         seconds.append(played(situation.on(cluster)).iteration_seconds)
     assert seconds[0] == pytest.approx(seconds[1], rel=1e-9)
 
@@ -301,14 +301,14 @@ def test_a_worker_that_is_ahead_does_not_wait_for_layers_that_it_has():
 def test_free_links_of_one_node_have_no_factor():
     """Within a node the link to the network is not used."""
     cluster = Cluster("one", "by hand", 2, 2, Effects(inside_bandwidth=1000.0), workers=2)
-    assert cluster.with_unlike(link={0: 4.0}).is_alike
-    assert cluster.with_unlike(compute={3: 4.0}).is_alike
-    assert not cluster.with_unlike(compute={1: 4.0}).is_alike
+    assert cluster.with_heterogeneity(link={0: 4.0}).is_homogeneous
+    assert cluster.with_heterogeneity(compute={3: 4.0}).is_homogeneous
+    assert not cluster.with_heterogeneity(compute={1: 4.0}).is_homogeneous
     assert cluster.effects.between_bandwidth == UNLIMITED
 
 
 def test_too_many_passages_are_refused(monkeypatch):
     monkeypatch.setattr(events, "MOST_PASSAGES", 1)
-    cluster = bsp(2).with_unlike({0: 2.0})
+    cluster = bsp(2).with_heterogeneity({0: 2.0})
     with pytest.raises(InputError, match="2 messages of 2 workers that differ make 2 passages"):
         played_plan(cluster, "WFBP-A2A")

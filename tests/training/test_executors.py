@@ -234,7 +234,7 @@ def test_one_slow_worker_costs_real_ranks_what_it_costs_simulated_ones(six_ranks
         measured = rates[2 * number] / rates[2 * number + 1]
         alike, slow = (
             iteration_cost(TOY, cluster, method, overlap=False).iteration_seconds
-            for cluster in (free, free.with_unlike({1: factor}))
+            for cluster in (free, free.with_heterogeneity({1: factor}))
         )
         assert measured == pytest.approx(slow / alike, rel=0.3)
 

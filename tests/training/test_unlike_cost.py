@@ -25,18 +25,18 @@ def seconds(cluster, method, **options):
 def test_asynchronous_workers_go_at_the_sum_of_their_rates(factor):
     """An iteration is as many gradients as there are workers."""
     rates = 3 + 1 / factor
-    found = seconds(FREE.with_unlike({1: factor}), "asp on PS", steps=64)
+    found = seconds(FREE.with_heterogeneity({1: factor}), "asp on PS", steps=64)
     assert found == pytest.approx(COMPUTE * 4 / rates, rel=1e-9)
 
 
 @pytest.mark.parametrize("method", ["bsp on A2A", "bsp on PS", "local(4) on A2A", "ssp(2) on PS"])
 def test_who_waits_goes_at_the_rate_of_the_slowest(method):
-    found = seconds(FREE.with_unlike({1: 2.0}), method, steps=400)
+    found = seconds(FREE.with_heterogeneity({1: 2.0}), method, steps=400)
     assert found == pytest.approx(COMPUTE * 2, rel=0.02)  # SSP gets its bound ahead, once
 
 
 def test_stale_synchronous_workers_are_between_the_two():
-    delayed = FREE.with_unlike(delay=Delay("exponential", COMPUTE, seed=2))
+    delayed = FREE.with_heterogeneity(delay=Delay("exponential", COMPUTE, seed=2))
     order = ["asp on PS", "ssp(8) on PS", "ssp(1) on PS", "bsp on PS"]
     found = [seconds(delayed, method, steps=96) for method in order]
     assert found == sorted(found)
@@ -44,7 +44,7 @@ def test_stale_synchronous_workers_are_between_the_two():
 
 
 def test_the_cluster_slows_a_worker_down_as_a_law_does():
-    here, law = SLOW.with_unlike({3: 2.0}), OneSlow(2.0, rank=3)
+    here, law = SLOW.with_heterogeneity({3: 2.0}), OneSlow(2.0, rank=3)
     for method in ("bsp on A2A", "bsp on PS", "local(2) on A2A", "asp on PS"):
         by_law = seconds(SLOW, method, slower=law)
         assert seconds(here, method) == pytest.approx(by_law, rel=1e-9)
@@ -56,7 +56,7 @@ def test_the_cluster_slows_a_worker_down_as_a_law_does():
 
 def test_delays_come_on_top_of_the_seconds_of_computation():
     delay = Delay("pareto", 0.5, seed=3)
-    clock = cluster_clock(TOY, FREE.with_unlike({2: 3.0}, delay=delay))
+    clock = cluster_clock(TOY, FREE.with_heterogeneity({2: 3.0}, delay=delay))
     late = delay.seconds(2, 300)
     for step in (0, 7, 299):
         assert clock.compute(2, step, 4) == pytest.approx(3 * COMPUTE + late[step])
@@ -64,7 +64,7 @@ def test_delays_come_on_top_of_the_seconds_of_computation():
 
 def test_a_slow_link_holds_up_asynchronous_pushes_of_its_node_alone():
     """520 bytes there and back, at 1 kB/s."""
-    alike, slow = SLOW, SLOW.with_unlike(link={0: 4.0})
+    alike, slow = SLOW, SLOW.with_heterogeneity(link={0: 4.0})
     trips = [
         cluster_clock(TOY, cluster, "asp on PS").trip_of(rank, "push", 520, 4).seconds
         for cluster in (alike, slow)
@@ -75,6 +75,6 @@ def test_a_slow_link_holds_up_asynchronous_pushes_of_its_node_alone():
 
 
 def test_messages_take_what_the_slower_of_two_links_takes():
-    clock = cluster_clock(TOY, SLOW.with_unlike(link={1: 3.0}), "d-psgd")
+    clock = cluster_clock(TOY, SLOW.with_heterogeneity(link={1: 3.0}), "d-psgd")
     paces = [clock.link(*pair).seconds_per_byte for pair in ((0, 1), (1, 2), (2, 3))]
     assert paces == pytest.approx([3e-3, 3e-3, 1e-3])

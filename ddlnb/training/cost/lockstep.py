@@ -16,7 +16,7 @@ from functools import partial
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
-from ddlnb.clusters.heterogeneous import ALIKE
+from ddlnb.clusters.heterogeneous import HOMOGENEOUS
 from ddlnb.compression.base import Codec, Payloads
 from ddlnb.compression.profile import CompressionProfile
 from ddlnb.errors import require_whole
@@ -71,10 +71,10 @@ def cluster_clock(
         trip = _trips(workload, cluster, method, overlap and method.pushes_layers)
 
     def computing(rank: int, step: int, workers: int) -> float:
-        seconds = compute * cluster.unlike.compute_factor(rank)
+        seconds = compute * cluster.heterogeneity.compute_factor(rank)
         if slower is not None:
             seconds *= slower(rank, step, workers)
-        return seconds + cluster.unlike.delay_seconds(rank, step)
+        return seconds + cluster.heterogeneity.delay_seconds(rank, step)
 
     def communicating(kind: type, size: int, _: int) -> float:
         return request_cost(cluster, kind, size, is_merged=len(workload.gradients) > 1).seconds
@@ -110,7 +110,7 @@ def _trips(
             passages.append(Passage(link, size / at_servers))
         if way == HELD_PULL:  # nothing is left to hide it
             return Trip(after / 2, tuple(passages))
-        early = early_seconds * cluster.unlike.compute_factor(rank)
+        early = early_seconds * cluster.heterogeneity.compute_factor(rank)
         return Trip(shown / 2, tuple(passages), early)
 
     return trip
@@ -118,11 +118,11 @@ def _trips(
 
 def _as_all(cluster: Cluster, rank: int) -> Cluster:
     """Return the cluster as if all its workers were like this one."""
-    compute = cluster.unlike.compute_factor(rank)
-    link = cluster.unlike.link_factor(rank // cluster.workers_per_node)
+    compute = cluster.heterogeneity.compute_factor(rank)
+    link = cluster.heterogeneity.link_factor(rank // cluster.workers_per_node)
     if compute == link == 1.0:
-        return replace(cluster, unlike=ALIKE)
-    return cluster.with_unlike([compute] * cluster.workers, [link] * cluster.nodes_in_use)
+        return replace(cluster, heterogeneity=HOMOGENEOUS)
+    return cluster.with_heterogeneity([compute] * cluster.workers, [link] * cluster.nodes_in_use)
 
 
 def compute_seconds(workload: Workload, cluster: Cluster) -> float:

@@ -148,7 +148,7 @@ def request_cost(
     if request is AllGather:
         return _gathered(cluster, size)._replace(copies=copies)
     if request is Messages:
-        slowest = cluster.unlike.slowest_link(cluster.nodes_in_use)
+        slowest = cluster.heterogeneity.slowest_link(cluster.nodes_in_use)
         link = _link(cluster, None, slowest, leaves=cluster.nodes_in_use > 1)
         return RequestCost(link.latency, size * link.seconds_per_byte)
     raise InputError(
@@ -218,7 +218,7 @@ def message_link(cluster: Cluster, sender: int, receiver: int) -> Link:
     nodes = [rank // cluster.workers_per_node for rank in (sender, receiver)]
     if nodes[0] == nodes[1]:
         return _link(cluster, ("worker", sender), 1.0, leaves=False)
-    slower = max(map(cluster.unlike.link_factor, nodes))
+    slower = max(map(cluster.heterogeneity.link_factor, nodes))
     return _link(cluster, ("node", nodes[0]), slower, leaves=True)
 
 

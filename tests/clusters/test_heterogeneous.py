@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from ddlnb.clusters.file import get_cluster, read_cluster, write_cluster
-from ddlnb.clusters.heterogeneous import ALIKE, DISTRIBUTIONS, Delay, Unlike
+from ddlnb.clusters.heterogeneous import DISTRIBUTIONS, HOMOGENEOUS, Delay, Heterogeneity
 from ddlnb.errors import InputError, UnknownName
 from tests.toy_clusters import SLOW
 
@@ -22,31 +22,37 @@ SHAPES = {"exponential": None, "log-normal": 0.7, "pareto": 3.0}
 
 
 def test_workers_with_factors_of_one_and_no_delay_are_alike():
-    same = SLOW.with_unlike(
+    same = SLOW.with_heterogeneity(
         compute=[1.0] * SLOW.workers, link={3: 1}, delay=Delay("exponential", 0)
     )
     assert same == SLOW
-    assert same.unlike == ALIKE
+    assert same.heterogeneity == HOMOGENEOUS
 
 
 def test_factors_are_given_by_number_or_for_all():
     few = SLOW.with_workers(4)
-    listed = few.with_unlike(compute=[2.0, 1, 1, 0.5], link=[1, 3.0])
-    assert listed == few.with_unlike(compute={3: 0.5, 0: 2}, link={1: 3})
-    assert [listed.unlike.compute_factor(rank) for rank in range(5)] == [2.0, 1.0, 1.0, 0.5, 1.0]
-    assert listed.with_unlike() == few
+    listed = few.with_heterogeneity(compute=[2.0, 1, 1, 0.5], link=[1, 3.0])
+    assert listed == few.with_heterogeneity(compute={3: 0.5, 0: 2}, link={1: 3})
+    assert [listed.heterogeneity.compute_factor(rank) for rank in range(5)] == [
+        2.0,
+        1.0,
+        1.0,
+        0.5,
+        1.0,
+    ]
+    assert listed.with_heterogeneity() == few
 
 
 def test_an_all_reduce_goes_at_the_pace_of_the_slowest_link_in_use():
     """Of the link's bytes only; nodes that are not in use slow nobody down."""
-    slow = SLOW.with_unlike(link={0: 0.5, 5: 4.0})
+    slow = SLOW.with_heterogeneity(link={0: 0.5, 5: 4.0})
     fast, four = SLOW.with_effects(between_bandwidth=2e9), SLOW.with_effects(between_bandwidth=25e7)
     assert slow.cost == four.cost
     assert slow.gather_seconds() == four.gather_seconds()
     assert slow.with_workers(8).cost == SLOW.with_workers(8).cost
-    everywhere = SLOW.with_unlike(link=[0.5] * SLOW.nodes)
+    everywhere = SLOW.with_heterogeneity(link=[0.5] * SLOW.nodes)
     assert everywhere.cost == fast.cost
-    assert SLOW.with_unlike(link={0: 4.0}).with_workers(2).cost == SLOW.with_workers(2).cost
+    assert SLOW.with_heterogeneity(link={0: 4.0}).with_workers(2).cost == SLOW.with_workers(2).cost
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
@@ -69,31 +75,35 @@ def test_longer_draws_begin_alike_and_workers_and_seeds_differ(name):
     assert len({tuple(draws) for draws in first}) == 3
 
 
-def test_a_file_of_unlike_workers_is_read_back(tmp_path):
-    unlike = Unlike(((0, 2.0), (15, 1.25)), ((3, 4.0),), Delay("pareto", 0.02, seed=7))
-    cluster = replace(SLOW, unlike=unlike)
+def test_a_file_of_workers_that_differ_is_read_back(tmp_path):
+    given = Heterogeneity(((0, 2.0), (15, 1.25)), ((3, 4.0),), Delay("pareto", 0.02, seed=7))
+    cluster = replace(SLOW, heterogeneity=given)
     back = read_cluster(write_cluster(cluster, tmp_path / "toy-slow.yaml"))
-    assert back.unlike == unlike
+    assert back.heterogeneity == given
 
 
-def written(tmp_path, unlike):
+def written(tmp_path, given, key="heterogeneity"):
     path = write_cluster(get_cluster("v100-nvlink"), tmp_path / "mine.yaml")
-    path.write_text(f"unlike: {unlike}\n" + path.read_text())
+    path.write_text(f"{key}: {given}\n" + path.read_text())
     return path
 
 
 def test_a_file_lists_factors_or_names_some(tmp_path):
     listed = read_cluster(written(tmp_path, "{compute: [2, 1, 1, 1]}"))
-    assert listed.unlike == Unlike(compute=((0, 2.0),))
+    assert listed == read_cluster(written(tmp_path, "{compute: {0: 2}}", key="unlike"))  # in 0.1
+    assert listed.heterogeneity == Heterogeneity(compute=((0, 2.0),))
     named = "{compute: {0: 2}, delay: {distribution: exponential, mean: 20 ms}}"
-    assert read_cluster(written(tmp_path, named)).unlike.delay == Delay("exponential", 0.02)
+    assert read_cluster(written(tmp_path, named)).heterogeneity.delay == Delay("exponential", 0.02)
 
 
 @pytest.mark.parametrize(
-    ("unlike", "said"),
+    ("given", "said"),
     [
-        ("{compute: [2, 1]}", r"mine.yaml: unlike: compute has 2 factors for 4 workers"),
-        ("{compute: {0: -2}}", r"unlike: compute factor -2.0 of worker 0 must be .* above 0"),
+        ("{compute: [2, 1]}", r"mine.yaml: heterogeneity: compute has 2 factors for 4 workers"),
+        (
+            "{compute: {0: -2}}",
+            r"heterogeneity: compute factor -2.0 of worker 0 must be .* above 0",
+        ),
         ("{compute: {4: 2}}", r"worker 4 is slowed down, and .* has workers 0 to 3"),
         ("{link: {0: 0}}", "link factor 0.0 of node 0 must be a number above 0"),
         ("{delay: {distribution: expo, mean: 1 s}}", "unknown distribution of delays 'expo'"),
@@ -102,23 +112,35 @@ def test_a_file_lists_factors_or_names_some(tmp_path):
         ("{speed: 2}", "speed"),
     ],
 )
-def test_a_wrong_file_gets_one_error(tmp_path, unlike, said):
+def test_a_wrong_file_gets_one_error(tmp_path, given, said):
     with pytest.raises(InputError, match=said):
-        read_cluster(written(tmp_path, unlike))
+        read_cluster(written(tmp_path, given))
 
 
 @pytest.mark.parametrize(
     ("make", "error", "said"),
     [
-        (lambda: SLOW.with_unlike(compute=[1.0, 2.0]), InputError, "2 factors for 16 workers"),
-        (lambda: SLOW.with_unlike(compute={0: 0}), InputError, "factor 0 of worker 0 must be"),
-        (lambda: SLOW.with_unlike(compute={0: "2"}), InputError, "factor '2' of worker 0"),
-        (lambda: SLOW.with_unlike(compute="22"), InputError, "compute '22' must be factors"),
-        (lambda: SLOW.with_unlike(link={8: 2.0}), InputError, "node 8 is slowed down"),
-        (lambda: SLOW.with_unlike(compute={-1: 2.0}), InputError, "worker -1 must be a whole"),
-        (lambda: Unlike(compute=((0, 2.0), (0, 3.0))), InputError, "names worker 0 twice"),
         (
-            lambda: replace(SLOW, topology="star(16)").with_unlike(link={0: 2.0}),
+            lambda: SLOW.with_heterogeneity(compute=[1.0, 2.0]),
+            InputError,
+            "2 factors for 16 workers",
+        ),
+        (
+            lambda: SLOW.with_heterogeneity(compute={0: 0}),
+            InputError,
+            "factor 0 of worker 0 must be",
+        ),
+        (lambda: SLOW.with_heterogeneity(compute={0: "2"}), InputError, "factor '2' of worker 0"),
+        (lambda: SLOW.with_heterogeneity(compute="22"), InputError, "compute '22' must be factors"),
+        (lambda: SLOW.with_heterogeneity(link={8: 2.0}), InputError, "node 8 is slowed down"),
+        (
+            lambda: SLOW.with_heterogeneity(compute={-1: 2.0}),
+            InputError,
+            "worker -1 must be a whole",
+        ),
+        (lambda: Heterogeneity(compute=((0, 2.0), (0, 3.0))), InputError, "names worker 0 twice"),
+        (
+            lambda: replace(SLOW, topology="star(16)").with_heterogeneity(link={0: 2.0}),
             InputError,
             "slow a node down there with changes such as scale-node",
         ),
