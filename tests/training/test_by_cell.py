@@ -73,16 +73,19 @@ def test_rows_may_come_in_any_order(curves):
             assert run["step"].is_monotonic_increasing
 
 
-def test_tables_that_are_none_are_refused(curves):
-    with pytest.raises(InputError, match="a step of seed 1 more than once"):
-        runs_by(pd.concat([curves, curves[curves["seed"] == 1]]), "method")
-    with pytest.raises(InputError, match=r"lack the columns \['seed'\]"):
-        runs_by(curves.drop(columns="seed"), "method")
-    with pytest.raises(InputError, match="no curves"):
-        runs_by(curves.iloc[:0], "method")
-    for name in ("test_loss", "workers"):
-        with pytest.raises(InputError, match=f"'{name}' of the curves has 'high', which is no"):
-            runs_by(curves.assign(**{name: "high"}), "method")
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        (lambda table: pd.concat([table, table[table["seed"] == 1]]), "a step of seed 1 more than"),
+        (lambda table: table.drop(columns="seed"), r"lack the columns \['seed'\]"),
+        (lambda table: table.iloc[:0], "no curves"),
+        (lambda table: table.assign(test_loss="high"), "'test_loss' of the curves has 'high'"),
+        (lambda table: table.assign(workers="high"), "'workers' of the curves has 'high'"),
+    ],
+)
+def test_tables_that_are_none_are_refused(curves, broken, told):
+    with pytest.raises(InputError, match=told):
+        runs_by(broken(curves), "method")
 
 
 def test_a_run_that_diverged_lost_everything():

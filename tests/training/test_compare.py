@@ -433,9 +433,16 @@ def test_learning_curves_show_every_method_and_end_where_runs_diverge():
     assert losses["good"].get_ydata().tolist() == pytest.approx([4.0, 1.75, 1.1])
     assert losses["bad"].get_xdata().tolist() == [0, 10]
     assert any(line.get_marker() == "x" for line in figure.axes[0].lines)
-    with pytest.raises(InputError, match="did you mean 'test_loss'"):
-        learning_curves(curves, measures=("test_los",))
-    with pytest.raises(InputError, match="have no seconds"):
-        learning_curves(curves.assign(seconds=math.nan), against=("seconds",))
-    with pytest.raises(InputError, match="shows one task"):
-        learning_curves(curves.assign(task=["digits", *curves["task"][1:]]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "told"),
+    [
+        ({}, {"measures": ("test_los",)}, "did you mean 'test_loss'"),
+        ({"seconds": math.nan}, {"against": ("seconds",)}, "have no seconds"),
+        ({"task": ["digits", "text"]}, {}, "shows one task"),
+    ],
+)
+def test_learning_curves_that_show_nothing_are_refused(changes, options, told):
+    with pytest.raises(InputError, match=told):
+        learning_curves(curve("good", 0, [4.0, 2.0]).assign(**changes), **options)

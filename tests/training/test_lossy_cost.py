@@ -24,7 +24,7 @@ from ddlnb.compression.profile import (
 from ddlnb.compression.profiling import SIDES, Sample, fit, growth_of, measure, profile_compression
 from ddlnb.compression.top_k import TopK
 from ddlnb.compression.uncompressed import Uncompressed
-from ddlnb.errors import InputError, UnknownName
+from ddlnb.errors import InputError
 from ddlnb.plans.requests import AllGather, AllReduce, Messages
 from ddlnb.simulator.events import play
 from ddlnb.simulator.program import lower
@@ -404,27 +404,30 @@ def test_one_entry_takes_every_method_to_what_simulates_it():
     assert iteration_cost(WORKLOAD, here, row) == iteration_cost(WORKLOAD, here, "WFBP-A2A")
 
 
-def test_what_does_not_fit_is_refused():
-    here = cluster("survey-10GbE")
-    with pytest.raises(InputError, match=r"cuts tensors"):
-        iteration_cost(WORKLOAD, here, "bsp + top-k(0.01)", base="ByteScheduler-A2A")
-    with pytest.raises(InputError, match="goes through servers"):
-        iteration_cost(WORKLOAD, here, "bsp + top-k(0.01)", base="WFBP-PS")
-    with pytest.raises(InputError, match=r"no seconds for top-k\(0.5\).*--also"):
-        iteration_cost(WORKLOAD, here, "bsp + top-k(0.5)", compression=SLOW)
-    with pytest.raises(InputError, match="ask for 'bsp on A2A'"):
-        iteration_cost(WORKLOAD, here, "WFBP-A2A", overlap=False)
-    for method in ("bsp + fp16", "WFBP-A2A", "asp"):
-        with pytest.raises(InputError, match="slows a worker that is not there"):
-            iteration_cost(WORKLOAD, here, method, slower=OneSlow(2.0, rank=16))
+@pytest.mark.parametrize(
+    ("method", "options", "reason"),
+    [
+        ("bsp + top-k(0.01)", {"base": "ByteScheduler-A2A"}, "cuts tensors"),
+        ("bsp + top-k(0.01)", {"base": "WFBP-PS"}, "goes through servers"),
+        ("bsp + top-k(0.5)", {"compression": SLOW}, r"no seconds for top-k\(0.5\).*--also"),
+        ("WFBP-A2A", {"overlap": False}, "ask for 'bsp on A2A'"),
+        *(
+            (method, {"slower": OneSlow(2.0, rank=16)}, "slows a worker that is not there")
+            for method in ("bsp + fp16", "WFBP-A2A", "asp")
+        ),
+        ("MGWFBP", {}, r"unknown method 'MGWFBP'.*did you mean 'MG-WFBP'"),
+        ("locale", {}, r"unknown method 'locale'.*did you mean 'local'"),
+        ("bsp", {"compression": "nowhere"}, "compression profile"),
+    ],
+)
+def test_what_does_not_fit_is_refused(method, options, reason):
+    with pytest.raises(InputError, match=reason):
+        iteration_cost(WORKLOAD, cluster("survey-10GbE"), method, **options)
+
+
+def test_no_lossless_method_is_best_with_a_worker_that_is_not_there():
     with pytest.raises(InputError, match="slows a worker that is not there"):
-        best_lossless(WORKLOAD, here, OneSlow(2.0, rank=16))
-    with pytest.raises(UnknownName, match=r"unknown method 'MGWFBP'.*did you mean 'MG-WFBP'"):
-        iteration_cost(WORKLOAD, here, "MGWFBP")
-    with pytest.raises(UnknownName, match=r"unknown method 'locale'.*did you mean 'local'"):
-        iteration_cost(WORKLOAD, here, "locale")
-    with pytest.raises(UnknownName, match="compression profile"):
-        compression_profile("nowhere")
+        best_lossless(WORKLOAD, cluster("survey-10GbE"), OneSlow(2.0, rank=16))
 
 
 # The profile.

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 
 import pytest
-import torch
-from torch import nn
 
 import ddlnb
-from ddlnb.compression.base import Compressor
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.gtop_k import GTopK
 from ddlnb.compression.powersgd import PowerSGD
@@ -27,12 +23,11 @@ from ddlnb.training.cost.requests import (
     traffic_table,
 )
 from ddlnb.training.executors.dry_run import dry_run
-from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import training_method
 from ddlnb.training.settings import training_settings
-from ddlnb.training.worker import Compression, Worker
 from ddlnb.workloads.models import TASKS
 from ddlnb.workloads.workload import Gradient, Layer, Workload
+from tests.toy_training import Trained
 
 SHAPES = [(64, 32), (64,), (10, 64), (10,)]
 ELEMENTS = sum(math.prod(shape) for shape in SHAPES)
@@ -63,32 +58,13 @@ def test_counted_bytes_are_those_of_the_closed_form(name, workers):
 @pytest.mark.parametrize("workers", [2, 5])
 @pytest.mark.parametrize("name", sorted(COMPRESSORS))
 def test_bytes_of_a_real_run_are_those_of_the_closed_form(name, workers):
-    compressor = training_method(f"bsp + {name}").compressor
-    expected = compressed_bytes(compressor, SHAPES, workers)
-    run = Lockstep(
-        [real_worker(rank, workers, compressor) for rank in range(workers)],
-        training_method("bsp").synchronisation.loop,
-        STEPS,
-    )
-    run.run()
-    if isinstance(compressor, GTopK):
+    method = f"bsp + {name}"
+    trained = Trained(method, STEPS, workers)
+    shapes = [shape for _, _, shape in trained.workers[0].pieces]
+    expected = compressed_bytes(training_method(method).compressor, shapes, workers)
+    if name == GTopK.name:
         expected /= 2  # as above
-    assert expected == pytest.approx(max(run.bytes_sent) / STEPS)
-
-
-def real_worker(rank: int, workers: int, compressor: Compressor) -> Worker:
-    torch.manual_seed(1)
-    module = nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 10))
-    inputs = torch.randn(4, 32)
-    return Worker(
-        rank,
-        workers,
-        module,
-        lambda model, batch: model(batch[0]).square().mean(),
-        lambda step: (inputs,),
-        partial(torch.optim.SGD, lr=0.01),
-        Compression(compressor),
-    )
+    assert expected == pytest.approx(max(trained.run.bytes_sent) / STEPS)
 
 
 def test_gtop_k_grows_with_the_levels_of_its_tree():

@@ -203,15 +203,22 @@ def test_compressions_are_part_of_a_plan():
     assert plan_from_json(older) == plan
 
 
-def test_plans_that_cannot_be_compressed_so_are_refused():
-    plan = plan_on(LINK, TWO_LAYERS, "WFBP-A2A")
-    with pytest.raises(PlanError, match="names compressions for 1 of 2 messages"):
-        replace(plan, compressions=("fp16",))
-    with pytest.raises(PlanError, match="names collective 'ring' for a message that is compressed"):
-        replace(plan, compressions=("fp16", ""), collectives=("ring", ""))
-    cut = Candidate((1, 2), partition=1_000_000).plan(TWO_LAYERS, LINK, ())
-    with pytest.raises(PlanError, match="compresses a part of 'b' by fp16"):
-        replace(cut, compressions=("fp16",) * len(cut.messages))
+@pytest.mark.parametrize(
+    ("partition", "changes", "told"),
+    [
+        (None, {"compressions": ("fp16",)}, "names compressions for 1 of 2 messages"),
+        (
+            None,
+            {"compressions": ("fp16", ""), "collectives": ("ring", "")},
+            "names collective 'ring' for a message that is compressed",
+        ),
+        (1_000_000, {"compressions": ("fp16",) * 8}, "compresses a part of 'b' by fp16"),
+    ],
+)
+def test_plans_that_cannot_be_compressed_so_are_refused(partition, changes, told):
+    plan = Candidate((1, 2), partition=partition).plan(TWO_LAYERS, LINK, ())
+    with pytest.raises(PlanError, match=told):
+        replace(plan, **changes)
 
 
 def test_who_knows_no_compression_refuses_a_compressed_plan():

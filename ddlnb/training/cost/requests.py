@@ -146,7 +146,8 @@ def request_cost(
         latency, per_byte, _ = cluster.all_reduce_seconds
         return RequestCost(latency, per_byte * size, copies)
     if request is AllGather:
-        return _gathered(cluster, size)._replace(copies=copies)
+        latency, per_byte = cluster.gather_seconds()
+        return RequestCost(latency, per_byte * size, copies)
     if request is Messages:
         slowest = cluster.heterogeneity.slowest_link(cluster.nodes_in_use)
         link = _link(cluster, None, slowest, leaves=cluster.nodes_in_use > 1)
@@ -163,11 +164,6 @@ def requests_cost(
     """Return the cost of requests one after the other."""
     costs = [request_cost(cluster, one.request, one.bytes, is_merged) for one in requests]
     return RequestCost(*(sum(parts) for parts in zip(*costs, strict=True))) if costs else FREE
-
-
-def _gathered(cluster: Cluster, size: float) -> RequestCost:
-    latency, per_byte = cluster.gather_seconds()
-    return RequestCost(latency, per_byte * size)
 
 
 def push_pull_seconds(
@@ -338,11 +334,10 @@ def traffic_table(
     shapes = pieces(workload, whole_model=False)
     rows = []
     for count in workers:
-        dense = ring_bytes_sent(4 * workload.parameters, count)
-        rows.append(("none", count, dense, 1.0))
+        rows.append(("none", count, ring_bytes_sent(4 * workload.parameters, count), 1.0))
         for name, compressor in compressors.items():
             sent = compressed_bytes(compressor, shapes, count)
-            rows.append((name, count, sent, dense / sent if sent else math.inf))
+            rows.append((name, count, sent, compression_ratio(compressor, shapes, count)))
     frame = pd.DataFrame(rows, columns=["compressor", "workers", "bytes", "ratio"])
     return frame.assign(model=workload.model, source="closed form")
 

@@ -148,7 +148,7 @@ def key(settings: TrainingSettings) -> str:
 
 @dataclass
 class Runner:
-    """Makes the runs that are missing, in other processes, and keeps them if there is a folder."""
+    """Makes the runs that are missing, in other processes, and saves them if there is a folder."""
 
     folder: Path | None = None
     jobs: int | None = None
@@ -162,18 +162,18 @@ class Runner:
         ]
         missing = [index for index, curve in enumerate(found) if curve is None]
         work = [(runs[index], paths[index]) for index in missing]
-        done = in_parallel(run_and_keep, work, self.jobs, self.progress, what)
+        done = in_parallel(run_and_save, work, self.jobs, self.progress, what)
         for index, text in zip(missing, done, strict=True):
             found[index] = _parsed(text)
         return [curve for curve in found if curve is not None]
 
-    def keep(self, table: pd.DataFrame, cell: TrainingSettings, what: str) -> None:
-        """Keep a table that belongs to these settings."""
+    def save(self, table: pd.DataFrame, cell: TrainingSettings, what: str) -> None:
+        """Save a table that belongs to these settings."""
         if (path := self._path(what, cell)) is not None:
             write_atomically(path, _written(table))
 
     def write_all(self, what: str, name: str) -> None:
-        """Write all that is kept under ``what``, of this call and others, as one CSV file."""
+        """Write all that is saved under ``what``, of this call and others, as one CSV file."""
         import pandas as pd
 
         if self.folder is None:
@@ -187,7 +187,7 @@ class Runner:
         return None if self.folder is None else self.folder / what / f"{key(settings)}.json"
 
 
-def run_and_keep(settings: TrainingSettings, path: Path | None) -> str:
+def run_and_save(settings: TrainingSettings, path: Path | None) -> str:
     """Return the columns of the run's curve as JSON, which is also what the file then holds."""
     text = _written(run(settings))
     if path is not None:
@@ -211,7 +211,7 @@ def _read(path: Path) -> pd.DataFrame:
         table.iloc[-1][["task", "method", "learning_rate"]]
     except (ValueError, KeyError, IndexError, OSError) as error:
         raise ResultsError(
-            f"{path} cannot be read as a kept run ({error}); remove it to run it again"
+            f"{path} cannot be read as a saved run ({error}); remove it to run it again"
         ) from error
     return table
 

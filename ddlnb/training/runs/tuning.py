@@ -128,7 +128,7 @@ def tuned(cells: Sequence[TrainingSettings], runner: Runner) -> list[Search]:
             losses = [final_loss(curve) if is_stable(curve) else math.inf for curve in curves]
             search.confirmed[rate] = sum(losses) / len(losses)
     for search in searches:
-        runner.keep(search.frame(), search.cell, "rates")
+        runner.save(search.frame(), search.cell, "rates")
     return searches
 
 
