@@ -29,6 +29,7 @@ from __future__ import annotations
 from functools import partial
 from importlib import import_module
 from typing import Any
+from warnings import warn
 
 from ddlnb.registry import supply
 
@@ -46,34 +47,17 @@ _HOME = {
     "engines.measure": (
         "measure",
         "measure_scaling",
-        "record_timelines",
     ),
     "engines.settings": ("MeasurementSettings",),
     "errors": ("DdlnbError",),
-    "hardware.catalogue": (
-        "get_gpu",
-        "get_interconnect",
-        "get_machine",
-    ),
-    "hardware.gpu": ("Gpu",),
-    "hardware.interconnect": ("Interconnect",),
-    "hardware.machine": ("Machine",),
     "launch.ranks": ("Ranks",),
     "networks.collectives.catalogue": ("register_collective",),
     "parallelism.forecast.layouts": ("scale",),
-    "parallelism.goodput.simulate": (
-        "Job",
-        "goodput",
-    ),
+    "parallelism.goodput.simulate": ("goodput",),
     "parallelism.heterogeneous": ("balance",),
-    "parallelism.layout": ("Layout",),
-    "parallelism.model": ("get_shape",),
-    "parallelism.simulated.iteration": ("play_iteration",),
-    "plans.alpha_beta": ("AlphaBeta",),
     "plans.methods": (
         "METHODS",
         "Method",
-        "SURVEYED",
         "get_method",
         "register_method",
     ),
@@ -83,29 +67,17 @@ _HOME = {
         "write_plan",
     ),
     "registry": ("several",),
-    "results.checks": ("check",),
-    "results.collectives": ("read_collectives",),
-    "results.collective_logs": ("read_collective_logs",),
-    "survey.published": ("quotes",),
     "results.rows": ("read_rows",),
     "results.tables": (
         "speedups",
         "throughput_table",
     ),
     "search.search": ("search_plan",),
-    "search.space": ("Space",),
     "simulator.forecast": ("forecast",),
     "simulator.simulate": ("simulate",),
-    "survey.claims": (
-        "CLAIMS",
-        "evaluate_claims",
-    ),
-    "survey.notebooks": ("catalogue",),
     "survey.runner": ("reproduce",),
-    "traces.jobs.what_if": ("what_if",),
     "traces.read": ("read_trace",),
     "training.cost.estimate": ("iteration_cost",),
-    "training.cost.searched": ("Compressed",),
     "training.cost.time_to_target": ("time_to_target",),
     "training.method": (
         "register_synchronisation",
@@ -113,13 +85,8 @@ _HOME = {
     ),
     "training.runs.compare": ("compare",),
     "training.runs.train": ("train",),
-    "training.settings": ("TrainingSettings",),
     "workloads.profiling": ("profile",),
-    "workloads.replay": ("replayed",),
-    "workloads.roofline": (
-        "estimate",
-        "from_throughput",
-    ),
+    "workloads.roofline": ("estimate",),
     "workloads.task": (
         "Task",
         "task",
@@ -128,6 +95,49 @@ _HOME = {
     "workloads.workload": (
         "Workload",
         "read_profile",
+    ),
+}
+# Names that were public here before 0.2.0, and the room in which they are now.
+_MOVED = {
+    "engines": ("record_timelines",),
+    "hardware": (
+        "Gpu",
+        "Interconnect",
+        "Machine",
+        "get_gpu",
+        "get_interconnect",
+        "get_machine",
+    ),
+    "parallelism": (
+        "Job",
+        "Layout",
+        "get_shape",
+        "play_iteration",
+    ),
+    "plans": (
+        "AlphaBeta",
+        "SURVEYED",
+    ),
+    "results": (
+        "check",
+        "read_collective_logs",
+        "read_collectives",
+    ),
+    "search": ("Space",),
+    "survey": (
+        "CLAIMS",
+        "catalogue",
+        "evaluate_claims",
+        "quotes",
+    ),
+    "traces": ("what_if",),
+    "training": (
+        "Compressed",
+        "TrainingSettings",
+    ),
+    "workloads": (
+        "from_throughput",
+        "replayed",
     ),
 }
 # What the core asks extensions for, by what it calls it, and the only place that names them.
@@ -144,6 +154,7 @@ _SUPPLIED = {
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 _RENAMED = {"studies": "survey", "unlike": "balance"}  # since 0.2.0; old names keep working
+_ROOM_OF = {name: room for room, names in _MOVED.items() for name in names}
 _NAMESPACES = ("figures", "survey")  # packages that are public as a whole
 
 __all__ = sorted([*_MODULE_OF, *_NAMESPACES])
@@ -159,8 +170,12 @@ for _part, _home in _SUPPLIED.items():
 
 def __getattr__(name: str) -> Any:
     name = _RENAMED.get(name, name)
-    if name in _NAMESPACES:
+    if name in _NAMESPACES or name in _MOVED:
         return import_module(f"ddlnb.{name}")
+    if name in _ROOM_OF:
+        room = _ROOM_OF[name]
+        warn(f"ddlnb.{name} is now ddlnb.{room}.{name}", DeprecationWarning, stacklevel=2)
+        return getattr(import_module(f"ddlnb.{room}"), name)
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'ddlnb' has no attribute {name!r}")
     value = _load(_MODULE_OF[name], name)

@@ -15,6 +15,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from typing import Any, TypeVar
 
 from ddlnb.errors import InputError, MissingPart, UnknownName, require
@@ -307,3 +308,19 @@ def supplied_names(kind: str) -> list[str]:
     ['short']
     """
     return [part.removeprefix(f"{kind} ") for part in _LOADERS if part.startswith(f"{kind} ")]
+
+
+def loader(package: str, **modules: str) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package whose names are loaded from its modules on first use.
+
+    >>> import ddlnb.hardware
+    >>> ddlnb.hardware.get_gpu("A100").name
+    'A100-SXM4-40GB'
+    """
+
+    def load(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{modules[name]}"), name)
+
+    return load

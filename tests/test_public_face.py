@@ -6,6 +6,7 @@ their time are marked to be skipped there, and run here.
 
 from __future__ import annotations
 
+import ast
 import doctest
 import inspect
 import re
@@ -31,9 +32,25 @@ def test_every_public_name_has_an_example(name):
     assert examples_of(name), f"ddlnb.{name} has no example in its docstring"
 
 
-def test_the_page_on_the_package_lists_every_public_name_once():
+def test_the_page_on_the_package_lists_every_public_name_once_with_an_example():
     page = (ROOT / "docs" / "python.md").read_text()
-    assert sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == ddlnb.__all__
+    rows = re.findall(r"^\| `(\w+)` \| .* \| `(.+)` \|$", page, re.MULTILINE)
+    assert sorted(name for name, _ in rows) == ddlnb.__all__
+    for name, example in rows:
+        assert f"ddlnb.{name}" in example, name
+        ast.parse(example)
+
+
+def test_there_are_at_most_fifty_public_names():
+    assert len(ddlnb.__all__) <= 50
+
+
+@pytest.mark.parametrize("name", ["get_gpu", "Layout", "CLAIMS"])
+def test_a_name_that_has_moved_says_where_it_is(name):
+    place = f"ddlnb.{ddlnb._ROOM_OF[name]}.{name}"
+    with pytest.warns(DeprecationWarning, match=f"^ddlnb.{name} is now {place}$"):
+        found = getattr(ddlnb, name)
+    assert found is getattr(getattr(ddlnb, ddlnb._ROOM_OF[name]), name)
 
 
 def test_the_one_path_through_the_package_runs_as_its_docstring_shows():
@@ -51,9 +68,7 @@ def run_all(name: str) -> doctest.TestResults:
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize(
-    "name", ["measure", "measure_scaling", "record_timelines", "Ranks", "compare", "profile"]
-)
+@pytest.mark.parametrize("name", ["measure", "measure_scaling", "Ranks", "compare", "profile"])
 def test_an_example_that_starts_processes_or_takes_times_runs(name):
     failed, attempted = run_all(name)
     assert failed == 0

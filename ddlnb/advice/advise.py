@@ -96,10 +96,10 @@ def advise(asked: AdviceQuestion) -> Advice | LayoutAdvice:
     all ``draws``, the others in a fifth of them, 20 at least: the column ``draws`` says how many an
     interval is of.
 
-    A model of `ddlnb.get_shape` whose states, or one sample, no GPU can hold alone has to be split:
-    then the advice is that of `advise_layouts`, with ``local_batch`` times the GPUs in a step, and
-    with the states of Adam. Raises what `ddlnb.forecast` raises, and InputError for what only data
-    parallelism has, such as ``throughput``, where the model has to be split.
+    A model of `ddlnb.parallelism.get_shape` whose states, or one sample, no GPU can hold alone has
+    to be split: then the advice is that of `advise_layouts`, with ``local_batch`` times the GPUs in
+    a step, and with the states of Adam. Raises what `ddlnb.forecast` raises, and InputError for
+    what only data parallelism has, such as ``throughput``, where the model has to be split.
 
     >>> import ddlnb
     >>> found = ddlnb.advise("resnet50", "survey-10GbE", gpus=16, most_plans=0, draws=0)

@@ -1,0 +1,10 @@
+"""Engines: a plan on real gradients, in real processes."""
+
+from __future__ import annotations
+
+from ddlnb.registry import loader
+
+__getattr__ = loader(
+    __name__,
+    record_timelines="measure",
+)

@@ -212,7 +212,7 @@ def slowed(task: Task, scale: float) -> Task:
     require(
         task.recorded is not None,
         f"scale={scale} slows computation as well as links, and {task.name!r} really computes; "
-        f"replay a profile (ddlnb.replayed, --replay), or take scale=1",
+        f"replay a profile (ddlnb.workloads.replayed, --replay), or take scale=1",
     )
     assert task.recorded is not None
     return replayed(task.recorded, scale=scale)

@@ -236,7 +236,8 @@ def record_timelines(
     stop in seconds; ``to_frame()`` makes a table of them. Raises what `ddlnb.measure` raises.
 
     >>> import ddlnb
-    >>> timelines = ddlnb.record_timelines("small-conv", "MG-WFBP", workers=2)  # doctest: +SKIP
+    >>> from ddlnb.engines import record_timelines
+    >>> timelines = record_timelines("small-conv", "MG-WFBP", workers=2)  # doctest: +SKIP
     >>> timelines["MG-WFBP"].source, timelines["MG-WFBP"].iterations  # doctest: +SKIP
     ('measured', 3)
     >>> sorted({span.rank for span in timelines["MG-WFBP"].spans})  # doctest: +SKIP

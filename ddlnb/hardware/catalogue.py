@@ -115,7 +115,7 @@ def get_gpu(name: str | Gpu) -> Gpu:
     the usual kind: "A100" is the one with 80 GB in a node with NVLink. Raises UnknownName.
 
     >>> import ddlnb
-    >>> ddlnb.get_gpu("NVIDIA GeForce RTX 2080 Ti"), ddlnb.get_gpu("a100-40gb")
+    >>> ddlnb.hardware.get_gpu("NVIDIA GeForce RTX 2080 Ti"), ddlnb.hardware.get_gpu("a100-40gb")
     (Gpu('RTX2080Ti'), Gpu('A100-SXM4-40GB'))
     """
     return name if isinstance(name, Gpu) else _called("GPU", name, gpus())
@@ -127,7 +127,7 @@ def get_machine(name: str | Machine) -> Machine:
     Raises UnknownName.
 
     >>> import ddlnb
-    >>> ddlnb.get_machine("DGX A100").interconnect
+    >>> ddlnb.hardware.get_machine("DGX A100").interconnect
     Interconnect('8x200GbIB', InfiniBand, 8 x 200 Gb/s)
     """
     return name if isinstance(name, Machine) else _called("machine", name, machines())
@@ -142,7 +142,7 @@ def get_interconnect(name: str | Interconnect) -> Interconnect:
     InputError for words that lack either.
 
     >>> import ddlnb
-    >>> ddlnb.get_interconnect("3200Gb/s EFA")
+    >>> ddlnb.hardware.get_interconnect("3200Gb/s EFA")
     Interconnect('3200Gb/s EFA', EFA, 1 x 3200 Gb/s)
     """
     if isinstance(name, Interconnect):

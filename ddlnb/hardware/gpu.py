@@ -200,7 +200,7 @@ class Gpu:
     name in files of data/profiles.
 
     >>> import ddlnb
-    >>> gpu = ddlnb.get_gpu("A100")
+    >>> gpu = ddlnb.hardware.get_gpu("A100")
     >>> gpu.name, gpu.flops["bf16"], gpu.memory_bandwidth
     ('A100-SXM4-80GB', 312000000000000.0, 2039000000000.0)
     >>> gpu.source_of("port")
@@ -267,7 +267,7 @@ class Gpu:
         """Return the share of its peak that matrices of any size reach for long.
 
         >>> import ddlnb
-        >>> ddlnb.get_gpu("H100").sustained(), ddlnb.get_gpu("A100").sustained()
+        >>> ddlnb.hardware.get_gpu("H100").sustained(), ddlnb.hardware.get_gpu("A100").sustained()
         (0.72, 0.87)
         """
         return self.kin.sustained * (self.kin.in_fp8 if precision == "fp8" else 1)

@@ -108,10 +108,11 @@ class Interconnect:
     ``line`` is what a port puts on the wire, None where nobody publishes it.
 
     >>> import ddlnb
-    >>> one = ddlnb.get_interconnect("8x200GbIB")
+    >>> one = ddlnb.hardware.get_interconnect("8x200GbIB")
     >>> one.protocol.name, one.line_rate / 1e9
     ('InfiniBand', 200.0)
-    >>> ddlnb.get_interconnect("100GbE").bandwidth.value < 0.3 * 12.5e9  # one socket is the limit
+    >>> one_socket = ddlnb.hardware.get_interconnect("100GbE").bandwidth  # which is the limit
+    >>> one_socket.value < 0.3 * 12.5e9
     True
     """
 

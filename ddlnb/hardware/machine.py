@@ -19,7 +19,7 @@ class Machine:
     """A node: its GPU, how many of them, and what joins it to others.
 
     >>> import ddlnb
-    >>> ddlnb.get_machine("p4d")
+    >>> ddlnb.hardware.get_machine("p4d")
     Machine('p4d.24xlarge', 8 x A100-SXM4-40GB, EFA-400)
     """
 

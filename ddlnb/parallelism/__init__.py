@@ -1,1 +1,13 @@
 """Ways to split the training of a model over ranks: what each rank stores, computes and sends."""
+
+from __future__ import annotations
+
+from ddlnb.registry import loader
+
+__getattr__ = loader(
+    __name__,
+    get_shape="model",
+    Job="goodput.simulate",
+    Layout="layout",
+    play_iteration="simulated.iteration",
+)

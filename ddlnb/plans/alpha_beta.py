@@ -25,7 +25,7 @@ class AlphaBeta:
     not in 0 to 1.
 
     >>> import ddlnb
-    >>> cost = ddlnb.AlphaBeta(latency_seconds=1e-3, seconds_per_byte=1e-9)
+    >>> cost = ddlnb.plans.AlphaBeta(latency_seconds=1e-3, seconds_per_byte=1e-9)
     >>> print(cost)
     1 ms + M / (8 Gb/s)
     >>> cost.seconds(1_000_000)

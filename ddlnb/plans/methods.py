@@ -113,7 +113,7 @@ class Method:
     >>> wfbp, merged = ddlnb.get_method("WFBP-A2A"), ddlnb.get_method("MG-WFBP")
     >>> len(wfbp.plan(workload).messages)
     28
-    >>> len(merged.plan(workload, cost=ddlnb.AlphaBeta(1e-3, 1e-9)).messages)
+    >>> len(merged.plan(workload, cost=ddlnb.plans.AlphaBeta(1e-3, 1e-9)).messages)
     5
     """
 

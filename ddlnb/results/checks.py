@@ -148,7 +148,7 @@ def check(table: str | Path | pd.DataFrame, *, gpus_per_node: int = GPUS_PER_NOD
     >>> cells = {"model": "resnet50", "local_batch": 64, "network": "10GbE", "method": "BSP-A2A"}
     >>> rows = pd.DataFrame({"gpus": [8, 16], "throughput_samples_per_s": [1000, 900]})
     >>> rows = rows.assign(**cells)
-    >>> ddlnb.check(rows)[["severity", "rule"]].values.tolist()
+    >>> ddlnb.results.check(rows)[["severity", "rule"]].values.tolist()
     [['note', 'falls with more GPUs']]
     """
     rows = read_table(table) if isinstance(table, str | Path) else table

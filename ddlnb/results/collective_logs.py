@@ -98,7 +98,7 @@ def read_collective_logs(
     >>> import ddlnb
     >>> from ddlnb.files import DATA
     >>> kept = DATA / "measured" / "2026-11-21_two-cores_loopback" / "all_reduces.json"
-    >>> rows = ddlnb.read_collective_logs(kept)
+    >>> rows = ddlnb.results.read_collective_logs(kept)
     >>> rows["collective"].unique().tolist(), sorted(set(rows["ranks"]))
     (['all_reduce'], [2, 4])
     """

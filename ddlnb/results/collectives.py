@@ -103,7 +103,7 @@ def read_collectives(path: str | Path = OPEN_ROWS) -> pd.DataFrame:
     rows of this edition, of one and two nodes. Raises ResultsError.
 
     >>> import ddlnb
-    >>> rows = ddlnb.read_collectives()
+    >>> rows = ddlnb.results.read_collectives()
     >>> len(rows), int(rows["nodes"].max())
     (158, 2)
     """

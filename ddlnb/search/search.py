@@ -139,9 +139,9 @@ def search_plan(
     and collective that ``space`` allows; and changes the best of these step by step. Plans are
     compared in simulation (`ddlnb.simulate`); so the result is at least as fast there as every
     method. It is the same for the same arguments and ``seed``, unless ``time_limit`` seconds end
-    it. ``most_plans`` are played. ``sent`` is `DENSE`, or a `ddlnb.Compressed`: the methods are
-    then the fixed ones with its compressor, and the dense search, which takes as long again, is in
-    ``dense`` of the result. ``model`` is a Workload, or the name of one with a profile for
+    it. ``most_plans`` are played. ``sent`` is `DENSE`, or a `ddlnb.training.Compressed`: then the
+    methods are the fixed ones with its compressor, and the dense search, which takes as long again,
+    is in ``dense`` of the result. ``model`` is a Workload, or the name of one with a profile for
     the cluster's hardware. Raises InputError for what does not fit together.
 
     >>> import ddlnb
@@ -157,7 +157,8 @@ def search_plan(
     )
     require(
         hasattr(sent, "on"),
-        f"sent {sent!r} does not say how gradients are sent; give ddlnb.Compressed({sent!r}), say",
+        f"sent {sent!r} does not say how gradients are sent; give "
+        f"ddlnb.training.Compressed({sent!r}), say",
     )
     cluster = get_cluster(cluster, workers)
     workload = workload_on(model, cluster)

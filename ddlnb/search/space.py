@@ -72,7 +72,8 @@ class Space:
 
     >>> import ddlnb
     >>> from ddlnb.plans.plan import Gate
-    >>> plain = ddlnb.Space(gates=(Gate.ALL_LAYERS,), split=False, collectives=(), servers=False)
+    >>> from ddlnb.search.space import Space
+    >>> plain = Space(gates=(Gate.ALL_LAYERS,), split=False, collectives=(), servers=False)
     >>> plain.orders
     ('ready', 'priority')
     """

@@ -10,3 +10,14 @@ Core and extensions import nothing from here.
 """
 
 from __future__ import annotations
+
+from ddlnb.registry import loader
+
+__getattr__ = loader(
+    __name__,
+    catalogue="notebooks",
+    CLAIMS="claims",
+    evaluate_claims="claims",
+    index="runner",
+    quotes="published",
+)

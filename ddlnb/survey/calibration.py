@@ -120,7 +120,7 @@ def residual_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def suspicious_table() -> pd.DataFrame:
-    """Return what `ddlnb.check` says of the published cells that are left out of the fit."""
+    """Return what `ddlnb.results.check` says of published cells that are left out of the fit."""
     found = check(FIG4_CELLS)
     return found.loc[found["severity"] == SUSPICIOUS, ["rule", "cells", "message"]]
 

@@ -10,7 +10,7 @@ there a tie counts only where the claim includes it. Claims about a network are 
 beyond one node, because the others do not use it; the rest by every cell there is.
 
 >>> import ddlnb
->>> ddlnb.CLAIMS["A44"].text
+>>> ddlnb.survey.CLAIMS["A44"].text
 'BSP-A2A is faster than BSP-PS in most cells'
 """
 
@@ -648,7 +648,7 @@ def evaluate_claims(rows: pd.DataFrame, *, gpus_per_node: int = GPUS_PER_NODE) -
     >>> import ddlnb
     >>> resnet50 = ddlnb.read_profile("resnet50_b64_rtx2080ti")
     >>> rows = ddlnb.forecast(resnet50, "survey-10GbE", ["BSP-PS", "BSP-A2A"], gpus=8, draws=0)
-    >>> verdicts = ddlnb.evaluate_claims(rows).set_index("claim")
+    >>> verdicts = ddlnb.survey.evaluate_claims(rows).set_index("claim")
     >>> verdicts.loc["A44", ["holds", "failures"]].to_list()
     [True, '']
     """

@@ -108,7 +108,7 @@ def catalogue(folder: Path = NOTEBOOKS) -> pd.DataFrame:
     InputError for a file in the folder that is no notebook.
 
     >>> import ddlnb
-    >>> contents = ddlnb.catalogue()
+    >>> contents = ddlnb.survey.catalogue()
     >>> contents.loc["sec2_intensity", ["section", "figure"]].to_list()
     ['1-2', 'text of section 2']
     """

@@ -65,7 +65,7 @@ def quotes(path: Path = PUBLISHED / "survey_quotes.csv") -> dict[str, list[Quote
     ``section``. Raises ResultsError for a file that is damaged.
 
     >>> import ddlnb
-    >>> [(quote.value, quote.unit) for quote in ddlnb.quotes()["A11"]]
+    >>> [(quote.value, quote.unit) for quote in ddlnb.survey.quotes()["A11"]]
     [(597.0, 'GFLOP'), (163.0, 'ms')]
     """
     found: dict[str, list[Quote]] = {}

@@ -588,8 +588,8 @@ def index(profile: str = "quick") -> pd.DataFrame:
     those of the last `reproduce` of the profile and of tests that were run here; without a run they
     are "not run", or "by a test, not run here". Raises UnknownName for an unknown profile.
 
-    >>> from ddlnb.survey.runner import index
-    >>> found = index()
+    >>> import ddlnb
+    >>> found = ddlnb.survey.index()
     >>> found.loc["A16", ["section", "how"]].to_list()
     ['1-2', 'computed']
     """

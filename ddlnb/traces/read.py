@@ -124,7 +124,7 @@ def _cut_array(text: str, name: str) -> list[dict[str, Any]]:
 def read_trace(path: str | Path) -> Job | KinetoTrace | Timeline | nx.DiGraph:
     """Return what a trace file holds, as the tool that wrote it deserves.
 
-    - A table of all operations of a job (.csv): a ``Job``, which ``ddlnb.what_if`` replays.
+    - A table of all operations of a job (.csv): a ``Job``, which ``ddlnb.traces.what_if`` replays.
     - A trace of one rank by torch.profiler (.json): a ``KinetoTrace``. Its ``workload(model)``
       returns layers and gradients, ``timeline()`` spans, ``operations`` what waits for what.
     - A timeline of Horovod, or a comm.json of BytePS: a ``Timeline`` of messages.

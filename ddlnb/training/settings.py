@@ -36,7 +36,7 @@ class TrainingSettings:
     lacks.
 
     >>> import ddlnb
-    >>> settings = ddlnb.TrainingSettings("quadratic", "local(8)", workers=4, steps=16)
+    >>> settings = ddlnb.training.TrainingSettings("quadratic", "local(8)", workers=4, steps=16)
     >>> str(settings.method), settings.lr, settings.local_batch
     ('local(8) on A2A', 0.1, 1)
     """

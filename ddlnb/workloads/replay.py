@@ -29,7 +29,7 @@ def replayed(workload: str | Workload, *, scale: float = 1.0, of: str | None = N
     not one ``of`` the model that is asked for.
 
     >>> import ddlnb
-    >>> ddlnb.replayed("small-conv_b64_cpu-1thread", scale=1 / 10)
+    >>> ddlnb.workloads.replayed("small-conv_b64_cpu-1thread", scale=1 / 10)
     Task(name='small-conv', local_batch=64, unit='samples')
     """
     if isinstance(workload, str):

@@ -228,7 +228,8 @@ def from_throughput(
 
     >>> import ddlnb
     >>> traced = ddlnb.trace("resnet50", 64)
-    >>> workload = ddlnb.from_throughput(traced, 253.1, "my log of May", hardware="rtx2080ti")
+    >>> from ddlnb.workloads import from_throughput
+    >>> workload = from_throughput(traced, 253.1, "my log of May", hardware="rtx2080ti")
     >>> round(workload.local_batch / workload.compute_seconds, 1)
     253.1
     """

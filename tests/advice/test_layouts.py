@@ -79,7 +79,7 @@ def test_nothing_that_is_added_makes_it_slower(advice):
 
 
 def test_a_named_network_gets_faster_by_its_ports(asked):
-    named = replace(asked, network=ddlnb.get_interconnect("8x400GbIB"))
+    named = replace(asked, network=ddlnb.hardware.get_interconnect("8x400GbIB"))
     same, usual = (advise_on_layouts(one, draws=0).reasons for one in (named, asked))
     assert same["iteration_seconds"].tolist() == pytest.approx(usual["iteration_seconds"].tolist())
 

@@ -100,7 +100,7 @@ def test_a_kept_profile_is_taken_where_there_is_one_for_the_hardware():
 
 def test_a_profile_of_one_s_own_is_taken_if_it_is_of_the_same_model(mine, cluster, monkeypatch):
     traced = ddlnb.trace(mine, 256)
-    kept = ddlnb.from_throughput(traced, 5e4, "my own log", hardware=cluster.hardware)
+    kept = ddlnb.workloads.from_throughput(traced, 5e4, "my own log", hardware=cluster.hardware)
     monkeypatch.setattr(profiles, "_profiles", lambda *_: ["mine_b256_a100"])
     monkeypatch.setattr(profiles, "read_profile", lambda name: kept)
     assert profiles.workload_on(task_of(mine), cluster) == kept

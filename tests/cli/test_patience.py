@@ -82,7 +82,7 @@ def test_more_work_is_estimated_to_take_longer():
 
 
 def test_the_estimate_of_replayed_work_is_that_of_its_bytes_and_waits():
-    replayed = ddlnb.replayed("resnet50_b64_rtx2080ti")
+    replayed = ddlnb.workloads.replayed("resnet50_b64_rtx2080ti")
     settings = DEFAULTS.changed(
         launcher="emulated", network="10GbE", scale=0.05, baselines=False, repetitions=1
     )

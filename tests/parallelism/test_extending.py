@@ -64,7 +64,7 @@ def test_a_schedule_of_ones_own_is_played_counted_and_forecast(tmp_path):
     assert Layout.parse(str(layout)) == layout
     assert [most_in_flight(stage) for stage in schedule("eager", 4, 8)] == [7, 5, 3, 1]
     assert play(schedule("eager", 4, 8), {"F": 1.0, "B": 2.0}).bubble == pytest.approx(3 / 11)
-    model = ddlnb.get_shape("llama3-8b").shape
+    model = ddlnb.parallelism.get_shape("llama3-8b").shape
     usual = memory(model, Layout.parse("pp4 acc8"))
     assert memory(model, layout).activations > 1.5 * usual.activations
     line = play_iteration(model, layout, Star(4).network(bandwidth=1e11), 1e14)

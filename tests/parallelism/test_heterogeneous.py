@@ -206,7 +206,7 @@ def test_a_gpu_is_as_fast_as_in_other_forecasts_unless_a_share_is_said():
 
 def test_rows_are_those_of_all_ways_and_the_first_holds_its_states():
     found = ddlnb.balance("llama3-8b", {"H100": 8, "A100": 8}, sequence=4096, samples=128)
-    shape = ddlnb.get_shape("llama3-8b")
+    shape = ddlnb.parallelism.get_shape("llama3-8b")
     assert len(found.rows) == 6
     fits = found.rows["fits"].tolist()
     assert fits == sorted(fits, reverse=True)
@@ -219,7 +219,7 @@ def test_rows_are_those_of_all_ways_and_the_first_holds_its_states():
 
 def test_stages_hold_the_states_of_their_layers():
     """Together the stages hold all states; each is judged by the memory of its own GPU."""
-    shape = ddlnb.get_shape("llama3-8b").shape
+    shape = ddlnb.parallelism.get_shape("llama3-8b").shape
     kinds = gpu_kinds({"H100": 2, "A100": 2}, "bf16")
     way = {one.name: one for one in ways_to_share(shape, kinds, 32)}["pipeline by speed"]
     assert sum(way.shares) == len(shape.layers)

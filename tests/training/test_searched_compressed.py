@@ -241,7 +241,7 @@ def test_who_knows_no_compression_refuses_a_compressed_plan():
         (
             lambda: search_plan(TWO_LAYERS, LINK, sent="fp16"),
             InputError,
-            r"give ddlnb.Compressed\('fp16'\)",
+            r"give ddlnb.training.Compressed\('fp16'\)",
         ),
         (
             lambda: search_plan(TWO_LAYERS, LINK, sent=Compressed("qsgd", SLOW.__class__("x", {}))),

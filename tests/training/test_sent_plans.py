@@ -83,7 +83,7 @@ def test_two_all_reduces_per_message_are_merged_further():
         ddlnb.get_cluster("survey-10GbE").with_effects(
             between_latency=100e-6, operation_latency=100e-6, rank_latency=3e-6
         ),
-        planning=ddlnb.AlphaBeta(523e-6, 1 / 1.167e9),
+        planning=ddlnb.plans.AlphaBeta(523e-6, 1 / 1.167e9),
     )
     method = "bsp + powersgd + feedback"
     cost = iteration_cost(RESNET, here, method)

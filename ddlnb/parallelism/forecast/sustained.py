@@ -25,7 +25,7 @@ def layer_flops(gpu: Gpu, precision: str = "bf16", framework: str = "nanotron") 
     """Return the FLOP/s that matrices in the layers of a model get on a GPU, by the saved fit.
 
     >>> import ddlnb
-    >>> h100 = ddlnb.get_gpu("H100")
+    >>> h100 = ddlnb.hardware.get_gpu("H100")
     >>> round(layer_flops(h100) / h100.peak("bf16"), 2)
     0.55
     """

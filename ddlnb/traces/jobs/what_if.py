@@ -228,7 +228,7 @@ def what_if(job: Job) -> WhatIf:
 
     >>> import ddlnb
     >>> job = ddlnb.read_trace("data/published/traces/bytedance-trace-ST.csv.gz")
-    >>> found = ddlnb.what_if(job)
+    >>> found = ddlnb.traces.what_if(job)
     >>> found.causes["cause"][found.causes["seconds"].idxmax()], found.worst_error < 0.02
     ('all together', True)
     >>> found.causes.set_index("cause").loc["slow stages", "share"].round(2)

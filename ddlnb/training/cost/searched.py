@@ -65,10 +65,14 @@ class Compressed:
     InputError for choices that do not fit together.
 
     >>> import ddlnb
-    >>> print(ddlnb.Compressed("top-k(0.01) + feedback", profile="cpu-1thread"))
+    >>> print(ddlnb.training.Compressed("top-k(0.01) + feedback", profile="cpu-1thread"))
     top-k(0.01) + feedback
     >>> found = ddlnb.search_plan(
-    ...     "resnet50", "survey-10GbE", workers=16, sent=ddlnb.Compressed("fp16"), most_plans=60
+    ...     "resnet50",
+    ...     "survey-10GbE",
+    ...     workers=16,
+    ...     sent=ddlnb.training.Compressed("fp16"),
+    ...     most_plans=60,
     ... )
     >>> found.plan.compressed_by, found.iteration_seconds <= min(found.fixed.values())
     (('fp16',), True)
