@@ -22,6 +22,7 @@ from ddlnb.advice.question import Question
 from ddlnb.errors import InputError, require_whole
 from ddlnb.files import DATA
 from ddlnb.plans.methods import BASELINES, Method
+from ddlnb.results.schema import read_frame
 from ddlnb.results.statistics import Interval, ratio_interval
 from ddlnb.search.result import SearchResult
 from ddlnb.search.search import WITHOUT_SERVERS, search_plan
@@ -301,6 +302,5 @@ def measured_iterations(method: str, workers: int) -> tuple[Interval, int]:
 
 @cache
 def _needed() -> pd.DataFrame:
-    import pandas as pd
 
-    return iterations_to_target(pd.read_csv(CURVES), TARGET)
+    return iterations_to_target(read_frame(CURVES), TARGET)

@@ -47,6 +47,7 @@ from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
 from ddlnb.plans.methods import METHODS
 from ddlnb.progress import Show
 from ddlnb.results.rows import read_rows
+from ddlnb.results.schema import read_cells
 from ddlnb.simulator.simulate import Cell
 from ddlnb.units import KIB, MIB
 from ddlnb.workloads.replay import replayed
@@ -88,14 +89,13 @@ def saved_loads(folder: str | Path) -> list[tuple[str, Load]]:
     path = Path(folder) / LOADS
     if not path.exists():
         return []
-    with path.open(newline="") as file:
-        try:
-            return [
-                (row["rows"], Load(*(float(row[name]) for name in COLUMNS[1:])))
-                for row in csv.DictReader(file)
-            ]
-        except (KeyError, TypeError, ValueError) as error:
-            raise ResultsError(f"{path} is no table of loads ({error}); remove it") from error
+    try:
+        return [
+            (row["rows"], Load(*(float(row[name]) for name in COLUMNS[1:])))
+            for row in read_cells(path)
+        ]
+    except (KeyError, ValueError) as error:
+        raise ResultsError(f"{path} is no table of loads ({error}); remove it") from error
 
 
 def load_sentence(folder: str | Path) -> str:

@@ -15,7 +15,6 @@ and counts as less certain.
 
 from __future__ import annotations
 
-import csv
 import functools
 import math
 import re
@@ -29,6 +28,7 @@ from numpy.typing import NDArray
 from ddlnb.files import PUBLISHED
 from ddlnb.hardware.catalogue import get_gpu, gpu_in, protocol_of, stated_rate
 from ddlnb.plans.alpha_beta import double_tree_share
+from ddlnb.results.schema import read_cells
 from ddlnb.units import GB, KIB, US
 
 PATH = PUBLISHED / "nccl_tuner_constants.csv"
@@ -37,11 +37,9 @@ PROTOCOLS = ("LL", "LL128", "Simple")
 
 @functools.cache
 def _constants() -> dict[tuple[str, str, str], float]:
-    with PATH.open(newline="") as file:
-        return {
-            (row["table"], row["index"], row["column"]): float(row["value"])
-            for row in csv.DictReader(file)
-        }
+    return {
+        (row["table"], row["index"], row["column"]): float(row["value"]) for row in read_cells(PATH)
+    }
 
 
 def base_seconds(algorithm: str, protocol: str) -> float:

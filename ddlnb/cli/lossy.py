@@ -238,17 +238,13 @@ def _list(names: Iterable[str]) -> str:
 
 
 def _read_curves(path: Path) -> pd.DataFrame:
-    import pandas as pd
-
-    from ddlnb.errors import InputError, reason_of
+    from ddlnb.errors import InputError, ResultsError
+    from ddlnb.results.schema import read_frame
 
     try:
-        return pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"curves {str(path)!r} cannot be read ({reason_of(error)}); make them with ddlnb train "
-            f"--out"
-        ) from error
+        return read_frame(path)
+    except ResultsError as error:
+        raise InputError(f"curves: {error}; make them with ddlnb train --out") from error
 
 
 def _print_times(

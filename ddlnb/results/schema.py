@@ -18,7 +18,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddlnb.errors import InputError, ResultsError
+from ddlnb.errors import InputError, ResultsError, reason_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -215,7 +215,8 @@ def _content(path: Path, what: str, way_out: str = "") -> str:
     except FileNotFoundError as error:
         raise ResultsError(f"there is no {what} {path}") from error
     except (OSError, ValueError) as error:
-        raise _error(f"{path} cannot be read as a table: {error}", way_out) from error
+        reason = reason_of(error)
+        raise _error(f"{path} cannot be read as a table: {reason}", way_out) from error
 
 
 def _lines(content: str, path: str | Path, way_out: str = "") -> list[list[str]]:

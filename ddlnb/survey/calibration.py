@@ -46,6 +46,7 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.results.checks import SUSPICIOUS, check
+from ddlnb.results.schema import read_frame
 from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.published import FIG4_CELLS
 from ddlnb.survey.testbed import (
@@ -131,7 +132,7 @@ def held_out_table(path: Path = HELD_OUT) -> pd.DataFrame:
     There is a row for every label by which is left out and every forecast; ``predicted`` of
     ``rows`` cells could be predicted. The rows are kept by `python -m benchmarks.held_out`.
     """
-    rows = pd.read_csv(path)
+    rows = read_frame(path)
     rows["error"] = 100 * rows["relative_error"].abs()
     label = rows["left_out"].str.split().str[0].rename("left out")
     grouped = rows.groupby([label, "forecast"], sort=False)["error"]

@@ -19,6 +19,7 @@ from ddlnb.parallelism.forecast.fit import observed
 from ddlnb.parallelism.forecast.frameworks import describe
 from ddlnb.parallelism.forecast.layouts import Ranking, scale
 from ddlnb.parallelism.forecast.validation import scores
+from ddlnb.results.schema import read_frame
 from ddlnb.survey.items import Findings, findings
 
 KEPT_ROWS = DATA / "forecasts" / "scale_cross_validation.csv"
@@ -37,7 +38,7 @@ def left_out() -> pd.DataFrame:
 
     They are written by ``python -m benchmarks.scale_validation --write``.
     """
-    return pd.read_csv(KEPT_ROWS)
+    return read_frame(KEPT_ROWS)
 
 
 def left_out_by(rows: pd.DataFrame, kinds: list[str]) -> pd.DataFrame:

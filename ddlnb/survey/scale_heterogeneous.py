@@ -14,6 +14,7 @@ from ddlnb.files import DATA
 from ddlnb.parallelism.heterogeneous import Kind, gpu_kinds, way_table, ways_to_share
 from ddlnb.parallelism.model import ModelShape, llama
 from ddlnb.registry import several
+from ddlnb.results.schema import read_frame
 from ddlnb.survey.items import Findings, findings
 
 SLOWED_RANKS = DATA / "measured" / "2026-11-22_two-cores_unlike" / "unlike_ranks.csv"
@@ -49,7 +50,7 @@ def executed() -> pd.DataFrame:
 
     Medians by way of the kept runs, of ``python -m benchmarks.unlike_ranks``.
     """
-    rows = pd.read_csv(SLOWED_RANKS)
+    rows = read_frame(SLOWED_RANKS)
     return rows.groupby(["way", "shares"], sort=False).median(numeric_only=True).reset_index()
 
 

@@ -33,6 +33,7 @@ from ddlnb.figures.style import (
 )
 from ddlnb.files import DATA
 from ddlnb.plans.requests import AllGather, AllReduce, Flow, lockstep
+from ddlnb.results.schema import read_frame
 from ddlnb.survey.items import with_half_widths
 from ddlnb.training.cost.requests import compression_ratio, requests, traffic_table
 from ddlnb.training.executors.lockstep import Lockstep
@@ -353,7 +354,7 @@ def learning_table(learnt: Comparison) -> pd.DataFrame:
 def kept_curves(folder: Path = DATA / "measured") -> pd.DataFrame | None:
     """Return the curves of the newest study of orderings in the folder, None without one."""
     files = sorted(folder.glob("*orderings*/curves.csv"))
-    return pd.read_csv(files[-1]) if files else None
+    return read_frame(files[-1]) if files else None
 
 
 def orderings_table(curves: pd.DataFrame, kept: pd.DataFrame | None = None) -> pd.DataFrame:

@@ -8,7 +8,6 @@ where a card makes that one copy from machine to machine (survey, section 3.3.1)
 
 from __future__ import annotations
 
-import csv
 import ctypes.util
 import os
 import resource
@@ -27,7 +26,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ddlnb.errors import ResultsError, require, require_whole
+from ddlnb.errors import require, require_whole
 from ddlnb.figures.style import (
     NETWORK_COLOURS,
     PALETTE,
@@ -41,6 +40,7 @@ from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.emulation.topology import Link
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
+from ddlnb.results.schema import read_cells
 from ddlnb.survey.sec2_message_size import quoted_bandwidth, quoted_fits
 from ddlnb.survey.sec3_2_architectures import emulated_ranks
 from ddlnb.units import KIB, MIB, US, gigabits_per_second, size_in_words
@@ -57,14 +57,7 @@ def quoted_protocols() -> pd.DataFrame:
 
 def facts(path: Path = PUBLISHED / "protocols.csv") -> list[dict[str, str]]:
     """Return what the survey says of protocols in words, line by line. Raises ResultsError."""
-    with path.open(newline="") as file:
-        found = list(csv.DictReader(file))
-    for number, row in enumerate(found, start=2):
-        if tuple(row) != FACT_COLUMNS or None in row.values():
-            raise ResultsError(
-                f"{path.name} line {number} is not a fact; write {','.join(FACT_COLUMNS)}"
-            )
-    return found
+    return read_cells(path, FACT_COLUMNS)
 
 
 def survey_table() -> pd.DataFrame:

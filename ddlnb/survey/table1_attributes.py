@@ -6,7 +6,6 @@ scales: these are ours, printed beside the verdicts, and another one may give an
 
 from __future__ import annotations
 
-import csv
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -41,6 +40,7 @@ from ddlnb.networks.structure import (
 from ddlnb.networks.topologies import BCube, FatTree, Topology, Torus
 from ddlnb.plans.alpha_beta import AlphaBeta, push_pull, ring_all_reduce
 from ddlnb.plans.methods import SURVEYED
+from ddlnb.results.schema import read_cells
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.sec2_message_size import quoted_fits
@@ -179,11 +179,8 @@ class Derived:
 
 def survey_attributes(path: Path = PUBLISHED / "table1.csv") -> pd.DataFrame:
     """Return the cells of Table 1, with COLUMNS. Raises ResultsError for a damaged file."""
-    with path.open(newline="") as file:
-        found = list(csv.DictReader(file))
+    found = read_cells(path, COLUMNS)
     for number, row in enumerate(found, start=2):
-        if tuple(row) != COLUMNS or None in row.values():
-            raise ResultsError(f"{path.name} line {number} must have {','.join(COLUMNS)}")
         key = row["aspect"], row["attribute"]
         if key not in SCALES or row["word"] not in SCALES[key].words:
             raise ResultsError(f"{path.name} line {number}: no scale has the word {row['word']!r}")

@@ -55,7 +55,7 @@ from ddlnb.plans.methods import METHODS, SURVEYED, Method, get_method
 from ddlnb.plans.plan import Message
 from ddlnb.progress import Show
 from ddlnb.results.checks import check_table, without_suspicious
-from ddlnb.results.schema import Column, Kind, Schema
+from ddlnb.results.schema import Column, Kind, Schema, read_cells
 from ddlnb.results.tables import SINGLE
 from ddlnb.simulator.draws import Z90
 from ddlnb.simulator.simulate import Cell
@@ -241,13 +241,12 @@ def fig4_clusters(network: str) -> dict[int, Cluster]:
 @cache
 def planning_costs() -> dict[tuple[str, int], AlphaBeta]:
     """Return the costs that MG-WFBP's public code plans with, by network and number of workers."""
-    with (PUBLISHED / "mgwfbp_planning.csv").open(newline="") as file:
-        tables = {
-            (row["network"], int(row["workers"])): AlphaBeta(
-                float(row["latency_seconds"]), float(row["seconds_per_byte"])
-            )
-            for row in csv.DictReader(file)
-        }
+    tables = {
+        (row["network"], int(row["workers"])): AlphaBeta(
+            float(row["latency_seconds"]), float(row["seconds_per_byte"])
+        )
+        for row in read_cells(PUBLISHED / "mgwfbp_planning.csv")
+    }
     workers = sorted({workers for _, workers in tables})
     return {
         (network, count): tables[table, count]

@@ -148,10 +148,10 @@ def test_what_is_missing_is_said(tmp_path):
         "forecast", "lossy", *WORDS, "--curves", str(tmp_path / "none.csv"), "--target", "1"
     )
     assert refused.returncode == 2
-    assert "cannot be read (No such file or directory); make them with" in refused.stderr
+    assert "none.csv; make them with" in refused.stderr
     folder = ddlnb("forecast", "lossy", *WORDS, "--curves", str(tmp_path), "--target", "1")
     assert folder.returncode == 2
-    assert "cannot be read (Is a directory); make them with" in folder.stderr
+    assert "cannot be read as a table: Is a directory; make them with" in folder.stderr
     assert "together" in ddlnb("forecast", "lossy", *WORDS, "--target", "1").stderr
     unknown = ddlnb("forecast", "lossy", *WORDS, "--method", "bsp + fp16", "--compression", "gpu")
     assert "cpu-1thread" in unknown.stderr

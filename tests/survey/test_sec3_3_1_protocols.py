@@ -32,7 +32,7 @@ def test_every_fact_has_a_tag_and_an_item():
 
 def test_a_line_that_is_no_fact_is_refused(tmp_path):
     (tmp_path / "protocols.csv").write_text("id,section\nA1,2\n")
-    with pytest.raises(ResultsError, match=r"protocols\.csv line 2"):
+    with pytest.raises(ResultsError, match=r"protocols\.csv lacks the columns protocol"):
         published.facts(tmp_path / "protocols.csv")
 
 

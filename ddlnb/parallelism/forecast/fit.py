@@ -22,7 +22,6 @@ its own, the residual and whether it is slow, is drawn for every layout.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -54,6 +53,7 @@ from ddlnb.parallelism.forecast.frameworks import (
 )
 from ddlnb.parallelism.forecast.step import MEMORY_RESERVED, Step, step
 from ddlnb.parallelism.forecast.table import Notes, Row, cases
+from ddlnb.results.schema import read_cells
 from ddlnb.units import GIB
 
 RUNS = {name: PUBLISHED / one.runs for name, one in FRAMEWORKS.items() if one.runs}
@@ -97,8 +97,7 @@ class Observations:
 def rows_of(path: Path, measured: bool | None = True) -> list[Row]:
     """Return the rows of a published table: those that were measured, the others, or all (None)."""
     notes = Notes()
-    with path.open(newline="") as stream:
-        table = [Row(line, cells, notes) for line, cells in enumerate(csv.DictReader(stream), 2)]
+    table = [Row(line, cells, notes) for line, cells in enumerate(read_cells(path), 2)]
     return [row for row in table if measured in (None, row.cells["status"] == MEASURED)]
 
 
