@@ -9,16 +9,87 @@ each, and those left out are predicted. With ``--kept`` the table of an earlier 
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pandas as pd
 
-from ddlnb.calibration.validation import TRIVIAL_FORECASTS, cross_validate
+from ddlnb.calibration.clusters import calibrate_parameters
+from ddlnb.calibration.observations import LABELS, Observation, Row, predictions, row_of
+from ddlnb.calibration.parameters import Parameter
+from ddlnb.calibration.validation import FITTED, TRIVIAL_FORECASTS, TrivialForecast
+from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.files import write_atomically
+from ddlnb.progress import Show, bar
 from ddlnb.survey.testbed import HELD_OUT, cell_observations, quoted_observations, survey_setup
 
-LABELS = ("gpus", "model", "network", "method")
+BY = ("gpus", "model", "network", "method")
+
+
+def label_values(observations: Sequence[Observation], by: str) -> list:
+    """Return the different values of a label, sorted, without None. Raises UnknownName."""
+    if by not in LABELS:
+        raise UnknownName("label", by, LABELS)
+    values = {getattr(observation.labels, by) for observation in observations} - {None}
+    if not values:
+        raise InputError(f"no observation has a label {by!r}; choose another of {LABELS}")
+    return sorted(values)
+
+
+@dataclass(frozen=True)
+class Fold:
+    """The observations to predict and those to fit when one value of a label is left out."""
+
+    left_out: str
+    tested: tuple[Observation, ...]
+    fitted: tuple[Observation, ...]
+
+
+def folds_of(observations: Sequence[Observation], by: str) -> list[Fold]:
+    """Return one fold for every value of the label; no group is both tested and fitted.
+
+    A group that holds several values of the label, as a cell within one node repeats itself on all
+    networks, is left out whole, also of folds that test a part of it. Observations without the
+    label are always fitted, unless their group is left out.
+    """
+    folds = []
+    for value in label_values(observations, by):
+        tested = tuple(one for one in observations if getattr(one.labels, by) == value)
+        groups = {one.labels.group for one in tested}
+        fitted = tuple(one for one in observations if one.labels.group not in groups)
+        folds.append(Fold(f"{by} {value}", tested, fitted))
+    return folds
+
+
+def cross_validate(
+    observations: Sequence[Observation],
+    parameters: Sequence[Parameter],
+    by: str = "model",
+    *,
+    trivial: Mapping[str, TrivialForecast] | None = None,
+    robust: bool = False,
+    progress: Show = None,
+) -> tuple[Row, ...]:
+    """Predict every observation by a fit to those with other values of the label ``by``.
+
+    ``by`` is model, network, method, gpus or group. The trivial forecasts get rows of their own and
+    see what the fit sees. ``robust`` is that of `calibrate_parameters`. Raises InputError when
+    nothing is left to be fitted.
+    """
+    rows: list[Row] = []
+    for fold in bar(folds_of(observations, by), desc=by, unit="fit", progress=progress):
+        require(bool(fold.fitted), f"without {fold.left_out} no observation is left to be fitted")
+        found = calibrate_parameters(fold.fitted, parameters, robust=robust)
+        quantities = [observation.quantity for observation in fold.tested]
+        (predicted,) = predictions(quantities, [found.parameter_values])
+        for observation, value in zip(fold.tested, predicted.tolist(), strict=True):
+            rows.append(row_of(observation, value, FITTED, fold.left_out))
+            rows += [
+                row_of(observation, forecast(observation, fold.fitted), name, fold.left_out)
+                for name, forecast in (trivial or {}).items()
+            ]
+    return tuple(rows)
 
 
 def held_out(by: list[str]) -> pd.DataFrame:
@@ -44,12 +115,12 @@ def held_out(by: list[str]) -> pd.DataFrame:
 def main() -> None:
     """Print mean and median errors, and keep the rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--by", action="append", choices=LABELS, help="label to leave out by")
+    parser.add_argument("--by", action="append", choices=BY, help="label to leave out by")
     parser.add_argument("--csv", type=Path, default=HELD_OUT, help="where the rows are kept")
     parser.add_argument("--kept", action="store_true", help="show the rows that are there")
     asked = parser.parse_args()
     if not asked.kept:
-        rows = held_out(asked.by or list(LABELS))
+        rows = held_out(asked.by or list(BY))
         write_atomically(asked.csv, rows.to_csv(index=False, float_format="%.6g"))
     from ddlnb.survey.calibration import held_out_table
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from ddlnb.calibration.parameters import NO_EFFECT, ParameterValues
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.errors import InputError, require
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.results.schema import SOURCES
 from ddlnb.simulator.profiles import profile_for
@@ -283,16 +283,6 @@ def require_small(observations: Sequence[Observation]) -> None:
                 f"GPUs must not be fitted: cells with more than {MOST_GPUS} GPUs are held out to "
                 f"test forecasts; leave it out"
             )
-
-
-def label_values(observations: Sequence[Observation], by: str) -> list:
-    """Return the different values of a label, sorted, without None. Raises UnknownName."""
-    if by not in LABELS:
-        raise UnknownName("label", by, LABELS)
-    values = {getattr(observation.labels, by) for observation in observations} - {None}
-    if not values:
-        raise InputError(f"no observation has a label {by!r}; choose another of {LABELS}")
-    return sorted(values)
 
 
 def row_observations(cluster: Cluster, rows_path: str | Path) -> list[Observation]:

@@ -1,9 +1,8 @@
-"""Forecasts that need no fit, which a calibrated simulator has to beat.
+"""What a fit is worth: trivial forecasts that it has to beat, and what each effect contributes.
 
-Each takes an observation of an iteration and the observations that were seen, and returns the
-seconds that it expects, or NaN where it cannot say.
-
-Measure how well a fit predicts what it has not seen, and what each effect contributes.
+A trivial forecast takes an observation of an iteration and the observations that were seen, and
+returns the seconds that it expects, or NaN where it cannot say. How well fits predict what they
+have not seen is measured by `benchmarks.held_out`.
 """
 
 from __future__ import annotations
@@ -14,20 +13,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ddlnb.calibration.clusters import calibrate_parameters
 from ddlnb.calibration.observations import (
     IterationTime,
     Observation,
-    Row,
-    label_values,
     predictions,
-    row_of,
 )
-from ddlnb.calibration.parameters import Parameter, ParameterValues
+from ddlnb.calibration.parameters import ParameterValues
 from ddlnb.clusters.effects import UNITS
-from ddlnb.errors import UnknownName, require
+from ddlnb.errors import UnknownName
 from ddlnb.plans.alpha_beta import AlphaBeta, ring_all_reduce
-from ddlnb.progress import Show, bar
 from ddlnb.simulator.simulate import Cell
 from ddlnb.units import bandwidth_from, seconds_from
 
@@ -145,61 +139,6 @@ class Ablation:
     def growth(self) -> float:
         """Return how much the mean absolute relative error grows."""
         return self.error_without - self.error
-
-
-@dataclass(frozen=True)
-class Fold:
-    """The observations to predict and those to fit when one value of a label is left out."""
-
-    left_out: str
-    tested: tuple[Observation, ...]
-    fitted: tuple[Observation, ...]
-
-
-def folds_of(observations: Sequence[Observation], by: str) -> list[Fold]:
-    """Return one fold for every value of the label; no group is both tested and fitted.
-
-    A group that holds several values of the label, as a cell within one node repeats itself on all
-    networks, is left out whole, also of folds that test a part of it. Observations without the
-    label are always fitted, unless their group is left out.
-    """
-    folds = []
-    for value in label_values(observations, by):
-        tested = tuple(one for one in observations if getattr(one.labels, by) == value)
-        groups = {one.labels.group for one in tested}
-        fitted = tuple(one for one in observations if one.labels.group not in groups)
-        folds.append(Fold(f"{by} {value}", tested, fitted))
-    return folds
-
-
-def cross_validate(
-    observations: Sequence[Observation],
-    parameters: Sequence[Parameter],
-    by: str = "model",
-    *,
-    trivial: Mapping[str, TrivialForecast] | None = None,
-    robust: bool = False,
-    progress: Show = None,
-) -> tuple[Row, ...]:
-    """Predict every observation by a fit to those with other values of the label ``by``.
-
-    ``by`` is model, network, method, gpus or group. The trivial forecasts get rows of their own and
-    see what the fit sees. ``robust`` is that of `calibrate_parameters`. Raises InputError when
-    nothing is left to be fitted.
-    """
-    rows: list[Row] = []
-    for fold in bar(folds_of(observations, by), desc=by, unit="fit", progress=progress):
-        require(bool(fold.fitted), f"without {fold.left_out} no observation is left to be fitted")
-        found = calibrate_parameters(fold.fitted, parameters, robust=robust)
-        quantities = [observation.quantity for observation in fold.tested]
-        (predicted,) = predictions(quantities, [found.parameter_values])
-        for observation, value in zip(fold.tested, predicted.tolist(), strict=True):
-            rows.append(row_of(observation, value, FITTED, fold.left_out))
-            rows += [
-                row_of(observation, forecast(observation, fold.fitted), name, fold.left_out)
-                for name, forecast in (trivial or {}).items()
-            ]
-    return tuple(rows)
 
 
 def ablation(

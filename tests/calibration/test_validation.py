@@ -9,13 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from benchmarks.held_out import cross_validate, folds_of
 from ddlnb.calibration.clusters import calibrate_parameters
 from ddlnb.calibration.observations import HopTime, IterationTime, observe
 from ddlnb.calibration.validation import (
     TRIVIAL_FORECASTS,
     ablation,
-    cross_validate,
-    folds_of,
     linear_scaling,
     ring_scaling,
     textbook_ring,

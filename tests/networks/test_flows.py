@@ -1,4 +1,4 @@
-"""Rates are max-min fair: hand-worked cases, the certificate, and a linear program beside it."""
+"""Rates are max-min fair: hand-worked cases, and the certificate that proves it."""
 
 import math
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import linprog
 
 from ddlnb.errors import InputError
 from ddlnb.networks.flows import CAP
@@ -72,56 +71,6 @@ def test_rates_that_differ_have_none(case, data):
     which = data.draw(st.integers(0, len(flows) - 1))
     rates[which] *= data.draw(st.sampled_from([0.5, 0.99, 1.01, 2.0]))
     assert unfair(flows, bandwidths, rates)
-
-
-@given(shared_links())
-def test_a_linear_program_finds_the_same_rates(case):
-    # Raise the least rate as far as it goes, fix whoever cannot have more, and go on: the
-    # definition of max-min, with a solver that knows nothing of filling or bottlenecks.
-    flows, bandwidths = case
-    assert max_min_rates(flows, bandwidths) == pytest.approx(
-        lexicographic(flows, bandwidths), rel=1e-6
-    )
-
-
-def lexicographic(flows: list[Flow], bandwidths: Numbers) -> Numbers:
-    shares = np.zeros((len(bandwidths), len(flows)))
-    for number, flow in enumerate(flows):
-        shares[list(flow.links), number] = flow.shares
-    caps = [min(flow.cap, 1e3) for flow in flows]
-    fixed: dict[int, float] = {}
-
-    def largest(objective: Numbers, least: float) -> tuple[float, Numbers]:
-        """Maximise over rates and their common least value, the last variable."""
-        count = len(flows)
-        free = [number for number in range(count) if number not in fixed]
-        above = np.zeros((len(free), count + 1))
-        above[range(len(free)), free], above[:, -1] = -1.0, 1.0
-        table = np.vstack([np.hstack([shares, np.zeros((len(bandwidths), 1))]), above])
-        bounds = [
-            (fixed[number], fixed[number]) if number in fixed else (0.0, caps[number])
-            for number in range(count)
-        ]
-        solved = linprog(
-            -objective,
-            A_ub=table,
-            b_ub=np.concatenate([bandwidths, np.zeros(len(free))]),
-            bounds=[*bounds, (least, None)],
-        )
-        assert solved.status == 0, solved.message
-        return -solved.fun, solved.x
-
-    while len(fixed) < len(flows):
-        unit = np.eye(len(flows) + 1)
-        level, _ = largest(unit[-1], 0.0)
-        level *= 1 - 1e-10
-        stuck = {}
-        for number in range(len(flows)):
-            if number not in fixed and largest(unit[number], level)[0] <= level * (1 + 1e-7):
-                stuck[number] = level
-        assert stuck
-        fixed |= stuck
-    return np.array([fixed[number] for number in range(len(flows))])
 
 
 @pytest.mark.parametrize(
