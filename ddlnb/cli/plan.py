@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ddlnb.plans.alpha_beta import AlphaBeta
     from ddlnb.plans.methods import Method
     from ddlnb.plans.plan import Plan
-    from ddlnb.search.compressed import Sent
+    from ddlnb.search.compressed import Compression
     from ddlnb.workloads.workload import Workload
 
 
@@ -37,7 +37,7 @@ def plan_on_cluster(
     method: Method,
     servers: int | None,
     time_limit: float | None,
-    sent: Sent,
+    sent: Compression,
 ) -> Plan:
     """Return the plan of a method on a cluster; of a searched one, print how good it is."""
     from ddlnb.search.compressed import DENSE
@@ -57,7 +57,9 @@ def plan_on_cluster(
     refuse_unused("a searched plan goes without servers", servers=servers)
     show = sys.stderr.isatty()
     space = method.planner.space
-    found = search_plan(workload, on, space=space, sent=sent, time_limit=time_limit, progress=show)
+    found = search_plan(
+        workload, on, space=space, compression=sent, time_limit=time_limit, progress=show
+    )
     typer.echo(str(found).partition("\n")[2])
     if found.dense is not None:
         typer.echo(
@@ -251,7 +253,7 @@ def _workload(
     return measure_profile(task, local_batch, iterations=3, warmup=1)
 
 
-def _sent(sent: str, compression: str, mixed: bool) -> Sent:
+def _sent(sent: str, compression: str, mixed: bool) -> Compression:
     """Return what is sent: dense gradients unless a compressor is named."""
     from ddlnb.search.compressed import DENSE
     from ddlnb.training.cost.searched import Compressed

@@ -62,7 +62,7 @@ class Sending(Protocol):
         """Return the bound of all plans in the space."""
 
 
-class Sent(Protocol):
+class Compression(Protocol):
     """What is sent: dense gradients, or what compressors make of them."""
 
     def on(self, workload: Workload, cluster: Cluster, space: Space) -> Sending:

@@ -18,8 +18,8 @@ class SearchResult:
     ``fixed`` holds the seconds of the methods' own plans by name, on the same cluster;
     ``evaluated`` how many plans were played, ``search_seconds`` how long that took, and
     ``is_complete`` whether the search ended by itself, not by its time limit. ``method`` is the
-    plan as a method, which `ddlnb.simulate`, `ddlnb.forecast` and `ddlnb.measure` take. ``sent``
-    says what is sent; where that is compressed, ``dense`` is what was found for dense gradients,
+    plan as a method, which `ddlnb.simulate`, `ddlnb.forecast` and `ddlnb.measure` take. Where
+    ``compression`` is not dense, ``dense`` is what was found for dense gradients,
     and `ddlnb.iteration_cost` takes the plan.
     """
 
@@ -30,7 +30,7 @@ class SearchResult:
     evaluated: int
     search_seconds: float
     is_complete: bool = True
-    sent: str = "dense"
+    compression: str = "dense"
     dense: SearchResult | None = field(default=None, repr=False)
 
     @property

@@ -21,7 +21,7 @@ from ddlnb.plans.methods import Method
 from ddlnb.plans.plan import Gate, Launch, Plan
 from ddlnb.progress import Show, bar
 from ddlnb.search.bound import lower_bound
-from ddlnb.search.compressed import DENSE, Sending, Sent
+from ddlnb.search.compressed import DENSE, Compression, Sending
 from ddlnb.search.result import SearchResult
 from ddlnb.search.space import SEARCHED, Candidate, Space
 from ddlnb.simulator.profiles import workload_on
@@ -125,11 +125,12 @@ def search_plan(
     *,
     workers: int | None = None,
     space: Space = EVERYTHING,
-    sent: Sent = DENSE,
+    compression: Compression = DENSE,
     most_plans: int = MOST_PLANS,
     time_limit: float | None = None,
     seed: int = 0,
     progress: Show = None,
+    sent: Compression | None = None,
 ) -> SearchResult:
     """Return the quickest plan found for a workload on a cluster, with a bound of all plans.
 
@@ -139,10 +140,11 @@ def search_plan(
     and collective that ``space`` allows; and changes the best of these step by step. Plans are
     compared in simulation (`ddlnb.simulate`); so the result is at least as fast there as every
     method. It is the same for the same arguments and ``seed``, unless ``time_limit`` seconds end
-    it. ``most_plans`` are played. ``sent`` is `DENSE`, or a `ddlnb.training.Compressed`: then the
-    methods are the fixed ones with its compressor, and the dense search, which takes as long again,
-    is in ``dense`` of the result. ``model`` is a Workload, or the name of one with a profile for
-    the cluster's hardware. Raises InputError for what does not fit together.
+    it. ``most_plans`` are played. ``compression`` (before: ``sent``) is `DENSE`, or a
+    `ddlnb.training.Compressed`: then the methods are the fixed ones with its compressor, and the
+    dense search, which takes as long again, is in ``dense`` of the result. ``model`` is a Workload,
+    or the name of one with a profile for the cluster's hardware. Raises InputError for what does
+    not fit together.
 
     >>> import ddlnb
     >>> found = ddlnb.search_plan("resnet50", "survey-10GbE", workers=16, most_plans=60)
@@ -151,20 +153,21 @@ def search_plan(
     >>> found.lower_bound_seconds <= found.iteration_seconds
     True
     """
+    compression = compression if sent is None else sent
     require_whole(most_plans=most_plans)
     require(
         time_limit is None or time_limit > 0, f"time_limit {time_limit} seconds must be positive"
     )
     require(
-        hasattr(sent, "on"),
-        f"sent {sent!r} does not say how gradients are sent; give "
-        f"ddlnb.training.Compressed({sent!r}), say",
+        hasattr(compression, "on"),
+        f"compression {compression!r} does not say how gradients are sent; give "
+        f"ddlnb.training.Compressed({compression!r}), say",
     )
     cluster = get_cluster(cluster, workers)
     workload = workload_on(model, cluster)
-    sending = sent.on(workload, cluster, space)
+    sending = compression.on(workload, cluster, space)
     dense = None
-    if sent != DENSE:
+    if compression != DENSE:
         half = None if time_limit is None else time_limit / 2
         limits: dict[str, Any] = {"most_plans": most_plans, "time_limit": half}
         dense = search_plan(workload, cluster, space=space, seed=seed, progress=progress, **limits)
@@ -192,7 +195,7 @@ def search_plan(
         evaluated=trials.evaluated,
         search_seconds=time.monotonic() - started,
         is_complete=time.monotonic() <= deadline,
-        sent=str(sent),
+        compression=str(compression),
         dense=dense,
     )
 

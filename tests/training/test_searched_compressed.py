@@ -78,7 +78,7 @@ def test_no_compressed_plan_is_quicker_than_the_bound(situation):
 def test_a_searched_plan_is_no_worse_than_fixed_methods_and_costs_what_was_found(
     workload, cluster, what
 ):
-    found = search_plan(workload, cluster, sent=what, most_plans=25)
+    found = search_plan(workload, cluster, compression=what, most_plans=25)
     assert found.fixed
     assert found.iteration_seconds <= min(found.fixed.values())
     assert found.lower_bound_seconds <= found.iteration_seconds * (1 + 1e-9)
@@ -144,7 +144,7 @@ def test_what_computation_hides_goes_dense_by_hand():
     both = Compressed("top-k(0.01)", profile, mixed=True)
     for bandwidth, names in (("8 Mb/s", 2), ("80 Mb/s", 1)):
         link = made_up_cluster(bandwidth, "50 ms", workers=2)
-        found = search_plan(TWO_LAYERS, link, sent=both, space=WHOLE)
+        found = search_plan(TWO_LAYERS, link, compression=both, space=WHOLE)
         assert sum(map(bool, found.plan.compressions)) == names
         last = 3.75 + 0.1 * names + 0.05 + 0.08 * 8 / float(bandwidth.split()[0])
         assert found.iteration_seconds == pytest.approx(last)
@@ -239,12 +239,14 @@ def test_who_knows_no_compression_refuses_a_compressed_plan():
         (lambda: Compressed("top-k + whole-model"), InputError, "leave whole-model out"),
         (lambda: Compressed("fp16", "nix"), UnknownName, "unknown compression profile 'nix'"),
         (
-            lambda: search_plan(TWO_LAYERS, LINK, sent="fp16"),
+            lambda: search_plan(TWO_LAYERS, LINK, compression="fp16"),
             InputError,
             r"give ddlnb.training.Compressed\('fp16'\)",
         ),
         (
-            lambda: search_plan(TWO_LAYERS, LINK, sent=Compressed("qsgd", SLOW.__class__("x", {}))),
+            lambda: search_plan(
+                TWO_LAYERS, LINK, compression=Compressed("qsgd", SLOW.__class__("x", {}))
+            ),
             InputError,
             "has no seconds for qsgd",
         ),

@@ -71,7 +71,7 @@ class Compressed:
     ...     "resnet50",
     ...     "survey-10GbE",
     ...     workers=16,
-    ...     sent=ddlnb.training.Compressed("fp16"),
+    ...     compression=ddlnb.training.Compressed("fp16"),
     ...     most_plans=60,
     ... )
     >>> found.plan.compressed_by, found.iteration_seconds <= min(found.fixed.values())
