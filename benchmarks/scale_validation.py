@@ -3,27 +3,272 @@
 python -m benchmarks.scale_validation            fit, leave out, print the scores (a minute)
 python -m benchmarks.scale_validation --write    keep the fit, the rows and the scores
 python -m benchmarks.scale_validation --kept     print the kept scores
+
+Left out are models, numbers of GPUs and degrees, then whole papers, frameworks and sizes: the
+interval of a framework or GPU that nothing was fitted to is as wide as those were off. Beside ours
+stand three trivial forecasts, which a forecast must beat to be worth its parameters.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ddlnb.files import DATA, write_atomically
-from ddlnb.parallelism.forecast.fit import fit, observed, with_frameworks
-from ddlnb.parallelism.forecast.frameworks import SAVED, fit_text
+from ddlnb.parallelism.forecast.cases import Cases, Column
+from ddlnb.parallelism.forecast.fit import (
+    H100,
+    PAPERS,
+    RUNS,
+    START,
+    THEORY,
+    Observations,
+    fit,
+    observed,
+    with_frameworks,
+)
+from ddlnb.parallelism.forecast.forecast import Outlook, forecast
+from ddlnb.parallelism.forecast.frameworks import SAVED, Fitted, fit_text, saved_fit
 from ddlnb.parallelism.forecast.validation import (
-    cross_validate,
+    PICKS,
+    LeftOut,
+    Rows,
+    between,
+    papers_forecast,
+    papers_left_out,
+    score,
     scores,
-    unseen_rows,
-    unseen_scores,
-    with_unseen,
 )
 
 ROWS = DATA / "forecasts" / "scale_cross_validation.csv"
 UNSEEN = DATA / "forecasts" / "scale_unseen.csv"
+WORST = 5000.0  # rank that no layout has
+SHARED = ("matrix_share", "attention_share", "elementwise")
+LATER = "nemo"  # the framework of which there is no run
+FEWER = (16, 32)  # GPUs that a fit has seen at most, to forecast more
+OURS, CONSTANT = "ours", "constant MFU"
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Runs that are left out, by what they have in common."""
+
+    kind: str
+    left_out: str
+    test: NDArray[np.bool_]
+
+
+def folds(runs: Observations) -> Iterator[Fold]:
+    """Return the folds: a model, the most nodes, a degree of tensor or pipeline parallelism."""
+    for model in np.unique(runs.models):
+        yield Fold("model", str(model), runs.models == model)
+    most = runs.cases.gpus.max()
+    yield Fold("gpus", f"{most:.0f} GPUs", runs.cases.gpus == most)
+    for axis in ("tp", "pp"):
+        column = getattr(runs.cases, axis)
+        for degree in np.unique(column):
+            yield Fold(axis, f"{axis} {degree:.0f}", column == degree)
+
+
+def cross_validate(runs: Observations | None = None) -> Rows:
+    """Return one row per left-out run and forecast: ours, with and without slow runs, and others.
+
+    Columns kind, left_out, forecast, run (its index), model, gpus, measured, tokens_per_s_per_gpu,
+    and for ours low, high, memory_gib, measured_gib, fits.
+    """
+    runs = runs or observed()
+    rows: Rows = []
+    for fold in folds(runs):
+        rows += _left_out(runs, fold)
+    return rows
+
+
+def _left_out(runs: Observations, fold: Fold) -> Iterator[dict[str, object]]:
+    known, test = runs.select(~fold.test), runs.select(fold.test)
+    fitted = fit(known)
+    ours = forecast(test.cases, fitted)
+    never_slow = ours.tokens_per_s_per_gpu * ours.seconds / ours.step.seconds
+    rates = {
+        OURS: ours.tokens_per_s_per_gpu,
+        "ours, never slow": never_slow,
+        CONSTANT: constant_share(known, test.cases),
+        "nearest neighbour": nearest_neighbour(known, test.cases),
+        PICKS: WORST - least_split(test.cases, fitted),
+    }
+    for name, found in rates.items():
+        for i, run in enumerate(np.flatnonzero(fold.test)):
+            row = {
+                "kind": fold.kind, "left_out": fold.left_out, "forecast": name, "run": int(run),
+                "model": str(test.models[i]), "gpus": int(test.cases.gpus[i]),
+                "measured": float(test.rates[i]), "tokens_per_s_per_gpu": float(found[i]),
+            }  # fmt: skip
+            if name == "ours":
+                row |= {
+                    "low": float(ours.low[i]), "high": float(ours.high[i]),
+                    "memory_gib": float(ours.memory_gib[i]),
+                    "measured_gib": float(test.memory[i]), "fits": bool(ours.fits[i]),
+                }  # fmt: skip
+            yield row
+
+
+def constant_share(known: Observations, asked: Cases) -> Column:
+    """Return tokens/s per GPU if every run had the median of the known runs' MFU."""
+    return np.asarray(np.median(mfu(known)) * asked.peak / asked.model_flops)
+
+
+def nearest_neighbour(known: Observations, asked: Cases) -> Column:
+    """Return tokens/s per GPU with the MFU of the nearest known run.
+
+    Distance: the sum of the doublings between their parameters, GPUs, tp, pp, dp, micro batch and
+    ZeRO. Of several runs that are as near, the median.
+    """
+    there, here = _place(known.cases), _place(asked)
+    distance = np.abs(here[:, None, :] - there[None, :, :]).sum(axis=2)
+    nearest = distance <= distance.min(axis=1, keepdims=True) + 1e-9
+    shares = np.where(nearest, mfu(known)[None, :], np.nan)
+    return np.asarray(np.nanmedian(shares, axis=1) * asked.peak / asked.model_flops)
+
+
+def least_split(asked: Cases, fitted: Fitted) -> Column:
+    """Return a rank of layouts: those that fit with the fewest ways to split the model first.
+
+    A rule of thumb that picks; among alike ones the larger micro batch. Lower is better.
+    """
+    fits = forecast(asked, fitted).fits
+    split = 100 * np.log2(asked.tp * asked.pp) - np.log2(asked.micro_batch)
+    return np.asarray(np.where(fits, 0, 2000) + split)
+
+
+def mfu(known: Observations) -> Column:
+    """Return the MFU of every run, by the FLOPs of `Cases.model_flops`."""
+    return np.asarray(known.rates * known.cases.model_flops / known.cases.peak)
+
+
+def _place(cases: Cases) -> Column:
+    columns = (cases.parameters, cases.gpus, cases.tp, cases.pp, cases.dp, cases.micro_batch,
+               2**cases.zero)  # fmt: skip
+    return np.log2(np.stack(columns, axis=1))
+
+
+def with_unseen(fitted: Fitted) -> Fitted:
+    """Return the fit with what is taken for other papers, frameworks and GPUs, and their spread."""
+    names = list(RUNS)
+    spread = {
+        "paper": between(papers_left_out(fitted, observed(PAPERS))),
+        "elsewhere": between(frameworks_left_out(fitted, names)),
+    }
+    found = with_mean(fitted, LATER, names)
+    return replace(found, spread={**found.spread, **spread})
+
+
+def frameworks_left_out(fitted: Fitted, names: Sequence[str]) -> Iterator[LeftOut]:
+    """Return each framework's runs with the mean of the other frameworks in its place."""
+    for name in names:
+        others = [one for one in names if one != name]
+        found = with_mean(fitted, name, others)
+        yield LeftOut("framework", name, published(name), tuple(map(published, others)), found)
+
+
+def with_mean(fitted: Fitted, name: str, others: Sequence[str]) -> Fitted:
+    """Return the fit in which a framework has the geometric mean of what others were fitted to."""
+    values = {
+        one: float(np.exp(np.mean([np.log(getattr(fitted.of(other), one)) for other in others])))
+        for one in SHARED
+    }
+    return replace(fitted, frameworks={**fitted.frameworks, name: THEORY | values})
+
+
+def published(name: str) -> Observations:
+    """Return a framework's runs as papers publish them: of nanotron's search only the best.
+
+    The best of a model and a number of GPUs; the others were run to be compared with it.
+    """
+    runs = observed(RUNS[name])
+    if name != "nanotron":
+        return runs
+    places = np.array([f"{m} {g:.0f}" for m, g in zip(runs.models, runs.cases.gpus, strict=True)])
+    groups = [np.flatnonzero(places == one) for one in np.unique(places)]
+    return runs.select(np.array([group[np.argmax(runs.rates[group])] for group in groups]))
+
+
+def frameworks_forecast(fitted: Fitted) -> Iterator[tuple[LeftOut, Outlook]]:
+    """Return every framework left out with its forecast; the interval is that of the others.
+
+    nanotron is also the only one on H100 GPUs, and the others the only ones on A100.
+    """
+    for one in frameworks_left_out(fitted, list(RUNS)):
+        others = frameworks_left_out(fitted, [name for name in RUNS if name != one.left_out])
+        yield one, one.outlook(between(others))
+
+
+def more_gpus_forecast(fitted: Fitted) -> Iterator[tuple[LeftOut, Outlook]]:
+    """Return runs on more GPUs than a fit has seen: nanotron's, from at most 16 and at most 32.
+
+    Intervals are those of the fit to fewer GPUs. ``fitted`` is where that starts from.
+    """
+    runs = observed(H100)
+    gpus = runs.cases.gpus
+    for most in FEWER:
+        known = runs.select(gpus <= most)
+        found = fit(known, replace(fitted, parameters=START))
+        for more in np.unique(gpus[gpus > most]):
+            own = runs.select(gpus == more)
+            left_out = f"{more:.0f} GPUs, from at most {most}"
+            yield (
+                LeftOut("more GPUs", left_out, own, (known,), found),
+                forecast(own.cases, found),
+            )
+
+
+def unseen_rows(fitted: Fitted | None = None) -> Rows:
+    """Return one row per run that was left out with its paper, framework or size, and forecast.
+
+    Columns kind, left_out, forecast, model, gpus, measured, tokens_per_s_per_gpu, low, high.
+    """
+    fitted = fitted or saved_fit()
+    rows: Rows = []
+    left_out = (papers_forecast, frameworks_forecast, more_gpus_forecast)
+    for one, found in (pair for forecasts in left_out for pair in forecasts(fitted)):
+        runs = one.runs
+        share = np.median(np.concatenate([mfu(known) for known in one.known]))
+        constant = share * runs.cases.peak / runs.cases.model_flops
+        for name, rates in ((OURS, found.tokens_per_s_per_gpu), (CONSTANT, constant)):
+            for i in range(len(runs)):
+                row = {
+                    "kind": one.kind, "left_out": one.left_out, "forecast": name,
+                    "model": str(runs.models[i]), "gpus": int(runs.cases.gpus[i]),
+                    "measured": float(runs.rates[i]), "tokens_per_s_per_gpu": float(rates[i]),
+                }  # fmt: skip
+                if name == OURS:
+                    row |= {"low": float(found.low[i]), "high": float(found.high[i])}
+                rows.append(row)
+    return rows
+
+
+def unseen_score(rows: Rows) -> dict[str, float]:
+    """Return the scores of rows of one forecast of what was left out.
+
+    median, near as in `score`; ranks: Spearman's correlation; held: share in the 90 % interval;
+    width: its upper by its lower end, a geometric mean.
+    """
+    from scipy.stats import spearmanr
+
+    names = ("measured", "tokens_per_s_per_gpu", "low", "high")
+    measured, found, low, high = (
+        np.array([row.get(name, np.nan) for row in rows], dtype=float) for name in names
+    )
+    points = score([{**row, "low": np.nan} for row in rows])
+    scores = {name: points[name] for name in ("runs", "median", "near")}
+    scores["ranks"] = float(spearmanr(measured, found).statistic)
+    if np.isfinite(low).all():
+        scores["held"] = float(((low <= measured) & (measured <= high)).mean())
+        scores["width"] = float(np.exp(np.log(high / low).mean()))
+    return scores
 
 
 def main() -> None:
@@ -44,7 +289,7 @@ def main() -> None:
     with pd.option_context("display.width", 160, "display.float_format", "{:.3f}".format):
         print(pd.DataFrame(scores(rows)).to_string(index=False))
         print("\nPapers, frameworks and sizes that were left out\n")
-        print(pd.DataFrame(unseen_scores(unseen)).to_string(index=False))
+        print(pd.DataFrame(scores(unseen, unseen_score)).to_string(index=False))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from benchmarks.scale_validation import cross_validate
 from ddlnb.errors import UnknownName
 from ddlnb.parallelism.forecast.fit import observed
-from ddlnb.parallelism.forecast.validation import cross_validate
 from ddlnb.survey import scale_forecast as study
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from benchmarks.scale_validation import with_unseen
 from ddlnb.parallelism.forecast.fit import (
     AWAY,
     COUNTED,
@@ -22,7 +23,6 @@ from ddlnb.parallelism.forecast.fit import (
 from ddlnb.parallelism.forecast.forecast import forecast
 from ddlnb.parallelism.forecast.frameworks import saved_fit
 from ddlnb.parallelism.forecast.table import cases
-from ddlnb.parallelism.forecast.validation import with_unseen
 
 
 @pytest.mark.slow

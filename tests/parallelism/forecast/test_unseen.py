@@ -11,26 +11,20 @@ import pytest
 from scipy.special import stdtrit
 
 from benchmarks.roofline_fit import fit_roofline, measured
+from benchmarks.scale_validation import SHARED, unseen_rows, unseen_score, with_mean
 from ddlnb.files import DATA
 from ddlnb.hardware.catalogue import get_gpu
-from ddlnb.parallelism.forecast.fit import FOUNDRY, H100, PAPERS, observed
+from ddlnb.parallelism.forecast.fit import FOUNDRY, H100, PAPERS, RUNS, observed
 from ddlnb.parallelism.forecast.forecast import FREEDOM, spread_of
 from ddlnb.parallelism.forecast.frameworks import saved_fit
 from ddlnb.parallelism.forecast.step import layer_seconds
-from ddlnb.parallelism.forecast.validation import (
-    RUNS,
-    SHARED,
-    between,
-    unseen_rows,
-    unseen_scores,
-    with_mean,
-)
+from ddlnb.parallelism.forecast.validation import between, scores
 
 
 @pytest.fixture(scope="module")
 def scored() -> pd.DataFrame:
     rows = pd.read_csv(DATA / "forecasts" / "scale_unseen.csv").to_dict("records")
-    return pd.DataFrame(unseen_scores(rows)).set_index(["kind", "left_out", "forecast"])
+    return pd.DataFrame(scores(rows, unseen_score)).set_index(["kind", "left_out", "forecast"])
 
 
 def test_left_out_papers_and_frameworks_are_near_in_order_and_in_their_interval(scored) -> None:
