@@ -1,8 +1,7 @@
 """A layout: how many ways a model, its batch and its optimizer are split, and which rank is where.
 
-Its text form lists what differs from one worker: ``dp8 tp2 pp4 zero1 mb2 acc16``.
-
-Which ranks exchange with which: the groups of every axis, and how they lie on nodes.
+Its text form lists what differs from one worker: ``dp8 tp2 pp4 zero1 mb2 acc16``. The groups of
+every axis say which ranks exchange with which, and how they lie on nodes.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""How many bytes each kept number takes: a row per way to train.
-
-Which layers a pipeline stage holds, and whether a layout divides a model at all.
-
-What one rank of a stage has of its layers: the elements of every parameter tensor.
-
-What one rank stores: parameters, gradients, optimizer states, activations, in bytes.
-"""
+"""What one rank stores: its stage's layers, its share of their parameters, and their bytes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """A model as its layers: what each stores, computes and keeps per sample, and what splits it.
 
-Everything that a strategy says is a sum over these layers; no formula here is of one architecture.
-
-The layers of transformers: GPT-like and Llama-like, dense and mixtures of experts.
-
-Shapes of large models by name: what their authors publish.
+Everything that a strategy says is a sum over these layers; no formula of it is of one architecture.
+Transformers, GPT-like and Llama-like, dense and mixtures of experts, are made here, large ones by
+name with the shapes that their authors publish.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 Bytes are those of the whole buffer: of an all-reduce, of what a reduce-scatter takes, of what an
 all-gather gives, of what a rank puts into an all-to-all, of a sent message. ``sent_bytes`` are what
-leaves one rank in the bandwidth-optimal (ring, pairwise) algorithm.
-
-Who sends how much to whom in an iteration of a layout: a matrix of bytes for every axis.
+leaves one rank in the bandwidth-optimal (ring, pairwise) algorithm. `traffic_matrices` says who
+sends how much to whom.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""Horovod's own timelines: recorded on worker 0, read as ours.
+"""Timelines that Horovod and BytePS recorded themselves, read as ours; they have messages only.
 
-Horovod writes when worker 0 began to negotiate a tensor and what it then did with it. It knows
-nothing of forward and backward passes, so these timelines have messages only.
-
-BytePS's own timelines, and its graph of what depends on what.
-
-With BYTEPS_TRACE_ON=1, BYTEPS_TRACE_START_STEP, BYTEPS_TRACE_END_STEP and BYTEPS_TRACE_DIR a worker
-writes ``DIR/LOCAL_RANK/comm.json`` (the folder must exist): for every tensor and step how long it
-was under way ("total"), and how long each stage of each partition took. With MXNet it also writes
-``dag.gml``, what each tensor's communication waits for.
+Horovod writes when worker 0 began to negotiate a tensor and what it then did with it. With
+BYTEPS_TRACE_ON=1, BYTEPS_TRACE_START_STEP, BYTEPS_TRACE_END_STEP and BYTEPS_TRACE_DIR a worker of
+BytePS writes ``DIR/LOCAL_RANK/comm.json`` (the folder must exist): for every tensor and step how
+long it was under way ("total"), and how long each stage of each partition took. With MXNet it also
+writes ``dag.gml``, what each tensor's communication waits for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Files of events in Chrome's trace format, plain or compressed, and which tool wrote them.
-
-Reading a trace, whichever tool wrote it.
-"""
+"""Reading a trace, whichever tool wrote it: tables of jobs, and events in Chrome's format."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""Exchanges that autograd goes through: all-to-all, and a ring of neighbours.
+"""A small transformer in torch whose layers are those of a `Transformer` shape, one to one.
 
-Causal attention over a sequence that several ranks share: in a ring, or by all-to-all.
-
-A mixture of experts: on one rank, or shared by ranks that send each other tokens.
-
-A small transformer in torch whose layers are those of a `Transformer` shape, one to one.
+Its attention may cover a sequence that several ranks share, in a ring or by all-to-all, and its
+experts may be shared by ranks that send each other tokens.
 """
 
 from __future__ import annotations

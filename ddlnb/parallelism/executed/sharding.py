@@ -1,8 +1,6 @@
-"""The process groups of a layout on the ranks that run, and where this rank stands in them.
+"""A stage of the small model on one rank: the groups of its layout, and its share of every layer.
 
-A stage of the small model, split as a layout says, with torch's own parts.
-
-Adam whose states, and with ZeRO-2 its gradients, are sharded over replicas.
+Layers are split with torch's own parts; optimizer states, and with ZeRO-2 gradients, by our Adam.
 """
 
 from __future__ import annotations

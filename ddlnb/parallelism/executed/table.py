@@ -1,7 +1,4 @@
-"""The strategies that are executed: name, layout, and the small model that each trains.
-
-Predicted beside counted: every strategy, carried out on real ranks, a row per quantity.
-"""
+"""Predicted beside counted: every strategy, carried out on real ranks, a row per quantity."""
 
 from __future__ import annotations
 

@@ -1,12 +1,4 @@
-"""Losses that let go of their graphs.
-
-Torch's pipelines keep the losses of all micro batches until the iteration ends. Where B and W are
-split, each holds what its own backward pass needed, which nobody needs any more.
-
-Iterations of the small model on one rank of a layout.
-
-A strategy on one rank: trained, compared with one worker, and counted while it runs.
-"""
+"""A strategy on one rank: trained, compared with one worker, and counted while it runs."""
 
 from __future__ import annotations
 

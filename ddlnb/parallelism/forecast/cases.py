@@ -1,7 +1,4 @@
-"""Cases: many models, machines and layouts as columns of numbers, forecast all at once.
-
-Layers are partitioned into pipeline stages evenly, or by what they cost.
-"""
+"""Cases: many models, machines and layouts as columns of numbers, forecast all at once."""
 
 from __future__ import annotations
 

@@ -1,23 +1,17 @@
-"""Published runs: their cases, and what was measured of them.
+"""The parameters of the forecast, fitted to published runs, and draws of what they leave open.
 
-What parameters are by counting, for those that runs of two models alone do not tell apart.
+Times and memory are fitted in turn, in the logarithm, with a Cauchy loss: robust against runs that
+nothing explains. A run with a pipeline counts as slow where the slow forecast is nearer to it than
+the other; the chance of that is the most likely one. Other frameworks differ in a few parameters.
 
 Activations that grow with the width of the model and those that grow with that of its feed-forward
 part differ only between models; so do matrices and what elementwise kernels move. A fit that sees
 fewer models than it has such parameters would give all to one and none to the other: it forecasts
 the runs that it has seen, and is off on every other model. Counted values keep them apart.
 
-The fit: times and memory in turn, robust against runs that nothing explains.
-
-Times are fitted in the logarithm with a Cauchy loss. A run with a pipeline counts as slow where the
-slow forecast is nearer to it than the other; the chance of that is the most likely one.
-
-What differs by framework: a few of the parameters, fitted to runs of FSDP and Megatron-LM.
-
-Draws of forecasts: which of several layouts is fastest is a chance, as each may be off.
-
-What layouts have in common, the fitted parameters, is drawn once for all of them. What a run has of
-its own, the residual and whether it is slow, is drawn for every layout.
+Which of several layouts is fastest is a chance. What layouts have in common, the fitted parameters,
+is drawn once for all of them; what a run has of its own, the residual and whether it is slow, is
+drawn for every layout.
 """
 
 from __future__ import annotations

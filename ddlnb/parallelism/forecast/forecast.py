@@ -1,12 +1,11 @@
-"""The slow mode: in some runs every transfer between stages loses a quarter of a second.
+"""Throughput and memory of cases, with the interval and the chance that a run is slow.
 
-Which runs is not known before: it is a chance. Every link between stages on different nodes has the
-same small one of being slow, and a run is slow where any of its links is. It is higher where every
-replica keeps whole optimizer states, and near one where a rank asks for more memory than there is.
+In some runs every transfer between stages loses a quarter of a second. Which runs is not known
+before: it is a chance. Every link between stages on different nodes has the same small one of being
+slow, and a run is slow where any of its links is. It is higher where every replica keeps whole
+optimizer states, and near one where a rank asks for more memory than there is.
 
 Memory of a rank: first principles for states, fitted factors for what frameworks keep.
-
-Throughput and memory of cases, with the interval and the chance that a run is slow.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""What is asked about the layouts of a large model: machines, a batch, the ways of a framework.
+"""Which layout is fastest: every way to split a model over GPUs, forecast and ranked.
 
-Every function and command about layouts takes these arguments; they are written and checked here.
-
-Which layout is fastest: every way to split a model over GPUs, forecast and ranked.
+Every function and command about layouts takes what `LayoutQuestion` says, checked there.
 """
 
 from __future__ import annotations

@@ -1,26 +1,20 @@
-"""The longer of two times that run beside each other.
-
-What nodes send each other per second: a fitted share of the line, or what sockets leave of it.
-
-Shares and seconds of transfers were fitted to networks with RDMA. Over TCP the software of the
-sockets is the limit, whatever the framework: what data/hardware/protocols.yaml says of it, as in
-every forecast of a cluster by name.
-
-What replicas exchange: gradients that are reduced, sharded parameters that are gathered.
-
-A framework that overlaps starts both while the GPU computes: gradients are reduced during the last
-backward pass of a step, parameters are gathered during its first forward pass, and with ZeRO-3 both
-during every pass. Chunks of an interleaved pipeline take turns: beside the exchanges of one are the
-passes of several micro batches through the others. What takes longer than the computation beside it
-is exposed, and so is the layer that has none beside it: the last whose gradients are ready, the
-first whose parameters are needed. Half of what is hidden comes back: exchanges take multiprocessors
-and memory bandwidth of the GPU.
-
-Seconds of a training step, by what they go to: one formula for all cases at once.
+"""Seconds of a training step, by what they go to: one formula for all cases at once.
 
 The physics is that of a step whose ranks wait for each other: a stage takes the longer of what the
 GPU computes and what it takes to start kernels and exchanges; a pipeline takes as long as its
 slowest stage per micro batch, and once through all stages; reduction and optimizer come on top.
+
+Shares of links and seconds of transfers were fitted to networks with RDMA. Over TCP the software of
+the sockets is the limit, whatever the framework: what data/hardware/protocols.yaml says of it, as
+in every forecast of a cluster by name.
+
+A framework that overlaps exchanges among replicas while the GPU computes: gradients are reduced
+during the last backward pass of a step, parameters are gathered during its first forward pass, and
+with ZeRO-3 both during every pass. Chunks of an interleaved pipeline take turns: beside the
+exchanges of one are the passes of several micro batches through the others. What takes longer than
+the computation beside it is exposed, and so is the layer that has none beside it: the last whose
+gradients are ready, the first whose parameters are needed. Half of what is hidden comes back:
+exchanges take multiprocessors and memory bandwidth of the GPU.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""One row of a table of training runs: its cells by name, as numbers that are checked.
+"""Forecasts of a table of runs: a CSV in, the same rows with what is forecast out.
 
-What a row of a table says about its network: the rate of a node, and whether it is TCP.
-
-Rows of tables of training runs as cases: every cell read, checked, or taken from a default.
-
-Forecasts of a table of runs: a CSV in, the same rows with what is forecast out.
+Every cell of a row is read and checked, or taken from a default, which is said.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What to do about failures: checkpoint intervals, spare nodes, elastic training, as tables.
-
-What a table of goodput says to do, in sentences.
-"""
+"""What to do about failures: checkpoint intervals, spare nodes, elastic training."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Published failures and stragglers of large training jobs, as rates that can be compared.
-
-How often a job of so many GPUs fails: one rate per GPU, which differs between clusters.
+"""How often a job of so many GPUs fails: one rate per GPU, which differs between clusters.
 
 Failures are taken as independent, so that the mean time to failure of a job is that of a GPU over
 the number of its GPUs. Clusters differ in their rate by more than chance: the logarithm of the rate

@@ -1,13 +1,11 @@
-"""How much stragglers slow a job down: a distribution fitted to published shares of jobs.
-
-The slow-down S of a job is its time over that without stragglers; S - 1 is taken as log-normal. The
-source gives waste, 1 - 1/S, for shares of jobs (Lin et al., arXiv 2505.05713).
-
-Goodput over a stretch of time: a job that fails, restarts, waits for nodes, and is slowed down.
+"""Goodput over a stretch of time: a job that fails, restarts, waits for nodes, and is slowed down.
 
 Failures come at a constant rate for each GPU in use, also while the job restarts. A share of them
 takes a node out until it is repaired. While no spare stands in for it the job waits, or goes on
 without the replicas that it cannot fill (elastic training).
+
+The slow-down S of a job by stragglers is its time over that without them; S - 1 is taken as
+log-normal. The source gives waste, 1 - 1/S, for shares of jobs (Lin et al., arXiv 2505.05713).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Networks of named hardware for iterations that are played: GPUs, nodes, what joins them.
+"""How long the parts of a played iteration take: layers on a GPU, exchanges on a network.
 
-How long an exchange takes on a network: all groups of its axis at once, played as flows.
-
-A stage's layers as pieces of work: seconds of computation, and what they exchange.
+An exchange is played as flows, all groups of its axis at once. Networks are given, or made of named
+hardware: GPUs, nodes, what joins them.
 """
 
 from __future__ import annotations

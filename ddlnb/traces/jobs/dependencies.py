@@ -1,14 +1,12 @@
-"""Which operations end together: messages between stages, and collectives of groups of workers.
+"""What the operations of a job wait for: peers, others of their worker, barriers.
 
-What an operation waits for on its own worker, read off the trace.
+Peers end together: messages between stages, and collectives of groups of workers.
 
 A trace says when operations ran, not why then. Two kinds are *serial* if, on no worker, one of the
 second begins while the one of the first that was launched before it still runs: the second waits
 for the first. Sends that block the worker, as Megatron-LM's do without overlap, are found to be
 serial with what follows; sends on a stream of their own are not. An operation that begins while
 another one of its worker runs was launched during that one, and begins as long after its start.
-
-Barriers that a trace does not record: workers that wait for one another and do not say so.
 
 Averaging the loss over data-parallel ranks, or a barrier before gradients are exchanged, leaves no
 operation behind, only workers that do nothing. A group of workers is taken to pass a barrier before

@@ -1,17 +1,14 @@
-"""Clocks of workers that do not agree, set by what ends at the same instant on several of them.
-
-A send and its receive end together, and so does a collective on all that take part. From the median
-differences of ends, the offset of every worker's clock follows in each iteration by least squares.
-Sends that end early because they are buffered cancel out, as they go both ways between two stages.
-
-How late operations begin: launch delays that are typical, and pauses that are not.
-
-A job as a graph that can be played again, with other durations.
+"""A job as a graph that can be played again, with other durations.
 
 Every operation begins when all that it waits for has ended, after the launch delay that is typical
 of such operations, and lasts as long as its own work; a message or a collective does its work from
 when the last of its peers has begun (arXiv 2505.05713, section 3.2). Work and typical delays come
 from the trace; the instants do not, so that the replayed iteration times can be checked.
+
+Clocks of workers that do not agree are set first, by what ends at the same instant on several of
+them: a send and its receive, a collective on all that take part. From the median differences of
+ends, the offset of every worker's clock follows in each iteration by least squares. Sends that end
+early because they are buffered cancel out, as they go both ways between two stages.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""The kinds of operations that job traces name: what they do, and with which peers.
+"""The table of a job: one row per operation, read from CSV and checked, and the kinds it may have.
 
 Names and groups are those of Megatron-LM, as in the traces published with "Understanding
 Stragglers in Large Model Training Using What-if Analysis" (arXiv 2505.05713, section 3).
-
-The table of a job: one row per operation, read from CSV and checked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""What the duration of a computation is made of: its stage, its worker, its sequences, the rest.
+"""What an iteration would have taken without one cause of waste, or without all of them.
+
+Each cause is taken out by playing the job again with other durations, everything else as it was;
+the difference in seconds is what the cause costs on its own. Without all of them nobody straggles.
+Causes overlap: the parts need not add up to the whole, and their interaction is shown.
 
 An operation of some kind lasts as long as the average one of the job, times the factor of its stage
 (and chunk), times that of its worker among those of the stage, times that of its micro batch, times
@@ -7,14 +11,6 @@ as slow as the median of its workers (of two, the faster one), because a slow wo
 of the stage; work that a stage or a micro batch has too much of could be done by others, so those
 factors are relative to means. A micro batch goes through all stages, forward and backward: its
 factor is what these have in common, their median, relative to the mean of its iteration.
-
-What an iteration would have taken without one cause of waste, or without all of them.
-
-Each cause is taken out by playing the job again with other durations, everything else as it was;
-the difference in seconds is what the cause costs on its own. Without all of them nobody straggles.
-Causes overlap: the parts need not add up to the whole, and their interaction is shown.
-
-What a replay found, in sentences.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The events of a Kineto trace that we use, with seconds for times.
-
-The passes of every iteration in a Kineto trace: when layers began, when gradients were ready.
+"""The events of a Kineto trace that we use, in seconds, and the passes of every iteration.
 
 Autograd runs ``AccumulateGrad`` once for each parameter, right after the operation whose backward
 made the gradient; a flow leads from that operation back to the forward pass, where a module was

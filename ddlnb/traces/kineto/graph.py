@@ -1,16 +1,14 @@
-"""What the operations of a GPU wait for, and the calls on the host that launch them.
-
-CUPTI does not always say on which stream an event was recorded (since CUDA 13 it says -1). A stream
-that waits for such an event is then taken to wait for what every other stream had been given by
-then and had done by the time the waiting operation began: all that the event can have been, and
-nothing that the trace's own times rule out.
-
-Every operation of a trace with what it waits for: a graph without circles.
+"""Every operation of a trace with what it waits for: a graph without circles.
 
 A GPU's operation waits for the one before it on its stream, for the call that launched it, and for
 the events that its stream was told to wait for. A call on the host waits for the call before it,
 and for what the host itself computes in between; a call that synchronises also waits for the
 streams. Without a GPU, operations are those of the host that no other one contains.
+
+CUPTI does not always say on which stream an event was recorded (since CUDA 13 it says -1). A stream
+that waits for such an event is then taken to wait for what every other stream had been given by
+then and had done by the time the waiting operation began: all that the event can have been, and
+nothing that the trace's own times rule out.
 """
 
 from __future__ import annotations

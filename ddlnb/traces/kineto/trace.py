@@ -1,11 +1,4 @@
-"""Where a GPU's time goes: which pass launched each of its operations, and how long it was busy.
-
-A Kineto trace as a timeline, to be drawn beside a simulated one.
-
-The workload that a Kineto trace shows: layers, gradients, and how long each of them takes.
-
-A trace of torch.profiler, and what can be had from it.
-"""
+"""A trace of torch.profiler, and what can be had from it: a workload, a timeline, a GPU's time."""
 
 from __future__ import annotations
 
