@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, groupby, pairwise
 
-from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.errors import UnknownName, require
 from ddlnb.parallelism.layout import Layout, require_divides
 from ddlnb.parallelism.model import Kept, LayerShape, ModelShape, Weight
 from ddlnb.parallelism.partition import even_partition
@@ -96,11 +96,11 @@ def require_fits(model: ModelShape, layout: Layout) -> None:
         if number % layout.tp and layout.tp % number:
             require_divides("tp", layout.tp, what, number, model.name)
     blocks, parts = len(model.block_layers), layout.pp * layout.vpp
-    if parts > blocks:
-        raise InputError(
-            f"pp {layout.pp} times vpp {layout.vpp} is more than the {blocks} layers of model "
-            f"{model.name!r}; use at most pp {blocks // layout.vpp} or fewer chunks"
-        )
+    require(
+        parts <= blocks,
+        f"pp {layout.pp} times vpp {layout.vpp} is more than the {blocks} layers of model "
+        f"{model.name!r}; use at most pp {blocks // layout.vpp} or fewer chunks",
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ddlnb.errors import InputError, UnknownName, require, require_whole
+from ddlnb.errors import UnknownName, require, require_whole
 from ddlnb.workloads.workload import Workload
 
 SPLITS = ("tensor", "expert", "none")
@@ -165,8 +165,7 @@ def model_of(workload: Workload, outputs: Mapping[str, int] | None = None) -> Mo
     """
     outputs = outputs or {}
     unknown = set(outputs) - set(workload.layer_position)
-    if unknown:
-        raise InputError(f"workload {workload.model!r} has no layers {', '.join(sorted(unknown))}")
+    require(not unknown, f"workload {workload.model!r} has no layers {', '.join(sorted(unknown))}")
     weights: dict[str, list[Weight]] = {}
     for gradient in workload.gradients:
         weights.setdefault(gradient.layer, []).append(Weight(gradient.name, gradient.elements))

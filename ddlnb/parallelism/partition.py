@@ -80,8 +80,10 @@ def gradient_weights(shares: Sequence[int]) -> tuple[float, ...]:
     (0.75, 0.25)
     """
     total = sum(shares)
-    if total <= 0 or min(shares) < 0:
-        raise InputError(f"shares {tuple(shares)} hold no samples; one must be above 0, none below")
+    require(
+        total > 0 and min(shares) >= 0,
+        f"shares {tuple(shares)} hold no samples; one must be above 0, none below",
+    )
     return tuple(share / total for share in shares)
 
 
@@ -137,10 +139,10 @@ def stage_seconds(
     >>> stage_seconds([1.0] * 9, [2.0, 1.0], (6, 3))
     (3.0, 3.0)
     """
-    if sum(cut) != len(costs) or len(cut) != len(speeds):
-        raise InputError(
-            f"the cut {tuple(cut)} must hold {len(costs)} layers in {len(speeds)} stages"
-        )
+    require(
+        sum(cut) == len(costs) and len(cut) == len(speeds),
+        f"the cut {tuple(cut)} must hold {len(costs)} layers in {len(speeds)} stages",
+    )
     ends = np.cumsum([0, *cut])
     return tuple(
         float(sum(costs[first:stop]) / speed)
@@ -191,8 +193,10 @@ def _check(costs: Sequence[float], speeds: Sequence[float], micro_batches: int) 
     require(bool(speeds), "there are no stages; give the speeds of their GPUs")
     for speed in speeds:
         require_positive(speed=speed)
-    if min(costs, default=0.0) < 0 or not np.isfinite(np.asarray(costs, dtype=float)).all():
-        raise InputError(f"costs of layers {list(costs)} must be numbers from 0")
+    require(
+        min(costs, default=0.0) >= 0 and np.isfinite(np.asarray(costs, dtype=float)).all(),
+        f"costs of layers {list(costs)} must be numbers from 0",
+    )
     require(
         len(speeds) <= len(costs),
         f"{len(speeds)} stages are more than the {len(costs)} layers; use at most {len(costs)} "

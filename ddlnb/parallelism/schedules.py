@@ -8,12 +8,12 @@ says when passes start and end, and how long stages stand idle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ddlnb.errors import InputError, UnknownName, require, require_whole
+from ddlnb.errors import UnknownName, require, require_whole
 from ddlnb.registry import register_entry
 
 
@@ -26,6 +26,7 @@ class Pass(NamedTuple):
 
 
 Schedule = tuple[tuple[Pass, ...], ...]
+Key = tuple[str, int, int]  # kind, micro batch, part
 
 
 @dataclass(frozen=True)
@@ -249,56 +250,59 @@ def play(
     """Return when each pass runs: in the stage's order, once what it needs has arrived.
 
     ``seconds`` of F, B and W are those of one micro batch through one whole stage, of all stages or
-    of each; a chunk takes 1/chunks of them. Without ``W`` in the schedule B stands for both. A
-    forward pass needs the one of the part before, a backward pass that of the part behind; each
-    arrives ``send_seconds`` after it ended.
-
-    Raises InputError if the order can never be carried out.
+    of each; a chunk takes 1/chunks of them. Without ``W`` in the schedule B stands for both. What
+    comes from another part arrives ``send_seconds`` after it ended. Raises what `in_order` raises.
 
     >>> played = play(schedule("1f1b", 4, 8), {"F": 1.0, "B": 2.0})
     >>> played.seconds, played.bubble == 3 / 11
     (33.0, True)
     """
     stages = len(passes)
-    parts = stages * chunks
-    ended: dict[tuple[str, int, int], float] = {}
-    times: list[list[tuple[Pass, float, float]]] = [[] for _ in range(stages)]
+    ended: dict[Key, float] = {}
+    times: list[list[tuple[Pass, float, float]]] = [[] for _ in passes]
     by_stage = [seconds] * stages if isinstance(seconds, Mapping) else list(seconds)
     require(len(by_stage) == stages, f"{stages} stages have {len(by_stage)} seconds; give one each")
     for kind in sorted({one.kind for stage in passes for one in stage}):
         known = all(kind in own for own in by_stage)
         require(known, f"seconds of {kind!r} are missing; give those of F, B and W")
-    position = [0] * stages
-    while sum(position) < sum(map(len, passes)):
-        before = sum(position)
-        for stage, order in enumerate(passes):
-            while position[stage] < len(order):
-                one = order[position[stage]]
-                part = stage + one.chunk * stages
-                ready = _ready(one, part, parts, ended, send_seconds if stages > 1 else 0.0)
-                if ready is None:
-                    break
-                start = max(times[stage][-1][2] if times[stage] else 0.0, ready)
-                stop = start + by_stage[stage][one.kind] / chunks
-                times[stage].append((one, start, stop))
-                ended[one.kind, one.micro_batch, part] = stop
-                position[stage] += 1
-        if sum(position) == before:
-            waiting = [order[at] for order, at in zip(passes, position, strict=True)
-                       if at < len(order)]  # fmt: skip
-            raise InputError(f"this schedule never ends: its stages wait at {waiting}")
+    for stage, one in in_order(passes, chunks):
+        part = stage + one.chunk * stages
+        sending = send_seconds if stages > 1 else 0.0
+        needed = _needed(one, part, stages * chunks)
+        arrivals = (ended[key] + sending * (key[2] != part) for key in needed)
+        start = max(times[stage][-1][2] if times[stage] else 0.0, *arrivals, 0.0)
+        stop = start + by_stage[stage][one.kind] / chunks
+        times[stage].append((one, start, stop))
+        ended[one.kind, one.micro_batch, part] = stop
     return PipelineTimes(tuple(map(tuple, times)))
 
 
-def _ready(
-    one: Pass, part: int, parts: int, ended: Mapping[tuple[str, int, int], float], sending: float
-) -> float | None:
-    """Return when a pass through a part has all it needs, None if that is not known yet."""
+def in_order(passes: Schedule, chunks: int = 1) -> Iterator[tuple[int, Pass]]:
+    """Yield every pass with its stage, each behind all that it needs.
+
+    A forward pass needs the one of the part before, a backward pass that of the part behind and its
+    forward pass. Raises InputError if the order can never be carried out.
+    """
+    stages, done, position = len(passes), set[Key](), [0] * len(passes)
+    while sum(position) < sum(map(len, passes)):
+        before = sum(position)
+        for stage, order in enumerate(passes):
+            for one in order[position[stage] :]:
+                part = stage + one.chunk * stages
+                if not done.issuperset(_needed(one, part, stages * chunks)):
+                    break
+                yield stage, one
+                done.add((one.kind, one.micro_batch, part))
+                position[stage] += 1
+        waiting = [order[at] for order, at in zip(passes, position, strict=True) if at < len(order)]
+        require(sum(position) > before, f"this schedule never ends: its stages wait at {waiting}")
+
+
+def _needed(one: Pass, part: int, parts: int) -> list[Key]:
+    """Return the passes that one through a part waits for, by kind, micro batch and part."""
+    _, batch, _ = one
     if one.kind == "W":
-        return ended.get(("B", one.micro_batch, part))
-    behind = ended.get(("F", one.micro_batch, part)) if one.kind == "B" else 0.0
-    near = part - 1 if one.kind == "F" else part + 1
-    if behind is None or not 0 <= near < parts:
-        return behind
-    arrived = ended.get((one.kind, one.micro_batch, near))
-    return None if arrived is None else max(behind, arrived + sending)
+        return [("B", batch, part)]
+    if one.kind == "F":
+        return [("F", batch, part - 1)] if part else []
+    return [("F", batch, part), *([("B", batch, part + 1)] if part < parts - 1 else [])]

@@ -15,7 +15,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.errors import InputError, require
+from ddlnb.errors import require
 from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.parallelism.layout import Layout, group_size, groups, position
 from ddlnb.parallelism.memory import (
@@ -194,11 +194,11 @@ def _between_stages(
         """Return the messages over the boundary behind a part, one per micro batch."""
         number, index = divmod(part, layout.pp)
         layer = every[index].chunks[number][-1][0]
-        if not layer.output_elements:
-            raise InputError(
-                f"how much leaves layer {layer.name!r} is not known, and a pipeline of "
-                f"{layout.pp} stages is cut there; give its output elements per sample"
-            )
+        require(
+            layer.output_elements > 0,
+            f"how much leaves layer {layer.name!r} is not known, and a pipeline of "
+            f"{layout.pp} stages is cut there; give its output elements per sample",
+        )
         size = layer.output_elements * per_element
         return Exchange(what, "send", "pp", layout.pp, size, layout.micro_batches, when)
 

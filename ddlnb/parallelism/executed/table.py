@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ddlnb.errors import InputError, require, require_whole
+from ddlnb.errors import require, require_whole
 from ddlnb.parallelism.layout import Layout, groups
 from ddlnb.parallelism.memory import memory, require_fits
 from ddlnb.parallelism.model import Transformer
@@ -132,10 +132,11 @@ def strategy_rows(
 
     require_whole(0, seed=seed)
     needed = max((case.layout.ranks for case in cases), default=0)
-    if not needed:
-        raise InputError("there are no strategies to execute; give at least one case")
-    if ranks is not None and ranks.count < needed:
-        raise InputError(f"{needed} ranks are needed, {ranks.count} are started: Ranks({needed})")
+    require(needed > 0, "there are no strategies to execute; give at least one case")
+    require(
+        ranks is None or ranks.count >= needed,
+        f"{needed} ranks are needed, {ranks.count} are started: Ranks({needed})",
+    )
     imports = (run_strategies.__module__,)
     own = Ranks(needed, imports=imports) if ranks is None else nullcontext(ranks)
     with own as started:

@@ -315,12 +315,12 @@ def ranked(asked: LayoutQuestion) -> Ranking:
     if asked.vpp is not None:
         offered = {int(one["vpp"]) for one in found}
         found = [one for one in found if one["vpp"] == asked.vpp]
-        if not found:
-            raise InputError(
-                f"vpp {asked.vpp} divides the {shape.layers} layers of {shape.name} in no layout "
-                f"on {gpus} GPUs (chunks divide the layers of a stage, stages the micro batches); "
-                f"use one of {', '.join(map(str, sorted(offered)))}"
-            )
+        require(
+            bool(found),
+            f"vpp {asked.vpp} divides the {shape.layers} layers of {shape.name} in no layout "
+            f"on {gpus} GPUs (chunks divide the layers of a stage, stages the micro batches); "
+            f"use one of {', '.join(map(str, sorted(offered)))}",
+        )
     columns: dict[str, Any] = {name: [one[name] for one in found] for name in found[0]}
     cases = Cases.of(
         **columns,

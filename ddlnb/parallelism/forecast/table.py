@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ddlnb.clusters.named import usual_network
-from ddlnb.errors import InputError, UnknownName, reason_of
+from ddlnb.errors import InputError, UnknownName, reason_of, require
 from ddlnb.files import write_atomically
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect, gpus, protocol_of
 from ddlnb.hardware.gpu import Gpu
@@ -459,10 +459,8 @@ def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} cannot be read: {reason_of(error)}; check the path") from error
     missing = [name for name in NEEDED if name not in columns]
-    if missing:
-        raise InputError(f"{path} lacks the columns {', '.join(missing)}; add them")
-    if not rows:
-        raise InputError(f"{path} has no rows; add one per run")
+    require(not missing, f"{path} lacks the columns {', '.join(missing)}; add them")
+    require(bool(rows), f"{path} has no rows; add one per run")
     return columns, rows
 
 

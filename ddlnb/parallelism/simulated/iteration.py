@@ -24,8 +24,8 @@ from ddlnb.parallelism.memory import (
     share_of,
 )
 from ddlnb.parallelism.model import ModelShape
-from ddlnb.parallelism.schedules import SCHEDULES, Pass, schedule
-from ddlnb.parallelism.simulated.seconds import Links, Piece, Wait, pieces_of
+from ddlnb.parallelism.schedules import SCHEDULES, Pass, PipelineSchedule, in_order, schedule
+from ddlnb.parallelism.simulated.seconds import LayerWork, Links, Wait, works_of
 from ddlnb.parallelism.volumes import Exchange, exchanges
 from ddlnb.results.timeline import Span, Timeline
 
@@ -67,13 +67,14 @@ def play_iteration(
     stages = [
         _Stage(
             held,
-            pieces_of(held, model, layout, precision, links, flops_per_second),
+            works_of(held, model, layout, precision, links, flops_per_second),
             layout,
             share_of(held, layout).elements,
         )
         for held in pipeline_stages(model, layout.pp, layout.vpp)
     ]
-    player = _Player(model, layout, precision, links, stages, overlap)
+    kind = SCHEDULES[layout.schedule]
+    player = _Player(model, layout, precision, links, stages, overlap, kind)
     player.play_passes()
     for stage in stages:
         player.finish(stage, memory_bandwidth)
@@ -104,12 +105,11 @@ class _Stage:
     """A rank of a stage: until when it computes, and its line to the other replicas."""
 
     held: PipelineStage
-    chunks: list[list[Piece]]
+    chunks: list[list[LayerWork]]
     layout: Layout
     elements: int
     free: float = 0.0
     line_free: float = 0.0
-    at: int = 0
     put_off: list[Wait] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
 
@@ -150,19 +150,15 @@ class _Player:
     links: Links
     stages: list[_Stage]
     overlap: bool
+    schedule: PipelineSchedule
     arrived: dict[tuple[str, int, int], float] = field(default_factory=dict)
 
     def play_passes(self) -> None:
         """Play forward and backward passes of all stages, each in its order."""
         layout = self.layout
         orders = schedule(layout.schedule, layout.pp, layout.micro_batches, layout.vpp)
-        left = sum(map(len, orders))
-        while left:
-            for stage, order in zip(self.stages, orders, strict=True):
-                while stage.at < len(order) and self._is_ready(stage, order[stage.at]):
-                    self._pass(stage, order[stage.at])
-                    stage.at += 1
-                    left -= 1
+        for index, one in in_order(orders, layout.vpp):
+            self._pass(self.stages[index], one)
 
     def finish(self, stage: _Stage, memory_bandwidth: float) -> None:
         """Wait for gradients, update, and gather what other replicas have updated."""
@@ -189,64 +185,34 @@ class _Player:
             for one in found
         )
 
-    def _is_ready(self, stage: _Stage, one: Pass) -> bool:
-        part, last = self._part(stage, one), self.layout.pp * self.layout.vpp - 1
-        starts = one.kind == "W" or part == (0 if one.kind == "F" else last)
-        return starts or (one.kind, one.micro_batch, part) in self.arrived
-
-    def _part(self, stage: _Stage, one: Pass) -> int:
-        return stage.held.index + one.chunk * self.layout.pp
-
     def _pass(self, stage: _Stage, one: Pass) -> None:
-        part = self._part(stage, one)
+        """Play a pass through the layers of a chunk, and send what comes of it."""
+        part, is_split = stage.held.index + one.chunk * self.layout.pp, self.schedule.splits
         stage.wait("bubble", self.arrived.get((one.kind, one.micro_batch, part), 0.0))
-        pieces = stage.chunks[one.chunk]
-        if one.kind == "W":
-            self._weights(stage, pieces, one)
-            return
-        if one.kind == "F":
-            self._forward(stage, pieces, one)
-        else:
-            self._backward(stage, pieces, one)
+        works = stage.chunks[one.chunk][:: 1 if one.kind == "F" else -1]
+        kind = "forward" if one.kind == "F" else "backward"
+        gathered = 0.0 if one.kind == "W" else self._gathered(stage, works[:1])
+        for number, work in enumerate(works):
+            stage.wait("data", gathered)
+            if one.kind != "W":
+                gathered = self._gathered(stage, works[number + 1 : number + 2])
+            stage.compute(kind, work.pass_name(one), work.seconds(one.kind, is_split))
+            stage.exchange(work.waits.get(one.kind, ()))
+            if one.kind == ("W" if is_split else "B"):
+                self._reduce(stage, work, one)
         step = 1 if one.kind == "F" else -1
-        if 0 <= part + step < self.layout.pp * self.layout.vpp:
+        if one.kind != "W" and 0 <= part + step < self.layout.pp * self.layout.vpp:
             self._send(stage, one, part, part + step)
 
-    def _forward(self, stage: _Stage, pieces: list[Piece], one: Pass) -> None:
-        gathered = self._gathered(stage, pieces[:1])
-        for number, piece in enumerate(pieces):
-            stage.wait("data", gathered)
-            gathered = self._gathered(stage, pieces[number + 1 : number + 2])
-            stage.compute("forward", _name(piece, one), piece.forward)
-            stage.exchange(piece.in_forward)
-
-    def _backward(self, stage: _Stage, pieces: list[Piece], one: Pass) -> None:
-        backwards = pieces[::-1]
-        is_split = SCHEDULES[self.layout.schedule].splits
-        gathered = self._gathered(stage, backwards[:1])
-        for number, piece in enumerate(backwards):
-            stage.wait("data", gathered)
-            gathered = self._gathered(stage, backwards[number + 1 : number + 2])
-            seconds = piece.again + piece.inputs + (0.0 if is_split else piece.weights)
-            stage.compute("backward", _name(piece, one), seconds)
-            stage.exchange(piece.in_backward)
-            if not is_split:
-                self._reduce(stage, piece, one)
-
-    def _weights(self, stage: _Stage, pieces: list[Piece], one: Pass) -> None:
-        for piece in pieces[::-1]:
-            stage.compute("backward", f"{_name(piece, one)} weights", piece.weights)
-            self._reduce(stage, piece, one)
-
-    def _gathered(self, stage: _Stage, pieces: list[Piece]) -> float:
+    def _gathered(self, stage: _Stage, works: list[LayerWork]) -> float:
         """Begin to gather the parameters of a layer; return when they are there."""
-        gathers = [piece.gather for piece in pieces if piece.gather is not None]
+        gathers = [work.gather for work in works if work.gather is not None]
         return max((stage.beside(one, stage.free) for one in gathers), default=0.0)
 
-    def _reduce(self, stage: _Stage, piece: Piece, one: Pass) -> None:
+    def _reduce(self, stage: _Stage, work: LayerWork, one: Pass) -> None:
         """Send gradients to the other replicas, once they are complete or sharded anyway."""
         if self.layout.zero >= 2 or one.micro_batch == self.layout.micro_batches - 1:
-            for wait in piece.reduce:
+            for wait in work.reduce:
                 if self.overlap:
                     stage.beside(wait, stage.free)
                 else:
@@ -254,22 +220,13 @@ class _Player:
 
     def _send(self, stage: _Stage, one: Pass, part: int, towards: int) -> None:
         layout = self.layout
-        behind = min(part, towards)  # the boundary lies behind this part
-        number, index = divmod(behind, layout.pp)
+        number, index = divmod(min(part, towards), layout.pp)  # the boundary lies behind that
         layer = self.stages[index].held.chunks[number][-1][0]
         split = layout.tp if layout.sequence_parallel else 1
         elements = layer.output_elements * layout.micro_batch / layout.cp / split
         size = elements * self.precision.activation
-        target = towards % layout.pp
-        seconds = 0.0
-        if target != stage.held.index:
-            seconds = self.links.boundary_seconds(size, stage.held.index, target)
-        stop = stage.free + seconds
+        source, target = stage.held.index, towards % layout.pp
+        apart = target != source
+        stop = stage.free + (self.links.boundary_seconds(size, source, target) if apart else 0.0)
         stage.span("message", f"to stage {target}", stage.free, stop, round(size))
         self.arrived[one.kind, one.micro_batch, towards] = stop
-
-
-def _name(piece: Piece, one: Pass) -> str:
-    """Return the layer, the chunk if it is not the first, and the micro batch at the end."""
-    chunk = f" chunk {one.chunk}," if one.chunk else ""
-    return f"{piece.name}{chunk} {one.micro_batch}"

@@ -6,7 +6,7 @@ hardware: GPUs, nodes, what joins them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 from typing import cast
@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 
 from ddlnb.clusters.named import usual_network
-from ddlnb.errors import InputError, require, require_whole
+from ddlnb.errors import require, require_whole
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.hardware.interconnect import Interconnect
@@ -28,6 +28,7 @@ from ddlnb.parallelism.forecast.sustained import layer_flops
 from ddlnb.parallelism.layout import Layout, group_size, groups
 from ddlnb.parallelism.memory import PipelineStage, Precision, Share, shares_by_layer
 from ddlnb.parallelism.model import LayerShape, ModelShape, recomputed_flops
+from ddlnb.parallelism.schedules import Pass
 from ddlnb.parallelism.volumes import ALGORITHMS, Exchange, within_layer
 from ddlnb.plans.transfers import Collective, Primitive
 
@@ -106,11 +107,11 @@ class Links:
     _known: dict[tuple[str, str, float], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.network.ranks < self.layout.ranks:
-            raise InputError(
-                f"layout {self.layout} needs {self.layout.ranks} ranks, and network "
-                f"{self.network.name!r} has {self.network.ranks}; take a larger one"
-            )
+        require(
+            self.network.ranks >= self.layout.ranks,
+            f"layout {self.layout} needs {self.layout.ranks} ranks, and network "
+            f"{self.network.name!r} has {self.network.ranks}; take a larger one",
+        )
         if self.placement is None:
             self.placement = range(self.layout.ranks)
         require(
@@ -200,63 +201,71 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class Piece:
-    """One layer of one micro batch. Backward seconds are those of inputs; then those of weights.
+class LayerWork:
+    """One layer of one micro batch, in seconds. A backward pass is that of inputs, then of weights.
 
-    ``again`` are seconds of what is computed again. ``gather`` and ``reduce`` are exchanges of the
-    layer's parameters and gradients among replicas, None where there are none.
+    ``again`` are seconds of what is computed again. ``waits`` are what the passes F and B wait for
+    inside of the layer. ``gather`` and ``reduce`` are exchanges of its parameters and gradients
+    among replicas, None where there are none.
     """
 
     name: str
     forward: float
-    inputs: float
-    weights: float
     again: float
-    in_forward: tuple[Wait, ...]
-    in_backward: tuple[Wait, ...]
+    waits: Mapping[str, tuple[Wait, ...]]
     gather: Wait | None
     reduce: tuple[Wait, ...]
 
+    def seconds(self, kind: str, is_split: bool) -> float:
+        """Return the seconds of a pass F, B or W; ``is_split``: B is without W.
 
-def pieces_of(
+        Gradients of inputs and those of weights take as long as a forward pass each.
+        """
+        if kind == "B":
+            return self.again + self.forward + (0.0 if is_split else self.forward)
+        return self.forward
+
+    def pass_name(self, one: Pass) -> str:
+        """Return the layer, the chunk if it is not the first, and the micro batch."""
+        chunk = f" chunk {one.chunk}," if one.chunk else ""
+        return f"{self.name}{chunk} {one.micro_batch}" + (" weights" if one.kind == "W" else "")
+
+
+def works_of(
     stage: PipelineStage,
     model: ModelShape,
     layout: Layout,
     precision: Precision,
     links: Links,
     flops_per_second: float,
-) -> list[list[Piece]]:
-    """Return the pieces of every chunk of a stage, in the order of the forward pass."""
+) -> list[list[LayerWork]]:
+    """Return the layers of every chunk of a stage, in the order of the forward pass."""
     blocks = set(map(id, model.block_layers))
     shares = iter(shares_by_layer(stage, layout))
     samples = layout.micro_batch / layout.cp / layout.tp
-    chunks: list[list[Piece]] = []
+    chunks: list[list[LayerWork]] = []
     for chunk in stage.chunks:
-        pieces: list[Piece] = []
+        works: list[LayerWork] = []
         for layer, count in chunk:
             share, _ = next(shares)
             how = layout.recomputation if id(layer) in blocks else "none"
             forward = layer.forward_flops * samples / flops_per_second
-            inside = _inside(layer, how == "full", layout, precision, links)
-            piece = Piece(
+            work = LayerWork(
                 layer.name,
                 forward,
-                inputs=forward,
-                weights=forward,
                 again=recomputed_flops(layer, how) * samples / flops_per_second,
-                in_forward=inside[0],
-                in_backward=inside[1],
+                waits=_inside(layer, how == "full", layout, precision, links),
                 gather=_gather(share, layout, precision, links),
                 reduce=_reduce(share, layout, precision, links),
             )
-            pieces += [piece] * count
-        chunks.append(pieces)
+            works += [work] * count
+        chunks.append(works)
     return chunks
 
 
 def _inside(
     layer: LayerShape, again: bool, layout: Layout, precision: Precision, links: Links
-) -> tuple[tuple[Wait, ...], tuple[Wait, ...]]:
+) -> dict[str, tuple[Wait, ...]]:
     """Return what a micro batch waits for in the forward and in the backward pass of a layer."""
     waits: dict[str, list[Wait]] = {"forward": [], "backward": []}
     for one in within_layer(layer, 1, again, layout, precision):
@@ -268,7 +277,7 @@ def _inside(
             waits["backward"] += [wait] * (often // 2)
             often -= often // 2
         waits[one.when] += [wait] * often
-    return tuple(waits["forward"]), tuple(waits["backward"])
+    return {"F": tuple(waits["forward"]), "B": tuple(waits["backward"])}
 
 
 def _gather(share: Share, layout: Layout, precision: Precision, links: Links) -> Wait | None:

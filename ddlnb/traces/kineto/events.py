@@ -17,7 +17,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
-from ddlnb.errors import InputError, require
+from ddlnb.errors import require
 from ddlnb.units import US, counted, show_seconds
 
 GPU = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -284,11 +284,11 @@ def passes_of(trace: Recording) -> tuple[Passes, ...]:
         one = _passes(within, modules, trace, clock, steps)
         if one is not None:
             found.append(one)
-    if not found:
-        raise InputError(
-            f"{trace.name!r} has no backward pass: no gradient arrives (AccumulateGrad) on the "
-            f"host; record a whole iteration with ProfilerActivity.CPU among the activities"
-        )
+    require(
+        bool(found),
+        f"{trace.name!r} has no backward pass: no gradient arrives (AccumulateGrad) on the "
+        f"host; record a whole iteration with ProfilerActivity.CPU among the activities",
+    )
     most = max(len(one.arrivals) for one in found)
     return tuple(one for one in found if len(one.arrivals) == most)
 

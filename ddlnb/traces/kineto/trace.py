@@ -259,11 +259,11 @@ def _named(trace: Recording, one: Passes, local_batch: int | None) -> Workload:
     lacking = next(
         (a for a in one.arrivals if a.shape is None or a.dtype not in BYTES_OF_workload), None
     )
-    if lacking is not None:
-        raise InputError(
-            f"{trace.name!r} does not say how large its gradients are; record it with "
-            f"record_shapes=True, or give the model that was traced"
-        )
+    require(
+        lacking is None,
+        f"{trace.name!r} does not say how large its gradients are; record it with "
+        f"record_shapes=True, or give the model that was traced",
+    )
     names = [arrival.layer or "forward" for arrival in one.arrivals]
     gradients = [
         Gradient(
