@@ -39,6 +39,7 @@ from ddlnb.parallelism.forecast.validation import (
     LeftOut,
     Rows,
     between,
+    mfu,
     papers_forecast,
     papers_left_out,
     score,
@@ -144,11 +145,6 @@ def least_split(asked: Cases, fitted: Fitted) -> Column:
     return np.asarray(np.where(fits, 0, 2000) + split)
 
 
-def mfu(known: Observations) -> Column:
-    """Return the MFU of every run, by the FLOPs of `Cases.model_flops`."""
-    return np.asarray(known.rates * known.cases.model_flops / known.cases.peak)
-
-
 def _place(cases: Cases) -> Column:
     columns = (cases.parameters, cases.gpus, cases.tp, cases.pp, cases.dp, cases.micro_batch,
                2**cases.zero)  # fmt: skip
@@ -235,9 +231,7 @@ def unseen_rows(fitted: Fitted | None = None) -> Rows:
     left_out = (papers_forecast, frameworks_forecast, more_gpus_forecast)
     for one, found in (pair for forecasts in left_out for pair in forecasts(fitted)):
         runs = one.runs
-        share = np.median(np.concatenate([mfu(known) for known in one.known]))
-        constant = share * runs.cases.peak / runs.cases.model_flops
-        for name, rates in ((OURS, found.tokens_per_s_per_gpu), (CONSTANT, constant)):
+        for name, rates in ((OURS, found.tokens_per_s_per_gpu), (CONSTANT, one.constant)):
             for i in range(len(runs)):
                 row = {
                     "kind": one.kind, "left_out": one.left_out, "forecast": name,

@@ -19,13 +19,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ddlnb.calibration.fit import Prior, Problem, student
 from ddlnb.errors import require_whole
 from ddlnb.files import PUBLISHED
 from ddlnb.parallelism.forecast.cases import Cases, Column
@@ -136,18 +137,8 @@ COUNTED = {
 }
 AWAY = 0.2  # by how much a parameter may differ: a standard deviation of its logarithm
 
-
-def away(which: Sequence[str], logs: Column) -> Column:
-    """Return by how many standard deviations the counted ones of these parameters are off."""
-    return np.array(
-        [
-            (log - np.log(COUNTED[name])) / AWAY
-            for name, log in zip(which, logs, strict=True)
-            if name in COUNTED
-        ]
-    )
-
-
+LIMITS = {one.name: (one.metadata["low"], one.metadata["high"]) for one in fields(Parameters)}
+LEAST = 1e-6  # of a value whose logarithm is fitted
 ROUNDS = 3
 TAIL = 0.05  # of the logarithm: residuals beyond this count ever less
 EVALUATIONS = 40
@@ -193,25 +184,23 @@ SPREAD = {
 def fit(runs: Observations, start: Fitted | None = None) -> Fitted:
     """Return the parameters that explain these runs best, of one framework with a pipeline."""
     found = start or Fitted(START, {}, SPREAD)
-    lacking = np.zeros(len(runs), bool)
-    slow = np.zeros(len(runs), bool)
+    lacking = slow = np.zeros(len(runs), bool)
     for _ in range(ROUNDS):
         slow = is_slow(runs, step(runs.cases, found, lacking))
-        found = _least(
-            found,
-            "time",
-            lambda one, slow=slow, lacking=lacking: np.log(
-                times(step(runs.cases, one, lacking), slow) / runs.seconds
-            ),
-        )
+        seconds = partial(_seconds, runs.cases, slow, lacking)
+        found = _most_probable(found, "time", seconds, runs.seconds)
         bound = step(runs.cases, found).bound
-        found = _least(
-            found, "memory", lambda one, bound=bound: np.log(shown(runs, one, bound) / runs.memory)
-        )
+        found = _most_probable(found, "memory", partial(shown, runs.cases, bound), runs.memory)
         asked = footprint(runs.cases, found, bound)[:, 0]
         lacking = asked > runs.cases.memory / GIB * (1 - MEMORY_RESERVED)
     found = _chances(found, runs, slow, lacking)
     return replace(found, spread=dict(found.spread) | spreads(runs, found, slow, lacking))
+
+
+def _seconds(
+    cases: Cases, slow: NDArray[np.bool_], lacking: NDArray[np.bool_], fitted: Fitted
+) -> Column:
+    return times(step(cases, fitted, lacking), slow)
 
 
 def times(of: Step, slow: NDArray[np.bool_]) -> Column:
@@ -226,11 +215,9 @@ def is_slow(runs: Observations, of: Step) -> NDArray[np.bool_]:
     return (runs.cases.pp > 1) & nearer & (measured > CLEARLY * quick)
 
 
-def shown(runs: Observations, fitted: Fitted, bound: Column) -> Column:
+def shown(cases: Cases, bound: Column, fitted: Fitted) -> Column:
     """Return GiB of the first stage as runs report it."""
-    return np.minimum(
-        footprint(runs.cases, fitted, bound)[:, 0], runs.cases.memory / GIB * MOST_SHOWN
-    )
+    return np.minimum(footprint(cases, fitted, bound)[:, 0], cases.memory / GIB * MOST_SHOWN)
 
 
 def spreads(
@@ -254,33 +241,55 @@ def scale(values: Column) -> float:
     return UNSEEN * float(np.quantile(np.abs(values), 0.9) / stdtrit(FREEDOM, 0.95))
 
 
-def _least(fitted: Fitted, phase: str, off: Callable[..., Column]) -> Fitted:
-    """Return the fit with the parameters of one phase at the least of these differences.
+def _most_probable(
+    fitted: Fitted, phase: str, predicted: Callable[[Fitted], Column], observed: Column
+) -> Fitted:
+    """Return the fit with the most probable parameters of one phase.
 
-    What can be counted stays near to that (`counted`).
+    What can be counted stays near to that (`COUNTED`).
     """
-    from scipy.optimize import least_squares
-
     which = parameter_names(phase)
-    bounds = {one.name: one.metadata for one in Parameters.__dataclass_fields__.values()}
-    low, high = (
-        np.log([max(bounds[name][end], 1e-6) for name in which]) for end in ("low", "high")
-    )
-    at = np.log([max(getattr(fitted.parameters, name), 1e-6) for name in which])
 
-    def of(logs: Column) -> Fitted:
-        values = dict(zip(which, np.exp(logs).tolist(), strict=True))
-        return replace(fitted, parameters=replace(fitted.parameters, **values))
+    def of(values: Column) -> Fitted:
+        named = dict(zip(which, values.tolist(), strict=True))
+        return replace(fitted, parameters=replace(fitted.parameters, **named))
 
-    found = least_squares(
-        lambda logs: np.concatenate([off(of(logs)), TAIL * away(which, logs)]),
-        np.clip(at, low + 1e-6, high - 1e-6),
-        bounds=(low, high),
-        loss="cauchy",
-        f_scale=TAIL,
-        max_nfev=EVALUATIONS,
+    known = {name: COUNTED[name] for name in which if name in COUNTED}
+    start = [getattr(fitted.parameters, name) for name in which]
+    return of(_search(predicted, of, observed, which, start, known, AWAY))
+
+
+def _search(
+    predicted: Callable[[Fitted], Column],
+    of: Callable[[Column], Fitted],
+    observed: Column,
+    which: Sequence[str],
+    start: Sequence[float],
+    known: Mapping[str, float],
+    spread: float,
+) -> Column:
+    """Return the most probable values of some parameters; `of` makes the fit with them.
+
+    What is ``known`` of them, with its spread, counts as observations do: a run that nothing
+    explains and a value that is no good are both left alone.
+    """
+    low, high = (np.log([max(LIMITS[name][end], LEAST) for name in which]) for end in (0, 1))
+    at = np.clip(np.log(np.maximum(start, LEAST)), low + LEAST, high - LEAST)
+    places = [list(which).index(name) for name in known]
+
+    def predict(values: NDArray[Any], about: NDArray[Any] | None) -> NDArray[np.float64]:
+        return np.stack([np.concatenate([predicted(of(row)), row[places]]) for row in values])
+
+    problem = Problem(
+        predict,
+        np.concatenate([observed, list(known.values())]),
+        np.repeat([TAIL, spread], [len(observed), len(known)]),
+        Prior(tuple(which), at, high - low, low, high, np.array(True)),
+        student(1),  # errors of Cauchy's distribution
+        0.5,
+        {"max_nfev": EVALUATIONS},
     )
-    return of(found.x)
+    return np.exp(problem.minimise(at).x)
 
 
 def _chances(
@@ -290,11 +299,7 @@ def _chances(
     from scipy.optimize import minimize
 
     which = parameter_names("chance")
-    bounds = [
-        (m["low"], m["high"])
-        for m in (Parameters.__dataclass_fields__[name].metadata for name in which)
-    ]
-
+    bounds = [LIMITS[name] for name in which]
     at = np.array([asdict(START)[name] for name in which])
 
     def of(values: Column) -> Fitted:
@@ -345,28 +350,22 @@ def with_frameworks(fitted: Fitted) -> Fitted:
 
 def fit_framework(fitted: Fitted, name: str, runs: Observations) -> Fitted:
     """Return the fit with the parameters of a framework at their best; others are kept."""
-    from scipy.optimize import least_squares
-
     which = FRAMEWORKS[name].fitted
-    base = np.log([getattr(fitted.parameters, one) for one in which])
+    others = {one: getattr(fitted.parameters, one) for one in which}
 
-    def of(logs: np.ndarray) -> Fitted:
-        values = THEORY | dict(zip(which, np.exp(logs).tolist(), strict=True))
-        return replace(fitted, frameworks={**fitted.frameworks, name: values})
+    def of(values: Column) -> Fitted:
+        own = THEORY | dict(zip(which, values.tolist(), strict=True))
+        return replace(fitted, frameworks={**fitted.frameworks, name: own})
 
-    def off(logs: np.ndarray) -> np.ndarray:
-        unexplained = np.log(step(runs.cases, of(logs)).seconds / runs.seconds)
-        return np.concatenate([unexplained, TAIL * (logs - base) / LOOSE])
+    def seconds(one: Fitted) -> Column:
+        return step(runs.cases, one).seconds
 
-    bounds = [fitted.parameters.__dataclass_fields__[one].metadata for one in which]
-    low, high = (np.log([one[end] for one in bounds]) for end in ("low", "high"))
-    found = least_squares(off, base, bounds=(low, high), loss="cauchy", f_scale=TAIL)
-    return of(found.x)
+    start = list(others.values())
+    return of(_search(seconds, of, runs.seconds, which, start, others, LOOSE))
 
 
 NUDGE = 1e-3  # of a parameter's logarithm, for derivatives
 UNKNOWN = 0.5  # standard deviation of the logarithm of a parameter on which runs say nothing
-LIMITS = {one.name: (one.metadata["low"], one.metadata["high"]) for one in fields(Parameters)}
 
 
 def drawn_seconds(

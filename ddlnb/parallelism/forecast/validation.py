@@ -103,6 +103,12 @@ class LeftOut:
         """Logarithm of measured by forecast seconds of every run."""
         return np.log(self.runs.seconds / step(self.runs.cases, self.fitted).seconds)
 
+    @property
+    def constant(self) -> Column:
+        """Tokens/s per GPU if all runs had the median MFU of the known ones: a trivial forecast."""
+        share = np.median(np.concatenate([mfu(one) for one in self.known]))
+        return np.asarray(share * self.runs.cases.peak / self.runs.cases.model_flops)
+
     def outlook(self, scale: float) -> Outlook:
         """Return the forecast of the runs; ``scale`` is that of what else was left out."""
         cases = self.runs.cases
@@ -141,3 +147,8 @@ def between(left_out: Iterable[LeftOut]) -> float:
     freedom = (among + within) ** 2 / (among**2 / len(off) + within**2 / (runs - len(off)))
     ends = [stdtrit(degrees, (1 + INTERVAL) / 2) for degrees in (freedom, FREEDOM)]
     return float(np.sqrt(among + within) * ends[0] / ends[1])
+
+
+def mfu(known: Observations) -> Column:
+    """Return the MFU of every run, by the FLOPs of `Cases.model_flops`."""
+    return np.asarray(known.rates * known.cases.model_flops / known.cases.peak)
