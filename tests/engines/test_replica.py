@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
@@ -113,35 +114,31 @@ def plans(draw, gradients):
 def train_together(task, plan, make_optimizer, replans=None):
     """The parameters by rank; ``replans`` are plans that take over, by the step before which."""
     replans = replans or {}
-    table, results, errors = Table(), {}, []
+    table = Table()
     tables = {step: Table() for step in replans}
     building = threading.Lock()
 
     def work(rank):
-        try:
-            with building:  # the seed is that of the process
-                torch.manual_seed(0)
-                module = task.build()
-            transport = ThreadTransport(table, rank)
-            replica = Replica(module, plan, transport, make_optimizer, WORKERS, 20)
-            for step in range(STEPS):
-                if step in replans:
-                    replica.replan(replans[step], ThreadTransport(tables[step], rank))
-                batch = task.batch(BATCH, step * WORKERS + rank)
-                replica.step(lambda batch=batch: task.loss(module, batch))
-            replica.close()
-            results[rank] = {name: p.detach() for name, p in module.named_parameters()}
-        except Exception as error:
-            errors.append(error)
+        with building:  # the seed is that of the process
+            torch.manual_seed(0)
+            module = task.build()
+        transport = ThreadTransport(table, rank)
+        replica = Replica(module, plan, transport, make_optimizer, WORKERS, 20)
+        for step in range(STEPS):
+            if step in replans:
+                replica.replan(replans[step], ThreadTransport(tables[step], rank))
+            batch = task.batch(BATCH, step * WORKERS + rank)
+            replica.step(lambda batch=batch: task.loss(module, batch))
+        replica.close()
+        return {name: p.detach() for name, p in module.named_parameters()}
 
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(WORKERS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return results
+    return on_threads(work)
+
+
+def on_threads(work):
+    """What each worker's thread returns, by rank."""
+    with ThreadPoolExecutor(WORKERS) as pool:
+        return list(pool.map(work, range(WORKERS)))
 
 
 @settings(max_examples=60)
@@ -290,7 +287,7 @@ def test_workers_whose_gradients_come_in_different_orders_do_not_wait_for_ever(n
     """With credit for one message, each worker's first push must not wait for the other's."""
     method = METHODS[name].tuned(partition="520 B", credit="1 B")
     plan = method.plan(TOY, cost=COST)
-    table, averages = Table(), {}
+    table = Table()
 
     def work(rank):
         memory = GradientMemory(plan, torch.float32)
@@ -302,11 +299,6 @@ def test_workers_whose_gradients_come_in_different_orders_do_not_wait_for_ever(n
         assert scheduler.backward_done() == []
         for message in range(len(plan.messages)):
             scheduler.wait(message)
-        averages[rank] = [memory.gradient(g.name).unique().item() for g in plan.gradients]
+        return [memory.gradient(g.name).unique().item() for g in plan.gradients]
 
-    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(WORKERS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert averages == {0: [3.0, 3.0, 3.0], 1: [3.0, 3.0, 3.0]}
+    assert on_threads(work) == [[3.0, 3.0, 3.0]] * WORKERS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -44,11 +45,10 @@ def test_thousands_of_sums_are_right_whatever_the_pace_of_the_workers(open_serve
     workers, messages, rounds = 3, 7, 150
     addresses = open_servers(2, workers)
     placement = [message % 2 for message in range(messages)]
-    wrong = []
 
     def work(rank):
         pace = random.Random(rank)
-        transport = PushPullTransport(addresses, placement, rank, "token", 20)
+        transport, wrong = PushPullTransport(addresses, placement, rank, "token", 20), []
         for number in range(rounds):
             tensors = [
                 torch.full((1 + 5000 * (message % 3),), float(rank + message + number))
@@ -63,13 +63,10 @@ def test_thousands_of_sums_are_right_whatever_the_pace_of_the_workers(open_serve
                 if not bool((handle.wait() == expected).all()):
                     wrong.append((rank, number, message))
         transport.close()
+        return wrong
 
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    with ThreadPoolExecutor(workers) as pool:
+        assert list(pool.map(work, range(workers))) == [[]] * workers
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])

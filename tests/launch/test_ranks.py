@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -22,6 +23,7 @@ import pytest
 
 from ddlnb.errors import InputError, MissingPart, RankError, UnknownName
 from ddlnb.launch import forked
+from ddlnb.launch.rank import process_group
 from ddlnb.launch.ranks import RankContext, Ranks
 from ddlnb.launch.reaper import TOKEN_VARIABLE
 from tests.running import is_running
@@ -40,12 +42,9 @@ def total_of_ranks(context: RankContext) -> float:
     import torch
     import torch.distributed as dist
 
-    dist.init_process_group(
-        "gloo", store=context.store(), rank=context.rank, world_size=context.count
-    )
     tensor = torch.tensor([float(context.rank)])
-    dist.all_reduce(tensor)
-    dist.destroy_process_group()
+    with process_group(context, context.store(), context.count):
+        dist.all_reduce(tensor)
     return tensor.item()
 
 
@@ -125,16 +124,9 @@ def test_a_call_is_cheap(four_ranks):
 
 
 def test_runs_from_several_threads_take_turns(four_ranks):
-    results = []
-    threads = [
-        threading.Thread(target=lambda: results.append(four_ranks.run(total_of_ranks)))
-        for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == [[6.0] * 4] * 3
+    with ThreadPoolExecutor(3) as pool:
+        answers = [pool.submit(four_ranks.run, total_of_ranks) for _ in range(3)]
+    assert [answer.result() for answer in answers] == [[6.0] * 4] * 3
 
 
 def test_the_token_is_not_in_the_environment_of_the_owner(four_ranks):

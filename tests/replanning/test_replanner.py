@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -179,14 +179,9 @@ def test_a_rank_that_cannot_take_a_plan_up_stops_all_with_the_same_error(before,
     assert before in text
     changed = text.replace(before, after, 1 if "digest" in before else -1)
     store, errors, adopted = dist.HashStore(), {}, []
-    threads = [
-        threading.Thread(target=told, args=(rank, store, said, errors, adopted))
-        for rank, said in enumerate([text, changed])
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for rank, said in enumerate([text, changed]):
+            pool.submit(told, rank, store, said, errors, adopted)
     assert adopted == []
     assert errors[0] == errors[1]
     with pytest.raises(PlanError, match=f"rank 1 cannot take up a new plan: .*({problem})"):
