@@ -91,6 +91,25 @@ def test_clusters_are_simulated_and_forecast_without_extensions(tmp_path):
     assert said.splitlines() == ["3", "False", "16 True", "MissingPart"]
 
 
+def test_plans_are_simulated_and_methods_forecast_without_extensions(tmp_path):
+    said = alone(
+        tmp_path,
+        """
+        import ddlnb
+        from ddlnb.clusters.file import get_cluster
+        from ddlnb.plans.methods import SURVEYED
+        from ddlnb.workloads.workload import read_profile
+
+        workload = read_profile("small-conv_b64_cpu-1thread")
+        cluster = get_cluster("two-cores-4-workers")
+        print(ddlnb.simulate(workload, cluster, "MG-WFBP").iteration_seconds > 0)
+        rows = ddlnb.forecast(workload, cluster, list(SURVEYED), draws=20).to_frame()
+        print(set(rows["method"]) >= set(SURVEYED))
+        """,
+    )
+    assert said.split() == ["True", "True"]
+
+
 @pytest.mark.ranks
 def test_methods_are_measured_without_extensions(tmp_path):
     """And what only an extension has is refused before anything starts."""
