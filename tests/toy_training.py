@@ -99,4 +99,4 @@ class Trained:
     @property
     def waits(self) -> float:
         activities = self.run.activities
-        return sum(one.end - one.start for one in activities if not one.computes)
+        return sum(one.seconds for one in activities if one.kind == "wait")

@@ -13,7 +13,10 @@ from ddlnb.errors import require
 if TYPE_CHECKING:
     import pandas as pd
 
-KINDS = ("forward", "backward", "wait", "delay", "update", "compress", "decompress", "message")
+KINDS = (
+    *("forward", "backward", "compute", "wait", "delay", "update", "compress", "decompress"),
+    "message",
+)
 LANE_OF = {"message": "network"}
 
 
@@ -21,9 +24,10 @@ LANE_OF = {"message": "network"}
 class Span:
     """Something that took time. ``kind`` is one of KINDS; a message also has ``bytes``.
 
-    ``forward``, ``backward``, ``update``, ``compress`` and ``decompress`` are computation; ``wait``
-    is a worker that computes nothing because a message has not arrived, ``delay`` one that begins
-    its iteration late; ``message`` lasts from its start to its end.
+    ``forward``, ``backward``, ``compute`` (both passes in one), ``update``, ``compress`` and
+    ``decompress`` are computation; ``wait`` is a worker that computes nothing because a message has
+    not arrived, ``delay`` one that begins its iteration late; ``message`` lasts from its start to
+    its end.
     """
 
     rank: int

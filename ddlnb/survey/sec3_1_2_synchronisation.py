@@ -51,12 +51,13 @@ from ddlnb.plans.methods import SURVEYED
 from ddlnb.plans.requests import PushPull
 from ddlnb.plans.server_rules import Rule
 from ddlnb.results.statistics import Verdict, mean_interval, paired_comparison
+from ddlnb.results.timeline import Span
 from ddlnb.survey.items import Findings, findings, item_verdict, with_half_widths
 from ddlnb.survey.sec3_1_1_large_batch import QUALITIES, possible
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.executors.clock import Clock, Link, Straggler, get_straggler
 from ddlnb.training.executors.dry_run import dry_workers
-from ddlnb.training.executors.lockstep import Activity, Lockstep, activity_table
+from ddlnb.training.executors.lockstep import COMPUTE, Lockstep, activity_table
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.runs.compare import Comparison, compare
 from ddlnb.training.runs.runner import in_parallel
@@ -103,14 +104,14 @@ class Timed:
     method: str
     workers: int
     steps: int
-    activities: tuple[Activity, ...]
+    activities: tuple[Span, ...]
     staleness: tuple[int, ...]
     done: tuple[tuple[float, int, int], ...]
 
     @property
     def waiting_seconds(self) -> float:
         """Return the seconds per gradient in which a worker does not compute, with its messages."""
-        waits = sum(one.end - one.start for one in self.activities if not one.computes)
+        waits = sum(one.seconds for one in self.activities if one.kind != COMPUTE)
         return waits / (self.workers * self.steps)
 
     @property

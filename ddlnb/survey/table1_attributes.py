@@ -51,7 +51,7 @@ from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.cost.requests import compression_ratio, pieces
 from ddlnb.training.executors.clock import Clock, get_straggler
 from ddlnb.training.executors.dry_run import dry_run
-from ddlnb.training.executors.lockstep import Lockstep
+from ddlnb.training.executors.lockstep import COMPUTE, Lockstep
 from ddlnb.training.method import SYNCHRONISATIONS, TrainingJob, TrainingMethod, training_method
 from ddlnb.training.runs.compare import compare
 from ddlnb.training.runs.summaries import runs_by, to_target
@@ -304,9 +304,9 @@ def behaviour(method: str, *, workers: int = 8, steps: int = 64) -> Behaviour:
     """
     clock = Clock(compute=get_straggler(STRAGGLER))
     team, run = _run(training_settings(TASK, method, workers=workers, steps=steps).job(), clock)
-    gradients = sum(one.computes for one in run.activities)
-    asked = [one for one in run.activities if not one.computes]
-    waits = sum(one.end > one.start for one in asked)
+    gradients = sum(one.kind == COMPUTE for one in run.activities)
+    asked = [one for one in run.activities if one.kind != COMPUTE]
+    waits = sum(one.seconds > 0 for one in asked)
     model = 4 * len(team[0].parameters)
     sent = sum(run.bytes_sent)
     return Behaviour(waits / gradients, len(asked) / gradients, sent / gradients, model)
@@ -599,7 +599,8 @@ def work_without_one(architecture: str, workers: int = 4) -> dict[str, float]:
             continue  # it runs elsewhere
         run = dry_run(method, [(8,)], workers, STEPS, Clock(compute=seconds), recording=True)
         done = sum(
-            one.computes and one.rank > 0 and one.end < FOR_EVER for one in run.lockstep.activities
+            one.kind == COMPUTE and one.rank > 0 and one.stop_seconds < FOR_EVER
+            for one in run.lockstep.activities
         )
         found[name] = done / (STEPS * (workers - 1))
     return found

@@ -54,8 +54,8 @@ def test_traffic_is_that_of_bsp_over_the_period(period, rest):
 
 def test_post_local_averages_every_step_and_then_every_fourth():
     local = Trained("post-local(4, 6)", steps=14)
-    averages = [one for one in local.run.activities if one.rank == 0 and one.request == "AllReduce"]
-    assert [one.start for one in averages] == [1, 2, 3, 4, 5, 6, 10, 14]
+    averages = [one for one in local.run.activities if one.rank == 0 and one.name == "AllReduce"]
+    assert [one.start_seconds for one in averages] == [1, 2, 3, 4, 5, 6, 10, 14]
 
 
 @pytest.mark.parametrize("start", ["rare", "frequent"])
@@ -63,7 +63,7 @@ def test_post_local_averages_every_step_and_then_every_fourth():
 def test_adaptive_rounds_follow_the_loss_and_workers_agree(start, rest):
     trained = Trained(f"adaptive-local(1, 12, {start}){rest}", steps=120)
     workers = len(trained.workers)
-    rounds = [one.start for one in trained.run.activities if not one.computes]
+    rounds = [one.start_seconds for one in trained.run.activities if one.kind == "wait"]
     # Two requests of every worker per round, at the same moment: a gradient takes a second.
     assert rounds == sorted(rounds)
     times = rounds[:: 2 * workers]

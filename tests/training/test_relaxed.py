@@ -104,14 +104,16 @@ def test_round_robin_serves_in_rank_order_whatever_the_speeds(workers, seed):
 def test_leads_are_bounded_and_nobody_hangs_through_lockstep(name, count, spread, seed, message):
     clock = Clock(LogNormal(spread, seed), lambda kind, bytes_, workers: message)
     trained = Trained(name, steps=6, count=count, clock=clock)
-    computed = [one for one in trained.run.activities if one.computes]
+    computed = [one for one in trained.run.activities if one.kind == "compute"]
     assert Counter(one.rank for one in computed) == dict.fromkeys(range(count), 6)
     if name in ("asp", "r2sp"):
         return
     bound = 0 if name == "ssp(0)" else 2
     for rank in range(count):
         for iteration, one in enumerate(own for own in computed if own.rank == rank):
-            finished = Counter(other.rank for other in computed if other.end <= one.start)
+            finished = Counter(
+                other.rank for other in computed if other.stop_seconds <= one.start_seconds
+            )
             assert all(finished[other] >= iteration - bound for other in range(count))
 
 

@@ -52,8 +52,8 @@ def test_the_slow_worker_changes():
 @pytest.mark.parametrize("workers", [2, 8])
 def test_every_worker_has_its_turn_and_somebody_is_always_slow(workers):
     trained = Trained("asp", 20, count=workers, clock=Clock(get("alternating(4, 2)")))
-    gradients = [one for one in trained.run.activities if one.computes]
-    slow = Counter(one.rank for one in gradients if one.end - one.start == 4.0)
+    gradients = [one for one in trained.run.activities if one.kind == "compute"]
+    slow = Counter(one.rank for one in gradients if one.seconds == 4.0)
     assert set(slow) == set(range(workers))
     assert sum(slow.values()) == 20
 

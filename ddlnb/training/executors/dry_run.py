@@ -29,7 +29,7 @@ from ddlnb.compression.base import (
 from ddlnb.compression.gtop_k import tree
 from ddlnb.plans.requests import AllGather, AllReduce, Flow, Messages
 from ddlnb.training.executors.clock import Clock
-from ddlnb.training.executors.lockstep import Lockstep
+from ddlnb.training.executors.lockstep import COMPUTE, Lockstep
 from ddlnb.training.method import TrainingMethod
 from ddlnb.training.worker import Worker
 
@@ -224,9 +224,9 @@ class DryRun:
     def compute_seconds(self) -> float:
         """Seconds that a gradient takes on average. Needs a run that was recorded."""
         spans = [
-            one.end - one.start
+            one.seconds
             for one in self.lockstep.activities
-            if one.computes and one.end <= self.end
+            if one.kind == COMPUTE and one.stop_seconds <= self.end
         ]
         return sum(spans) / len(spans)
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from ddlnb.errors import DdlnbError
 from ddlnb.plans.requests import AllGather, AllReduce, Flow, Messages, PushPull, answer_together
 from ddlnb.plans.server_rules import Rule
+from ddlnb.results.timeline import Span, Timeline
 from ddlnb.training.executors.clock import HELD_PULL, PULL, PUSH, Clock, Event, Links, ServerLinks
 from ddlnb.training.worker import NextGradient, StepDone, Worker
 from ddlnb.workloads.profiling import torch_threads
@@ -32,43 +33,15 @@ if TYPE_CHECKING:
 COMPUTE, WAIT = "compute", "wait"
 
 
-@dataclass(frozen=True)
-class Activity:
-    """One request of one worker, from when it was made to when it was answered.
+def activity_table(spans: Sequence[Span], method: str) -> pd.DataFrame:
+    """Return one row per gradient and per wait of a worker, as `Timeline.to_frame` does.
 
-    ``request`` is the name of its type.
+    ``kind`` is compute or wait, ``iteration`` that of the worker from 0. A wait is a request under
+    way, its messages' own time included; one that takes no time has no row.
     """
-
-    rank: int
-    request: str
-    start: float
-    end: float
-
-    @property
-    def computes(self) -> bool:
-        """Whether the worker computed a gradient; otherwise it waited."""
-        return self.request == NextGradient.__name__
-
-
-def activity_table(activities: Sequence[Activity], method: str) -> pd.DataFrame:
-    """Return one row per gradient and per wait of a worker.
-
-    Columns: method, rank, ``kind`` (compute or wait), ``iteration`` of that worker from 0,
-    start_seconds, stop_seconds. A wait is a request under way, its messages' own time included;
-    one that takes no time has no row.
-    """
-    import pandas as pd
-
-    computed: Counter[int] = Counter()
-    rows = []
-    for one in sorted(activities, key=lambda one: (one.start, one.end)):
-        if one.computes or one.end > one.start:
-            kind = COMPUTE if one.computes else WAIT
-            iteration = computed[one.rank] - (not one.computes)
-            rows.append((method, one.rank, kind, iteration, one.start, one.end))
-        computed[one.rank] += one.computes
-    columns = ["method", "rank", "kind", "iteration", "start_seconds", "stop_seconds"]
-    return pd.DataFrame(rows, columns=columns)
+    kept = [one for one in spans if one.kind == COMPUTE or one.seconds > 0]
+    kept.sort(key=lambda one: (one.start_seconds, one.stop_seconds))
+    return Timeline(method, "simulated", tuple(kept)).to_frame()
 
 
 OnStep = Callable[[int, int, float], None]  # rank, iterations it has done, seconds
@@ -87,7 +60,8 @@ class Lockstep:
 
     ``rule`` is that of the parameter server. One is simulated, for key 0; pushes and answers queue
     for the links that the clock names. ``on_step`` is called after every iteration of every worker.
-    With ``recording``, ``activities`` lists what the workers did.
+    With ``recording``, ``activities`` lists what the workers did: spans that are named
+    after the type of a request.
     """
 
     def __init__(
@@ -101,7 +75,8 @@ class Lockstep:
         on_step: OnStep | None = None,
         recording: bool = False,
     ):
-        self.activities: list[Activity] = []
+        self.activities: list[Span] = []
+        self._computed: Counter[int] = Counter()
         self.bytes_sent = [0.0] * len(workers)
         self.bytes_received = [0.0] * len(workers)
         self._workers, self._steps, self._rule = workers, steps, rule
@@ -148,7 +123,10 @@ class Lockstep:
     def _resume(self, rank: int, answer: Any, now: float) -> None:
         if self._recording and rank in self._asked:
             request_type, start = self._asked.pop(rank)
-            self.activities.append(Activity(rank, request_type, start, now))
+            kind = COMPUTE if request_type == NextGradient.__name__ else WAIT
+            iteration = self._computed[rank] - (kind == WAIT)
+            self.activities.append(Span(rank, kind, request_type, start, now, iteration))
+            self._computed[rank] += kind == COMPUTE
         while True:
             request = self._flows[rank].send(answer)
             if not isinstance(request, StepDone):
