@@ -203,6 +203,9 @@ class Answer:
     def __getitem__(self, key: Any) -> Any:
         return self.rows[key]
 
+    def __iter__(self) -> Any:
+        return iter(self.rows)
+
     def __len__(self) -> int:
         return len(self.rows)
 

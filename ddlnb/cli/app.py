@@ -63,30 +63,35 @@ class Commands(TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of a name, with the times that were kept of it."""
+        """Return the command of a name, loaded now."""
         if cmd_name not in COMMANDS:
             return None
-        from ddlnb.survey.notebooks import command_help
-
         module, group = COMMANDS[cmd_name]
         module, _, variable = module.partition(":")
         commands = getattr(import_module(f"ddlnb.cli.{module}"), variable or "app")
         found = typer.main.get_command(commands)
         found.name, found.rich_help_panel = cmd_name, group  # type: ignore[attr-defined]
-        found.epilog = command_help(cmd_name)
         if OWN in getattr(found, "commands", {}):
             found.help = found.commands[OWN].help  # type: ignore[attr-defined]
         return found
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that words name, and the words left; an old name tells the new one."""
+        """Return the command that words name, and the words left; an old name tells the new one.
+
+        Help says the times that were kept of it.
+        """
         if args[0] in OLD:
             words = renamed(*args)
             if not ctx.resilient_parsing:
                 new = " ".join(words[:2])
                 typer.echo(f"note: `ddlnb {args[0]}` is now `ddlnb {new}`", err=True)
             args = words
-        return super().resolve_command(ctx, args)
+        name, found, rest = super().resolve_command(ctx, args)
+        if {"-h", "--help"} & set(rest):
+            from ddlnb.survey.notebooks import command_help
+
+            found.epilog = command_help(name)
+        return name, found, rest
 
 
 def renamed(name: str, *rest: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ddlnb.cli.models import profile as profile_layers
-from ddlnb.cli.options import OWN, Csv, Family, Model, Yes, announce, numbers, print_table
+from ddlnb.cli.options import OWN, Csv, Family, Model, Yes, announce, numbers, print_answer
 from ddlnb.engines.settings import (
     DEFAULTS,
     MEASUREMENT_PROFILES,
@@ -19,7 +19,6 @@ from ddlnb.engines.settings import (
 from ddlnb.errors import require_extra
 from ddlnb.launch.capacity import fitting_workers
 from ddlnb.launch.options import EMULATED, HERE, LaunchOptions, meanings
-from ddlnb.units import counted
 
 _MEANINGS = meanings(MeasurementSettings) | meanings(LaunchOptions)
 
@@ -168,7 +167,7 @@ def measure(
     seconds = expected_seconds(task, methods, workers=counts, settings=settings, out=out)
     announce(seconds, yes)
     with watched_load() as watch:
-        rows = measure_scaling(
+        found = measure_scaling(
             task,
             methods,
             workers=counts,
@@ -177,38 +176,13 @@ def measure(
             progress=sys.stderr.isatty(),
         )
     if csv:
-        typer.echo(rows.to_csv(index=False), nl=False)
+        typer.echo(found.rows.to_csv(index=False), nl=False)
         return
-    first = rows.iloc[0]
-    print_table(
-        [_shown(row) for row in rows.to_dict("records")],
-        False,
-        f"{first['model']}, batch {first['local_batch']} per worker, {first['network']}, "
-        f"{first['source']} on {first['machine']}; median and standard deviation of "
-        f"{counted(repeat, 'run')}",
-    )
-    for line in takeovers(rows.to_dict("records")):
-        typer.echo(line)
+    print_answer(found)
     if settings.site.launcher in (HERE.launcher, EMULATED):  # else on machines not watched here
         typer.echo(watch.load)
     if out is not None:
         typer.echo(f"Rows in {out}, single runs in {out.with_suffix('.runs.csv')}")
-
-
-def takeovers(rows: list[dict[str, Any]]) -> list[str]:
-    """Return, for plans that could be made anew, which took over from them and when."""
-    said = []
-    for row in rows:
-        if "replan=" not in str(row["settings"]):
-            continue
-        first, *later = row["plan"].split(", ")
-        became = f"plan {first}" + "".join(f", then {one}" for one in later)
-        if first == "several":
-            became = "runs differ in their plans, and --out keeps those of each"
-        elif not later:
-            became += ", which no other took over from"
-        said.append(f"{row['method']}, {counted(row['gpus'], 'worker')}: {became}.")
-    return said
 
 
 def _methods(named: list[str] | None, plans: list[Path] | None) -> Any:
@@ -244,23 +218,6 @@ def _counts(workers: list[int] | None, profile: str | None) -> list[int]:
         )
         return counts
     return list(get_measurement_profile(profile).workers)
-
-
-def _shown(row: dict[str, Any]) -> dict[str, object]:
-    from ddlnb.units import show_bytes, show_seconds
-
-    shown = {
-        "method": row["method"],
-        "workers": row["gpus"],
-        "samples/s": f"{row['throughput_samples_per_s']:.0f}",
-        "std": f"{row['std']:.0f}" if row["repetitions"] > 1 else "-",
-        "iteration": show_seconds(row["iteration_seconds"]),
-        "exposed": show_seconds(row["exposed_communication_seconds"]),
-        "sent": show_bytes(row["bytes_sent"]),
-        "messages": row["messages"] or "-",
-        "runs": row["repetitions"],
-    }
-    return shown | ({"speed-up": f"{row['speedup']:.2f}"} if "speedup" in row else {})
 
 
 app.command("profile")(profile_layers)

@@ -380,9 +380,18 @@ class Family(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the family's own command before words that name none of the others."""
-        if OWN in self.commands and (not args or args[0] not in self.commands):
+        is_named = args[0] in self.commands if args else ctx.resilient_parsing
+        if OWN in self.commands and not is_named:
             args = [OWN, *args]
         return super().parse_args(ctx, args or ["--help"])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Return the names and options that may follow, those of the own command as well."""
+        found = super().shell_complete(ctx, incomplete)
+        if own := self.commands.get(OWN):
+            inside = own.make_context("", [], parent=ctx, resilient_parsing=True)
+            found += own.shell_complete(inside, incomplete)
+        return found
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return a command; the help of the family's own one lists the others."""

@@ -7,6 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +29,12 @@ from ddlnb.launch.capacity import fitting_workers
 from ddlnb.launch.options import EMULATED, HERE
 from ddlnb.launch.ranks import Ranks
 from ddlnb.progress import Show, bar
+from ddlnb.questions import Answer, Table
 from ddlnb.registry import several
 from ddlnb.results.rows import ResultsFile
 from ddlnb.results.tables import speedups
 from ddlnb.results.timeline import Timeline
+from ddlnb.units import counted, show_bytes, show_seconds
 from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.task import Task
 from ddlnb.workloads.workload import read_profile
@@ -48,6 +51,60 @@ class LeftOut(UserWarning):
     """Something that was asked for was not measured, for a reason that the text gives."""
 
 
+@dataclass(frozen=True, repr=False)
+class Measurement(Answer):
+    """What was measured: a row for every method and number of workers."""
+
+    rows: pd.DataFrame
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """Throughput, and where the seconds of an iteration went."""
+        first = self.rows.iloc[0]
+        title = (
+            f"{first['model']}, batch {first['local_batch']} per worker, {first['network']}, "
+            f"{first['source']} on {first['machine']}; median and standard deviation of "
+            f"{counted(int(first['repetitions']), 'run')}"
+        )
+        return (Table(title, [_shown(row) for row in self.rows.to_dict("records")]),)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Which plans took over from others, where plans could be made anew."""
+        return tuple(takeovers(self.rows.to_dict("records")))
+
+
+def _shown(row: dict[str, Any]) -> dict[str, object]:
+    shown = {
+        "method": row["method"],
+        "workers": row["gpus"],
+        "samples/s": f"{row['throughput_samples_per_s']:.0f}",
+        "std": f"{row['std']:.0f}" if row["repetitions"] > 1 else "-",
+        "iteration": show_seconds(row["iteration_seconds"]),
+        "exposed": show_seconds(row["exposed_communication_seconds"]),
+        "sent": show_bytes(row["bytes_sent"]),
+        "messages": row["messages"] or "-",
+        "runs": row["repetitions"],
+    }
+    return shown | ({"speed-up": f"{row['speedup']:.2f}"} if "speedup" in row else {})
+
+
+def takeovers(rows: list[dict[str, Any]]) -> list[str]:
+    """Return, for plans that could be made anew, which took over from them and when."""
+    said = []
+    for row in rows:
+        if "replan=" not in str(row["settings"]):
+            continue
+        first, *later = row["plan"].split(", ")
+        became = f"plan {first}" + "".join(f", then {one}" for one in later)
+        if first == "several":
+            became = "runs differ in their plans, and --out keeps those of each"
+        elif not later:
+            became += ", which no other took over from"
+        said.append(f"{row['method']}, {counted(row['gpus'], 'worker')}: {became}.")
+    return said
+
+
 def measure(
     model: str | Task,
     methods: Methods = "all",
@@ -57,7 +114,7 @@ def measure(
     out: str | Path | None = None,
     progress: Show = None,
     **options: Any,
-) -> pd.DataFrame:
+) -> Measurement:
     """Return the tidy table of these methods and the baselines on real workers, one row each.
 
     ``model`` is a Task or the name of one (``ddlnb models``), ``methods`` are "all", one, or a
@@ -90,7 +147,7 @@ def measure(
         settings = settings.at(ranks.site)
     task, chosen = _checked(model, methods, settings, out)
     with held(out):
-        return _measured(task, chosen, settings, ranks, out, progress)
+        return Measurement(_measured(task, chosen, settings, ranks, out, progress))
 
 
 def _measured(
@@ -136,7 +193,7 @@ def measure_scaling(
     out: str | Path | None = None,
     progress: Show = None,
     **options: Any,
-) -> pd.DataFrame:
+) -> Measurement:
     """Return the rows of `measure` for every number of workers, with a column ``speedup``.
 
     The ranks are started once. The one-worker baseline is measured once, together with the first
@@ -181,7 +238,8 @@ def measure_scaling(
     joined = pd.concat(rows, ignore_index=True)
     repeated = joined.duplicated(["method", "gpus", "engine", "settings"])
     rows_once = joined[~repeated].reset_index(drop=True)
-    return speedups(rows_once) if "single" in set(rows_once["method"]) else rows_once
+    has_single = "single" in set(rows_once["method"])
+    return Measurement(speedups(rows_once) if has_single else rows_once)
 
 
 def expected_seconds(

@@ -65,7 +65,7 @@ def measure_engines(
         iterations=iterations,
         repetitions=repetitions,
         out=out,
-    )
+    ).to_frame()
 
 
 def engines_table(rows: pd.DataFrame) -> pd.DataFrame:

@@ -357,7 +357,7 @@ def passes_of(workload: Workload, precision: str) -> tuple[dict[str, Work], dict
 
 def require_same_hardware(workload: Workload, cluster: str, hardware: str) -> None:
     """Raise InputError for seconds of other hardware than that of the cluster of this name."""
-    if is_same_hardware(workload.hardware, hardware):
+    if workload.hardware == hardware or is_same_hardware(workload.hardware, hardware):
         return
     raise InputError(
         f"the seconds of workload {workload.model!r} are those of {workload.hardware!r}, and "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddlnb.cli.measure import takeovers
+from ddlnb.engines.measure import takeovers
 
 
 def row(plan, settings="replan=10 replayed", method="searched"):
