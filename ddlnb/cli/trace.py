@@ -34,7 +34,7 @@ from ddlnb.units import counted, show_bytes, show_seconds
 if TYPE_CHECKING:
     from ddlnb.clusters.cluster import Cluster
     from ddlnb.results.timeline import Timeline
-    from ddlnb.traces.jobs.table import Job
+    from ddlnb.traces.jobs.table import JobTrace
     from ddlnb.traces.kineto.trace import KinetoTrace
     from ddlnb.workloads.workload import Workload
 
@@ -66,7 +66,7 @@ def write_lines(lines: Mapping[str, Timeline], perfetto: Path | None, figure: Pa
         write_picture(timelines(drawn, rank=None), figure)
 
 
-def show_job(job: Job, out: Path | None, figure: Path | None, csv: bool) -> None:
+def show_job(job: JobTrace, out: Path | None, figure: Path | None, csv: bool) -> None:
     """Replay a job and say what its stragglers cost."""
     from ddlnb.traces.jobs.what_if import sentences, what_if
 
@@ -311,7 +311,7 @@ def trace(
 
     from ddlnb.errors import require
     from ddlnb.results.timeline import Timeline
-    from ddlnb.traces.jobs.table import Job
+    from ddlnb.traces.jobs.table import JobTrace
     from ddlnb.traces.kineto.trace import KinetoTrace
     from ddlnb.traces.read import read_trace
 
@@ -342,7 +342,7 @@ def trace(
         method=method,
         throughput=throughput,
     )
-    if isinstance(found, Job):
+    if isinstance(found, JobTrace):
         refuse_unused("a job has too many ranks for one timeline", perfetto=perfetto)
         show_job(found, out, figure, csv)
         return

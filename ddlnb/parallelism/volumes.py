@@ -33,7 +33,7 @@ from ddlnb.plans.transfers import Primitive
 
 
 @dataclass(frozen=True)
-class Exchange:
+class GroupExchange:
     """One kind of collective primitive: what is exchanged, along which axis, how often, when.
 
     ``bytes`` is the buffer of one call, ``times`` how often an iteration has it on one rank,
@@ -66,7 +66,7 @@ def exchanges(
     layout: Layout,
     precision: str | Precision = "mixed",
     stage: int = 0,
-) -> tuple[Exchange, ...]:
+) -> tuple[GroupExchange, ...]:
     """Return what a rank of this pipeline stage exchanges in one iteration.
 
     Sources: ZeRO (arXiv 1910.02054, section 7), Megatron-LM (1909.08053, section 3; 2104.04473,
@@ -96,7 +96,7 @@ def exchanges(
 
 def within_layer(
     layer: LayerShape, count: int, again: bool, layout: Layout, precision: Precision
-) -> Iterator[Exchange]:
+) -> Iterator[GroupExchange]:
     """Return what so many layers that are alike exchange inside of them, in one iteration.
 
     A layer that is computed ``again`` exchanges again what its forward pass exchanged.
@@ -108,7 +108,7 @@ def within_layer(
 
 def _within_layers(
     stage: PipelineStage, model: ModelShape, layout: Layout, precision: Precision
-) -> Iterator[Exchange]:
+) -> Iterator[GroupExchange]:
     blocks = set(map(id, model.block_layers))
     for layer, count in stage.layers:
         again = layout.recomputation == "full" and id(layer) in blocks
@@ -117,7 +117,7 @@ def _within_layers(
 
 def _tensor(
     layer: LayerShape, count: int, again: bool, layout: Layout, precision: Precision
-) -> Iterator[Exchange]:
+) -> Iterator[GroupExchange]:
     times = count * layout.micro_batches
     forward = times * (1 + again)
     samples = layout.micro_batch / layout.cp
@@ -128,8 +128,8 @@ def _tensor(
 
         def one(
             primitive: str, size: float, often: int, when: str, what: str = region.name
-        ) -> Exchange:
-            return Exchange(what, primitive, "tp", layout.tp, size, often, when)
+        ) -> GroupExchange:
+            return GroupExchange(what, primitive, "tp", layout.tp, size, often, when)
 
         if layout.sequence_parallel:
             yield one("all-gather", enters, forward, "forward")
@@ -142,12 +142,12 @@ def _tensor(
             yield one("all-reduce", leaves, forward, "forward")
             yield one("all-reduce", enters, times, "backward")
     values = layer.loss_values / 3 * samples * precision.logit
-    yield Exchange("loss", "all-reduce", "tp", layout.tp, values, 3 * times, "forward")
+    yield GroupExchange("loss", "all-reduce", "tp", layout.tp, values, 3 * times, "forward")
 
 
 def _context(
     layer: LayerShape, count: int, again: bool, layout: Layout, precision: Precision
-) -> Iterator[Exchange]:
+) -> Iterator[GroupExchange]:
     if layer.attention is None or layout.cp == 1:
         return
     times = count * layout.micro_batches
@@ -158,8 +158,8 @@ def _context(
     keys = layer.attention.key_value / pieces * per_rank
     hops = layout.cp - 1
 
-    def one(what: str, primitive: str, size: float, often: int, when: str) -> Exchange:
-        return Exchange(what, primitive, "cp", layout.cp, size, often, when)
+    def one(what: str, primitive: str, size: float, often: int, when: str) -> GroupExchange:
+        return GroupExchange(what, primitive, "cp", layout.cp, size, often, when)
 
     if layout.context == "ring":
         yield one("keys, values", "send", keys, forward * hops, "forward")
@@ -174,23 +174,23 @@ def _context(
 
 def _experts(
     layer: LayerShape, count: int, again: bool, layout: Layout, precision: Precision
-) -> Iterator[Exchange]:
+) -> Iterator[GroupExchange]:
     size = layer.dispatched * layout.micro_batch / layout.cp * precision.activation
     times = count * layout.micro_batches
     for when, often in (("forward", times * (1 + again)), ("backward", times)):
         for what in ("dispatch", "combine"):
-            yield Exchange(what, "all-to-all", "ep", layout.ep, size, often, when)
+            yield GroupExchange(what, "all-to-all", "ep", layout.ep, size, often, when)
 
 
 def _between_stages(
     stage: PipelineStage, every: tuple[PipelineStage, ...], layout: Layout, precision: Precision
-) -> Iterator[Exchange]:
+) -> Iterator[GroupExchange]:
     """What this stage sends: outputs of its chunks forward, gradients of their inputs backward."""
     parts = layout.pp * layout.vpp
     split = layout.tp if layout.sequence_parallel else 1
     per_element = layout.micro_batch * precision.activation / layout.cp / split
 
-    def sent(what: str, part: int, when: str) -> Exchange:
+    def sent(what: str, part: int, when: str) -> GroupExchange:
         """Return the messages over the boundary behind a part, one per micro batch."""
         number, index = divmod(part, layout.pp)
         layer = every[index].chunks[number][-1][0]
@@ -200,7 +200,7 @@ def _between_stages(
             f"{layout.pp} stages is cut there; give its output elements per sample",
         )
         size = layer.output_elements * per_element
-        return Exchange(what, "send", "pp", layout.pp, size, layout.micro_batches, when)
+        return GroupExchange(what, "send", "pp", layout.pp, size, layout.micro_batches, when)
 
     for number in range(len(stage.chunks)):
         part = stage.index + number * layout.pp
@@ -210,7 +210,9 @@ def _between_stages(
             yield sent("gradients of activations", part - 1, "backward")
 
 
-def _of_gradients(stage: PipelineStage, layout: Layout, precision: Precision) -> Iterator[Exchange]:
+def _of_gradients(
+    stage: PipelineStage, layout: Layout, precision: Precision
+) -> Iterator[GroupExchange]:
     """What replicas exchange: of ZeRO-3 a layer at a time, otherwise of the stage as a whole."""
     if layout.zero == 3:
         for share, count in shares_by_layer(stage, layout):
@@ -220,35 +222,41 @@ def _of_gradients(stage: PipelineStage, layout: Layout, precision: Precision) ->
         ranks = group_size(layout, axis)
         size = elements * precision.reduced
         if layout.zero == 0:
-            yield Exchange("gradients", "all-reduce", axis, ranks, size, 1, "update")
+            yield GroupExchange("gradients", "all-reduce", axis, ranks, size, 1, "update")
             continue
         # With ZeRO-2 no rank can add up the gradients of micro batches alone.
         often, when = (1, "update") if layout.zero == 1 else (layout.micro_batches, "backward")
-        yield Exchange("gradients", "reduce-scatter", axis, ranks, size, often, when)
+        yield GroupExchange("gradients", "reduce-scatter", axis, ranks, size, often, when)
         size = elements * precision.parameter
-        yield Exchange("parameters", "all-gather", axis, ranks, size, 1, "update")
+        yield GroupExchange("parameters", "all-gather", axis, ranks, size, 1, "update")
 
 
-def _gathered(share: Share, count: int, layout: Layout, precision: Precision) -> Iterator[Exchange]:
+def _gathered(
+    share: Share, count: int, layout: Layout, precision: Precision
+) -> Iterator[GroupExchange]:
     times = count * layout.micro_batches
     for axis, elements in share.by_axis.items():
         ranks = group_size(layout, axis)
         parameters = elements * precision.parameter
-        yield Exchange("parameters", "all-gather", axis, ranks, parameters, times, "forward")
-        yield Exchange("parameters", "all-gather", axis, ranks, parameters, times, "backward")
+        yield GroupExchange("parameters", "all-gather", axis, ranks, parameters, times, "forward")
+        yield GroupExchange("parameters", "all-gather", axis, ranks, parameters, times, "backward")
         gradients = elements * precision.reduced
-        yield Exchange("gradients", "reduce-scatter", axis, ranks, gradients, times, "backward")
+        yield GroupExchange(
+            "gradients", "reduce-scatter", axis, ranks, gradients, times, "backward"
+        )
 
 
-def _of_copies(stage: PipelineStage, layout: Layout, precision: Precision) -> Iterator[Exchange]:
+def _of_copies(
+    stage: PipelineStage, layout: Layout, precision: Precision
+) -> Iterator[GroupExchange]:
     """Gradients of parameters that several ranks hold without being replicas of each other."""
     share = share_of(stage, layout)
     if layout.sequence_parallel:  # each rank has seen other tokens
         size = share.repeated * precision.reduced
-        yield Exchange("repeated", "all-reduce", "tp", layout.tp, size, 1, "update")
+        yield GroupExchange("repeated", "all-reduce", "tp", layout.tp, size, 1, "update")
     if stage.index in (0, layout.pp - 1) and layout.pp > 1:
         size = share.tied * precision.reduced
-        yield Exchange("tied embedding", "all-reduce", "ends", 2, size, 1, "update")
+        yield GroupExchange("tied embedding", "all-reduce", "ends", 2, size, 1, "update")
 
 
 Numbers = NDArray[np.float64]
@@ -290,7 +298,7 @@ def traffic_matrices(
 
 
 def _add(
-    matrix: Numbers, one: Exchange, layout: Layout, stage: int, algorithms: Mapping[str, str]
+    matrix: Numbers, one: GroupExchange, layout: Layout, stage: int, algorithms: Mapping[str, str]
 ) -> None:
     """Add what the ranks of a stage send to the others of their groups."""
     between = _between(one, layout, stage, algorithms)
@@ -300,7 +308,9 @@ def _add(
             matrix[rank, list(row)] += between[row.index(rank)]
 
 
-def _between(one: Exchange, layout: Layout, stage: int, algorithms: Mapping[str, str]) -> Numbers:
+def _between(
+    one: GroupExchange, layout: Layout, stage: int, algorithms: Mapping[str, str]
+) -> Numbers:
     """Return the bytes from each member of a group to each other one, in an iteration."""
     bytes_sent = np.zeros((one.ranks, one.ranks))
     if one.primitive == "send":

@@ -15,8 +15,8 @@ from ddlnb.parallelism.layout import AXES, Layout
 from ddlnb.parallelism.model import Transformer
 from ddlnb.parallelism.schedules import play, schedule
 from ddlnb.parallelism.simulated.iteration import parts_of, play_iteration
-from ddlnb.parallelism.simulated.seconds import Links
-from ddlnb.parallelism.volumes import Exchange, exchanges
+from ddlnb.parallelism.simulated.seconds import LayoutNetwork
+from ddlnb.parallelism.volumes import GroupExchange, exchanges
 
 FLOPS = 1e12
 MODEL = Transformer("small", 8, 256, 8, 16, 128).shape
@@ -90,7 +90,7 @@ def test_waits_have_the_names_of_their_axes():
 @pytest.mark.parametrize("text", ["tp4", "tp4 sp", "tp2 full", "cp4 all-to-all", "cp4"])
 def test_what_is_waited_for_is_what_the_volumes_say(text):
     layout = Layout.parse(text)
-    links = Links(layout, NODES)
+    links = LayoutNetwork(layout, NODES)
     axis = "tp" if layout.tp > 1 else "cp"
     told = sum(
         one.times * links.seconds(one) for one in exchanges(MODEL, layout) if one.axis == axis
@@ -118,17 +118,17 @@ def test_where_all_links_are_alike_it_does_not_matter_which_rank_is_where(order,
 
 def test_an_all_reduce_takes_its_closed_form():
     layout, size, bandwidth = Layout(dp=4), 1e9, 10e9
-    links = Links(layout, Star(4).network(bandwidth))
-    one = Exchange("gradients", "all-reduce", "dp", 4, size, 1, "update")
+    links = LayoutNetwork(layout, Star(4).network(bandwidth))
+    one = GroupExchange("gradients", "all-reduce", "dp", 4, size, 1, "update")
     assert links.seconds(one) == pytest.approx(2 * 3 / 4 * size / bandwidth)
 
 
 def test_groups_that_share_a_link_slow_each_other_down():
     # Two replicas of two tensor ranks: along the nodes, or across them.
     network = with_islands(Star(2).network(10e9), 2, 100e9)
-    one = Exchange("attention", "all-reduce", "tp", 2, 1e9, 1, "forward")
-    along = Links(Layout(dp=2, tp=2), network).seconds(one)
-    across = Links(Layout(dp=2, tp=2, order=("dp", "cp", "tp", "pp")), network).seconds(one)
+    one = GroupExchange("attention", "all-reduce", "tp", 2, 1e9, 1, "forward")
+    along = LayoutNetwork(Layout(dp=2, tp=2), network).seconds(one)
+    across = LayoutNetwork(Layout(dp=2, tp=2, order=("dp", "cp", "tp", "pp")), network).seconds(one)
     assert along == pytest.approx(1e9 / 100e9)
     assert across == pytest.approx(2 * 1e9 / 10e9)
 

@@ -12,8 +12,8 @@ from ddlnb.networks.topologies import RailOptimised, Star, TwoTier
 from ddlnb.parallelism.layout import Layout, position
 from ddlnb.parallelism.model import Transformer, llama
 from ddlnb.parallelism.simulated.iteration import play_iteration
-from ddlnb.parallelism.simulated.seconds import Links
-from ddlnb.parallelism.volumes import Exchange, exchanges, traffic_matrices
+from ddlnb.parallelism.simulated.seconds import LayoutNetwork
+from ddlnb.parallelism.volumes import GroupExchange, exchanges, traffic_matrices
 
 DENSE = llama("dense", 8, 256, 8, 8, 512, 64, 128).shape
 EXPERTS = Transformer("experts", 8, 256, 8, 64, 128, experts=8, top_k=2).shape
@@ -68,8 +68,8 @@ def test_a_matrix_or_placement_that_does_not_fit_is_refused():
 
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_an_all_to_all_takes_what_a_rank_puts_in_but_for_its_own_part(ranks):
-    links = Links(Layout(dp=ranks, ep=ranks), Star(ranks).network(1e9))
-    one = Exchange("dispatch", "all-to-all", "ep", ranks, 1e9, 1, "forward")
+    links = LayoutNetwork(Layout(dp=ranks, ep=ranks), Star(ranks).network(1e9))
+    one = GroupExchange("dispatch", "all-to-all", "ep", ranks, 1e9, 1, "forward")
     assert links.seconds(one) == pytest.approx((ranks - 1) / ranks)
 
 
@@ -85,15 +85,17 @@ def test_a_placement_is_a_relabelling():
     assert times[2] == pytest.approx(times[1])
     assert times[0] < times[1]
     with pytest.raises(InputError, match="an endpoint of its own"):
-        Links(along, network, placement=[0] * 8)
+        LayoutNetwork(along, network, placement=[0] * 8)
 
 
 def test_hierarchical_groups_use_every_rail_and_need_no_neighbouring_ranks():
     network = RailOptimised(2, 4).network(1e9)
-    one = Exchange("gradients", "all-reduce", "data", 8, 1e9, 1, "update")
+    one = GroupExchange("gradients", "all-reduce", "data", 8, 1e9, 1, "update")
     mixed = [0, 4, 1, 5, 2, 6, 3, 7]
     found = {
-        (name, order is None): Links(Layout(dp=8), network, placement=order, all_reduce=name)
+        (name, order is None): LayoutNetwork(
+            Layout(dp=8), network, placement=order, all_reduce=name
+        )
         for name in ("ring", "hierarchical")
         for order in (None, mixed)
     }

@@ -35,7 +35,7 @@ Key = tuple[str, tuple[int, ...]]  # primitive, ranks of the group
 
 
 class Counting(TorchDispatchMode):
-    """Counts calls and bytes by primitive and group, as `Exchange` defines the bytes.
+    """Counts calls and bytes by primitive and group, as `GroupExchange` defines the bytes.
 
     Only numbers of the training count: integers (how many tokens come, shapes) are bookkeeping.
     """

@@ -25,8 +25,8 @@ from ddlnb.parallelism.memory import (
 )
 from ddlnb.parallelism.model import ModelShape
 from ddlnb.parallelism.schedules import SCHEDULES, Pass, PipelineSchedule, in_order, schedule
-from ddlnb.parallelism.simulated.seconds import LayerWork, Links, Wait, works_of
-from ddlnb.parallelism.volumes import Exchange, exchanges
+from ddlnb.parallelism.simulated.seconds import LayerWork, LayoutNetwork, Wait, works_of
+from ddlnb.parallelism.volumes import GroupExchange, exchanges
 from ddlnb.results.timeline import Span, Timeline
 
 
@@ -47,8 +47,8 @@ def play_iteration(
 
     ``flops_per_second`` is what a rank reaches in a layer, ``memory_bandwidth`` (bytes per second)
     what the optimizer's update reads and writes all states with. ``placement`` and ``all_reduce``
-    are those of `Links`. Without ``overlap`` gradients are reduced after all passes. Waits are
-    named by their reason: ``bubble``, or the axis that is waited for. Raises InputError for a
+    are those of `LayoutNetwork`. Without ``overlap`` gradients are reduced after all passes. Waits
+    are named by their reason: ``bubble``, or the axis that is waited for. Raises InputError for a
     layout that does not divide the model or does not fit on the network.
 
     >>> from ddlnb.networks.topologies import Star
@@ -63,7 +63,7 @@ def play_iteration(
     require_positive(flops_per_second=flops_per_second, memory_bandwidth=memory_bandwidth)
     require_fits(model, layout)
     precision = get_precision(precision)
-    links = Links(layout, network, startup, placement, all_reduce)
+    links = LayoutNetwork(layout, network, startup, placement, all_reduce)
     stages = [
         _Stage(
             held,
@@ -147,7 +147,7 @@ class _Player:
     model: ModelShape
     layout: Layout
     precision: Precision
-    links: Links
+    links: LayoutNetwork
     stages: list[_Stage]
     overlap: bool
     schedule: PipelineSchedule
@@ -179,7 +179,7 @@ class _Player:
         stage.compute("update", "update", states / memory_bandwidth)
         self._at_once(stage, [one for one in after if one.primitive == "all-gather"])
 
-    def _at_once(self, stage: _Stage, found: list[Exchange]) -> None:
+    def _at_once(self, stage: _Stage, found: list[GroupExchange]) -> None:
         stage.exchange(
             Wait(one.axis, f"{one.primitive} {one.what}", round(one.bytes), self.links.seconds(one))
             for one in found

@@ -29,7 +29,7 @@ from ddlnb.parallelism.layout import Layout, group_size, groups
 from ddlnb.parallelism.memory import PipelineStage, Precision, Share, shares_by_layer
 from ddlnb.parallelism.model import LayerShape, ModelShape, recomputed_flops
 from ddlnb.parallelism.schedules import Pass
-from ddlnb.parallelism.volumes import ALGORITHMS, Exchange, within_layer
+from ddlnb.parallelism.volumes import ALGORITHMS, GroupExchange, within_layer
 from ddlnb.plans.transfers import Collective, Primitive
 
 
@@ -88,7 +88,7 @@ def machines_of(
 
 
 @dataclass
-class Links:
+class LayoutNetwork:
     """The network that a layout's ranks run on, and the start-up of its messages.
 
     Rank r runs on endpoint ``placement[r]``, by default on endpoint r. ``all_reduce`` names the
@@ -120,7 +120,7 @@ class Links:
             f"layout {self.layout} an endpoint of its own",
         )
 
-    def seconds(self, exchange: Exchange) -> float:
+    def seconds(self, exchange: GroupExchange) -> float:
         """Return the seconds of one call of an exchange."""
         key = exchange.primitive, exchange.axis, float(exchange.bytes)
         if key not in self._known:
@@ -141,7 +141,7 @@ class Links:
         assert self.placement is not None  # since __post_init__
         return [tuple(self.placement[rank] for rank in row) for row in groups(self.layout, axis)]
 
-    def _played(self, exchange: Exchange) -> float:
+    def _played(self, exchange: GroupExchange) -> float:
         rows = self._placed(exchange.axis)
         if exchange.primitive == "send":  # of the ring of context parallelism
             flows = [
@@ -236,7 +236,7 @@ def works_of(
     model: ModelShape,
     layout: Layout,
     precision: Precision,
-    links: Links,
+    links: LayoutNetwork,
     flops_per_second: float,
 ) -> list[list[LayerWork]]:
     """Return the layers of every chunk of a stage, in the order of the forward pass."""
@@ -264,7 +264,7 @@ def works_of(
 
 
 def _inside(
-    layer: LayerShape, again: bool, layout: Layout, precision: Precision, links: Links
+    layer: LayerShape, again: bool, layout: Layout, precision: Precision, links: LayoutNetwork
 ) -> dict[str, tuple[Wait, ...]]:
     """Return what a micro batch waits for in the forward and in the backward pass of a layer."""
     waits: dict[str, list[Wait]] = {"forward": [], "backward": []}
@@ -280,28 +280,34 @@ def _inside(
     return {"F": tuple(waits["forward"]), "B": tuple(waits["backward"])}
 
 
-def _gather(share: Share, layout: Layout, precision: Precision, links: Links) -> Wait | None:
+def _gather(
+    share: Share, layout: Layout, precision: Precision, links: LayoutNetwork
+) -> Wait | None:
     if layout.zero < 3 or layout.shards == 1:
         return None
     waits = _among_replicas("all-gather", "parameters", share, precision.parameter, layout, links)
     return Wait("data", "parameters", sum(w.bytes for w in waits), sum(w.seconds for w in waits))
 
 
-def _reduce(share: Share, layout: Layout, precision: Precision, links: Links) -> tuple[Wait, ...]:
+def _reduce(
+    share: Share, layout: Layout, precision: Precision, links: LayoutNetwork
+) -> tuple[Wait, ...]:
     primitive = "all-reduce" if layout.zero == 0 else "reduce-scatter"
     return _among_replicas(primitive, "gradients", share, precision.reduced, layout, links)
 
 
 def _among_replicas(
-    primitive: str, what: str, share: Share, width: int, layout: Layout, links: Links
+    primitive: str, what: str, share: Share, width: int, layout: Layout, links: LayoutNetwork
 ) -> tuple[Wait, ...]:
     """Return the exchanges of a layer's tensors among those that hold them alike."""
-    found: Sequence[Exchange] = [
-        Exchange(what, primitive, axis, group_size(layout, axis), elements * width, 1, "update")
+    found: Sequence[GroupExchange] = [
+        GroupExchange(
+            what, primitive, axis, group_size(layout, axis), elements * width, 1, "update"
+        )
         for axis, elements in share.by_axis.items()
     ]
     return tuple(_wait(one, links) for one in found if one.ranks > 1 and one.bytes)
 
 
-def _wait(one: Exchange, links: Links) -> Wait:
+def _wait(one: GroupExchange, links: LayoutNetwork) -> Wait:
     return Wait(one.axis, f"{one.primitive} {one.what}", round(one.bytes), links.seconds(one))

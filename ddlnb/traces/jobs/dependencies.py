@@ -32,7 +32,7 @@ from ddlnb.traces.jobs.table import (
     PIPELINE,
     POINT_TO_POINT,
     TENSOR,
-    Job,
+    JobTrace,
     family_of,
 )
 from ddlnb.traces.longest_path import Indices, Seconds
@@ -65,7 +65,7 @@ class Peers:
     early: int
 
 
-def find_peers(job: Job) -> Peers:
+def find_peers(job: JobTrace) -> Peers:
     """Return the groups of operations that end together."""
     rows = job.rows
     group = np.full(len(rows), -1, dtype=np.int64)
@@ -151,7 +151,7 @@ class Order:
     during_lag: Seconds
 
 
-def find_order(job: Job) -> Order:
+def find_order(job: JobTrace) -> Order:
     """Return what every operation waits for on its worker."""
     rows = job.rows
     start, end = rows["start_ts"].to_numpy(), rows["end_ts"].to_numpy()
@@ -257,7 +257,7 @@ class Barriers:
             yield self.members[layer == one], self.group[layer == one]
 
 
-def find_barriers(job: Job, ready: Seconds) -> Barriers:
+def find_barriers(job: JobTrace, ready: Seconds) -> Barriers:
     """Return the barriers of a job; ``ready`` is when each operation could have begun."""
     rows = job.rows[["step", "number", "optype", "dp_rank", "stage", "lane", "mc", "start_ts"]]
     rows = rows.assign(ready=ready, waits=rows["start_ts"] - ready)

@@ -31,13 +31,13 @@ from ddlnb.traces.jobs.dependencies import (
     find_peers,
     message_numbers,
 )
-from ddlnb.traces.jobs.table import COLLECTIVE, DATA, KINDS, Job, family_of
+from ddlnb.traces.jobs.table import COLLECTIVE, DATA, KINDS, JobTrace, family_of
 from ddlnb.traces.longest_path import Cyclic, Dependencies, EarliestTimes, Indices, Seconds
 
 AGREE_SECONDS = 2e-3  # ends of a collective may be as far apart as this without any clock
 
 
-def with_agreeing_clocks(job: Job) -> Job:
+def with_agreeing_clocks(job: JobTrace) -> JobTrace:
     """Return the job on one clock; the same job if its clocks agree within 2 ms."""
     pairs = _pairs(job)
     if pairs.empty:
@@ -59,7 +59,7 @@ def with_agreeing_clocks(job: Job) -> Job:
     return replace(job, rows=rows, clocks_set_seconds=largest)
 
 
-def _pairs(job: Job) -> pd.DataFrame:
+def _pairs(job: JobTrace) -> pd.DataFrame:
     """Return pairs of workers with the differences of ends of what should end at once."""
     rows = job.rows
     messages = message_numbers(rows, job.stages)
@@ -120,7 +120,7 @@ class Launches:
     pauses: Seconds
 
     @classmethod
-    def of(cls, job: Job, order: Order, barriers: Barriers) -> Launches:
+    def of(cls, job: JobTrace, order: Order, barriers: Barriers) -> Launches:
         """Return the launches of a job."""
         ready, binding = ready_and_binding(job, order)
         start = job.rows["start_ts"].to_numpy()
@@ -147,7 +147,7 @@ class Launches:
         return self.typical + self.pauses
 
 
-def ready_and_binding(job: Job, order: Order) -> tuple[Seconds, Indices]:
+def ready_and_binding(job: JobTrace, order: Order) -> tuple[Seconds, Indices]:
     """Return when each operation could have begun, and which one it waited for last, -1 for none.
 
     Only operations of its own worker count.
@@ -173,13 +173,13 @@ class Replay:
     was posted together has its peers.
     """
 
-    job: Job
+    job: JobTrace
     peers: Peers
     order: Order
     barriers: Barriers
 
     @classmethod
-    def of(cls, job: Job) -> Replay:
+    def of(cls, job: JobTrace) -> Replay:
         """Return the replay of a job. Raises InputError if its operations wait in a circle."""
         order = find_order(job)
         return cls(

@@ -71,7 +71,7 @@ MOST_BYTES = 2 * 2**30  # of the uncompressed file: some 30 million operations
 
 
 @dataclass(frozen=True)
-class Job:
+class JobTrace:
     """The operations of a job, ``rows``, in order of step, worker and start.
 
     Columns are those of the file and ``end_ts``, ``worker`` (a number for each rank), ``lane``
@@ -117,14 +117,14 @@ class Job:
 
     def __repr__(self) -> str:
         return (
-            f"Job({self.name!r}, {counted(len(self.rows), 'operation')}, "
+            f"JobTrace({self.name!r}, {counted(len(self.rows), 'operation')}, "
             f"{counted(len(self.steps), 'iteration')}, "
             f"{counted(self.data_ranks, 'data-parallel rank')} x {counted(self.stages, 'stage')}"
             + (f" x {self.chunks} chunks)" if self.chunks > 1 else ")")
         )
 
 
-def read_job(path: str | Path) -> Job:
+def read_job(path: str | Path) -> JobTrace:
     """Return the job of a CSV file, which may be compressed (.gz).
 
     It has the columns dp_rank, stage, step, optype, start_ts and duration (seconds), and may have
@@ -141,7 +141,7 @@ def read_job(path: str | Path) -> Job:
     return job_of(rows, path.name.removesuffix(".gz").removesuffix(".csv"))
 
 
-def job_of(rows: pd.DataFrame, name: str) -> Job:
+def job_of(rows: pd.DataFrame, name: str) -> JobTrace:
     """Return the job of these rows, checked and put in order. Raises InputError."""
     lacking = [column for column in NEEDED if column not in rows]
     require(
@@ -164,7 +164,7 @@ def job_of(rows: pd.DataFrame, name: str) -> Job:
         f"job trace {name!r} has operations without an optype; remove them",
     )
     twice = kept.duplicated([*NEEDED[:5], "rank", "mb_id", "seq_id"])
-    return Job(name, _ordered(kept[~twice]))
+    return JobTrace(name, _ordered(kept[~twice]))
 
 
 def _ordered(rows: pd.DataFrame) -> pd.DataFrame:

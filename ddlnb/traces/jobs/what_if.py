@@ -24,7 +24,7 @@ import pandas as pd
 
 from ddlnb.errors import require
 from ddlnb.traces.jobs.replay import Replay, with_agreeing_clocks
-from ddlnb.traces.jobs.table import COLLECTIVE, COMPUTE, POINT_TO_POINT, Job, family_of
+from ddlnb.traces.jobs.table import COLLECTIVE, COMPUTE, POINT_TO_POINT, JobTrace, family_of
 from ddlnb.traces.longest_path import Seconds
 from ddlnb.units import counted, show_seconds
 
@@ -48,7 +48,7 @@ class Factors:
     correlation: float
 
     @classmethod
-    def of(cls, job: Job) -> Factors:
+    def of(cls, job: JobTrace) -> Factors:
         """Return the factors of a job's operations."""
         family = job.rows["optype"].map(family_of)
         own = job.rows[~family.isin((POINT_TO_POINT, COLLECTIVE)) & (job.rows["duration"] > 0)]
@@ -128,7 +128,7 @@ def _looked_up(values: pd.Series[float], rows: pd.DataFrame, keys: list[str]) ->
     return found.astype(float)
 
 
-def _filled(values: pd.Series[float], job: Job) -> Seconds:
+def _filled(values: pd.Series[float], job: JobTrace) -> Seconds:
     result = np.ones(len(job.rows))
     result[values.index.to_numpy()] = values.to_numpy()
     return result
@@ -176,7 +176,7 @@ class WhatIf:
     ideal_work: Seconds
 
     @property
-    def job(self) -> Job:
+    def job(self) -> JobTrace:
         """The job."""
         return self.replay.job
 
@@ -214,7 +214,7 @@ class WhatIf:
         return float(totals["replayed_seconds"] / totals["ideal_seconds"])
 
 
-def what_if(job: Job) -> WhatIf:
+def what_if(job: JobTrace) -> WhatIf:
     """Replay a job with and without each cause of waste.
 
     The result has seconds: ``iterations`` (a row each: traced, replayed, error, without any
