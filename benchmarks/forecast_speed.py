@@ -1,4 +1,4 @@
-"""How quick forecasts are: the cells of Fig. 4 warm and cold, and cost against workers.
+"""How quick forecasts are: the cells of Fig. 4 warm and cold, cost against workers and classes.
 
     python -m benchmarks.forecast_speed [--repetitions 9] [--csv FILE]
 
@@ -13,15 +13,20 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 
 import pandas as pd
 
 from ddlnb.clusters.file import get_cluster
 from ddlnb.plans.methods import METHODS
-from ddlnb.simulator.simulate import Cell, steady_seconds
+from ddlnb.simulator.events import play_prepared, prepared
+from ddlnb.simulator.program import lower
+from ddlnb.simulator.simulate import Cell, plan_on, steady_seconds
+from ddlnb.simulator.workers import workers_of
 from ddlnb.survey.testbed import as_run, fig4_cells_to_forecast, fig4_workload
 
 WORKERS = tuple(4**power for power in range(1, 8))
+CLASSES, ITERATIONS = (1, 2, 4), 20
 COLD = "from benchmarks.forecast_speed import all_cells; all_cells()"
 
 
@@ -63,6 +68,35 @@ def cost_against_workers(repetitions: int = 5) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def cost_against_classes(repetitions: int = 5) -> pd.DataFrame:
+    """Milliseconds of an iteration of one class of workers, by how many classes there are.
+
+    All play as many iterations: computation changes in each, and in all but the first row by rank.
+    """
+    on, rows = get_cluster("survey-100GbE", 32), []
+    workload = fig4_workload("resnet50")
+    for classes in CLASSES:
+        row: dict[str, float] = {"classes": classes}
+
+        def slower(rank: int, step: int, workers: int, classes: int = classes) -> float:
+            return 1 + rank % classes / 10 + step / 1000
+
+        for name in ("WFBP-A2A", "WFBP-PS", "ByteScheduler-A2A", "ByteScheduler-PS"):
+            program = lower(workload, on, plan_on(on, workload, as_run(METHODS[name])))
+            program = replace(program, workers=workers_of(on, slower, ITERATIONS))
+            played = len(program.workers.classes) * (ITERATIONS + 1)  # the first one twice
+            ready = prepared(program)
+            play_prepared(ready)
+            seconds = [
+                _seconds(partial(play_prepared, ready), time.thread_time)
+                for _ in range(repetitions)
+            ]
+            row["classes"] = len(program.workers.classes)
+            row[name] = 1e3 * min(seconds) / played
+        rows.append(row)
+    return pd.DataFrame(rows).set_index("classes")
+
+
 def main() -> None:
     """Print medians."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
@@ -84,12 +118,14 @@ def main() -> None:
     wide = table.pivot(index="workers", columns="architecture", values="seconds")
     print("\nmilliseconds of one cell, WFBP on ResNet-50")
     print((1e3 * wide).to_string(float_format=lambda value: f"{value:.2f}"))
+    print("\nmilliseconds of an iteration of one class, ResNet-50 on 32 workers")
+    print(cost_against_classes().to_string(float_format=lambda value: f"{value:.3f}"))
 
 
-def _seconds(work) -> float:
-    start = time.perf_counter()
+def _seconds(work, clock=time.perf_counter) -> float:
+    start = clock()
     work()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def _in_new_process() -> None:
