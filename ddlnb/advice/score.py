@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ddlnb.advice.options import TASK, Kind, LossyOption, Option
 from ddlnb.advice.question import HOUR, MILLION, Prices, Question
 from ddlnb.plans.methods import METHODS
-from ddlnb.simulator.draws import Played
+from ddlnb.simulator.draws import DrawnSeconds
 from ddlnb.simulator.forecast import single_seconds
 from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.training.method import training_method
@@ -36,7 +36,9 @@ def fastest_of_each(groups: Sequence[Sequence[Option]]) -> list[Option]:
     return found
 
 
-def option_rows(question: Question, options: Sequence[Option], played: Played) -> pd.DataFrame:
+def option_rows(
+    question: Question, options: Sequence[Option], played: DrawnSeconds
+) -> pd.DataFrame:
     """Return a row per option, in samples per second, bytes and the currency of the prices.
 
     ``low`` and ``high`` are the 90 % interval of the throughput in so many ``draws``.

@@ -46,7 +46,7 @@ def require_draws(draws: int) -> None:
 
 
 @dataclass(frozen=True)
-class Played:
+class DrawnSeconds:
     """Seconds of cells: those of a steady iteration, what of them is exposed, and every draw's.
 
     ``drawn`` has a row for every draw and a column for every cell, NaN where a cell was not played
@@ -82,7 +82,7 @@ def play_cells(
     seed: int = 0,
     progress: Show = None,
     drawn: Iterable[Sequence[Cell]] | None = None,
-) -> Played:
+) -> DrawnSeconds:
     """Return the seconds of cells, and those of every draw of their effects.
 
     ``drawn`` are the cells with the effects of every draw, by default from the intervals of their
@@ -96,7 +96,7 @@ def play_cells(
 
 def play_contenders(
     cells: Sequence[Cell], compared: Sequence[int], *, draws: int = DRAWS, seed: int = 0
-) -> Played:
+) -> DrawnSeconds:
     """Return what `play_cells` does, but play in few draws what cannot be the fastest.
 
     ``compared`` are the numbers of the cells of which one is looked for that is the fastest. All
@@ -149,10 +149,10 @@ def _require_feasible(cells: Sequence[Cell], draws: int) -> None:
     )
 
 
-def _played(cells: Sequence[Cell], taken: NDArray[np.floating[Any]]) -> Played:
+def _played(cells: Sequence[Cell], taken: NDArray[np.floating[Any]]) -> DrawnSeconds:
     found = steady_seconds(cells, keep=True)
     seconds, exposed = ([getattr(one, name) for one in found] for name in SECONDS)
-    return Played(np.array(seconds), np.array(exposed), taken)
+    return DrawnSeconds(np.array(seconds), np.array(exposed), taken)
 
 
 def draw_clusters(cluster: Cluster, count: int, seed: int = 0) -> list[Cluster]:

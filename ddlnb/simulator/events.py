@@ -33,9 +33,9 @@ MOST_ITERATIONS, MOST_OF_SEVERAL = 12, 24  # played until alike, of one class an
 AHEAD = 8  # iterations that a class may be ahead of the slowest
 STEADY = 1e-12  # of the period
 ROOM = 256  # events for which there is room at first
-MOST_PASSAGES = 2_000_000  # messages in instances, a stated budget: some 300 MB
+MOST_SERVICES = 2_000_000  # messages in instances, a stated budget: some 300 MB
 
-END_STEP, ARRIVE, OWN_PART, UPSTREAM = range(4)  # events: of a class, an edge, a passage, a passage
+END_STEP, ARRIVE, OWN_PART, UPSTREAM = range(4)  # events: of a class, an edge, a service, a service
 STEP, WAIT, MESSAGE = range(3)  # rows of the log
 
 
@@ -100,11 +100,11 @@ def _arrays(program: Program, iterations: int) -> Prepared:
         workers.nodes,
     )
     classes, messages = len(workers.classes), len(program.messages)
-    passages = len(wiring.stage) * messages
+    services = len(wiring.stage) * messages
     require(
-        passages <= MOST_PASSAGES,
-        f"{messages:,} messages of {classes:,} workers that differ make {passages:,} passages, and "
-        f"at most {MOST_PASSAGES:,} are simulated; choose larger messages, or fewer workers that "
+        services <= MOST_SERVICES,
+        f"{messages:,} messages of {classes:,} workers that differ make {services:,} services, and "
+        f"at most {MOST_SERVICES:,} are simulated; choose larger messages, or fewer workers that "
         f"differ",
     )
     return (
@@ -283,11 +283,11 @@ def _play(
 ) -> tuple[float, float, bool, int]:
     """Seconds of an iteration, those exposed, whether it is steady, and the rows of the log.
 
-    A passage is a message in an instance: message * instances + instance.
+    A service is a message in an instance: message * instances + instance.
     """
     classes, messages, last_step = len(factor), len(size), len(slowed_seconds) - 1
     instances, edges, last_stage = len(wiring.stage), len(wiring.to), len(stages.delay) - 1
-    passages, units, senders = messages * instances, wiring.units, len(wiring.needed)
+    services, units, senders = messages * instances, wiring.units, len(wiring.needed)
     codes = messages * max(instances, edges) + classes
     now, logged, known = 0.0, 0, 0
     # Events: a time, and (serial, kind * codes + number); a superseded one has an old serial.
@@ -321,17 +321,17 @@ def _play(
     place_of = np.zeros(messages, np.int64)
     for place in range(messages):
         place_of[in_order[place]] = place
-    # Passages and resources.
-    own_event = np.zeros(passages, np.int64)
-    latency_left = np.zeros(passages)
-    work_left = np.zeros(passages)
-    served_since = np.zeros(passages)
-    own_done = np.zeros(passages, np.bool_)
-    upstream = np.zeros(passages, np.int64)  # edges whose stage before has not ended
-    come = np.zeros(passages, np.int64)
-    parts_done = np.zeros(passages, np.int64)
-    is_queued = np.zeros(passages, np.bool_)
-    behind = np.full(passages, -1, np.int64)
+    # Services and resources.
+    own_event = np.zeros(services, np.int64)
+    latency_left = np.zeros(services)
+    work_left = np.zeros(services)
+    served_since = np.zeros(services)
+    own_done = np.zeros(services, np.bool_)
+    upstream = np.zeros(services, np.int64)  # edges whose stage before has not ended
+    come = np.zeros(services, np.int64)
+    parts_done = np.zeros(services, np.int64)
+    is_queued = np.zeros(services, np.bool_)
+    behind = np.full(services, -1, np.int64)
     serving = np.full(resources * units, -1, np.int64)
     head = np.full(resources * units, -1, np.int64)
     tail = np.full(resources * units, -1, np.int64)

@@ -39,7 +39,7 @@ def play_plain(program: Program, iterations: int | None = None) -> Played:
 
 
 @dataclass
-class Passage:
+class Service:
     """One message in one instance of a stage; in one that takes parts, those that have come."""
 
     message: int
@@ -221,9 +221,9 @@ class Player:
             Sender(program, number, self.members[number]) for number in range(len(self.needed))
         ]
         messages = range(len(program.messages))
-        self._passages = [[Passage(message, i) for i in instances] for message in messages]
-        self._queues: dict[tuple[int, int], deque[Passage]] = {}
-        self._serving: dict[tuple[int, int], Passage | None] = {
+        self._services = [[Service(message, i) for i in instances] for message in messages]
+        self._queues: dict[tuple[int, int], deque[Service]] = {}
+        self._serving: dict[tuple[int, int], Service | None] = {
             (resource, unit): None
             for resource in range(len(program.resources))
             for unit in range(wiring.units)
@@ -317,13 +317,13 @@ class Player:
         own = [i for i, members in enumerate(self.members) if worker.number in members]
         changed = [i for i in own if self._computing[i] == (0 if computing else 1)]
         serving = [one for one in self._serving.values() if one and one.instance in changed]
-        serving = [passage for passage in serving if not passage.own_part_done]
-        for passage in serving:
-            self._catch_up(passage)
+        serving = [service for service in serving if not service.own_part_done]
+        for service in serving:
+            self._catch_up(service)
         for i in own:
             self._computing[i] += 1 if computing else -1
-        for passage in serving:
-            self._schedule(passage)
+        for service in serving:
+            self._schedule(service)
 
     def _follow_network(self) -> None:
         """Give steps another end where the network has become busy or idle."""
@@ -341,132 +341,132 @@ class Player:
     def _come(self, edge: int, message: int) -> None:
         """Let a message come over an edge; the last one to come asks, or every part for itself."""
         instance = self.to[edge]
-        stage, passage = self._stage(instance), self._passages[message][instance]
+        stage, service = self._stage(instance), self._services[message][instance]
         if not stage.parts:
-            if stage.streams and not passage.joined:
-                passage.upstream = len(self.into[instance])
-            passage.joined.append(edge)
-            if len(passage.joined) < len(self.into[instance]):
+            if stage.streams and not service.joined:
+                service.upstream = len(self.into[instance])
+            service.joined.append(edge)
+            if len(service.joined) < len(self.into[instance]):
                 return
         if stage.streams:
-            self._at(self.now + stage.delay, partial(self._arrive, edge, passage))
+            self._at(self.now + stage.delay, partial(self._arrive, edge, service))
         else:
-            self._arrive(edge, passage)
+            self._arrive(edge, service)
 
-    def _arrive(self, edge: int, passage: Passage) -> None:
-        stage, resource = self._stage(passage.instance), self._resource(passage)
-        work = float(stage.work[passage.message]) * self.link[passage.instance]
+    def _arrive(self, edge: int, service: Service) -> None:
+        stage, resource = self._stage(service.instance), self._resource(service)
+        work = float(stage.work[service.message]) * self.link[service.instance]
         if stage.parts:
-            passage.joined.append(edge)
-            passage.upstream += 1
+            service.joined.append(edge)
+            service.upstream += 1
             work *= self.weight[edge]
-            if passage.is_queued:
-                passage.work_left += work
+            if service.is_queued:
+                service.work_left += work
                 return
-            if self._serving[resource] is passage:
-                self._join(passage, work)
+            if self._serving[resource] is service:
+                self._join(service, work)
                 return
-        passage.latency_left, passage.work_left = float(stage.latency[passage.message]), work
-        passage.own_part_done = False
+        service.latency_left, service.work_left = float(stage.latency[service.message]), work
+        service.own_part_done = False
         if self._serving[resource] is None:
-            self._serve(passage)
+            self._serve(service)
         else:
-            passage.is_queued = True
-            self._queues.setdefault(resource, deque()).append(passage)
+            service.is_queued = True
+            self._queues.setdefault(resource, deque()).append(service)
 
-    def _join(self, passage: Passage, work: float) -> None:
+    def _join(self, service: Service, work: float) -> None:
         """Serve another part with those that are being served."""
-        if passage.own_part_done:
-            passage.own_part_done = False
-            passage.since = self.now
-            self._count_busy(passage, 1)
+        if service.own_part_done:
+            service.own_part_done = False
+            service.since = self.now
+            self._count_busy(service, 1)
         else:
-            self._catch_up(passage)
-        passage.work_left += work
-        self._schedule(passage)
+            self._catch_up(service)
+        service.work_left += work
+        self._schedule(service)
 
-    def _serve(self, passage: Passage) -> None:
-        self._serving[self._resource(passage)] = passage
-        passage.is_queued = False
-        passage.since = self.now
-        if self.stage_of[passage.instance] == 0:
-            for worker in self.members[passage.instance]:
-                self.workers[worker].taken_at[passage.message] = self.now
-        self._count_busy(passage, 1)
-        self._schedule(passage)
-        if self._streams_on(passage):
-            for edge in self.out[passage.instance]:
-                self._come(edge, passage.message)
+    def _serve(self, service: Service) -> None:
+        self._serving[self._resource(service)] = service
+        service.is_queued = False
+        service.since = self.now
+        if self.stage_of[service.instance] == 0:
+            for worker in self.members[service.instance]:
+                self.workers[worker].taken_at[service.message] = self.now
+        self._count_busy(service, 1)
+        self._schedule(service)
+        if self._streams_on(service):
+            for edge in self.out[service.instance]:
+                self._come(edge, service.message)
 
-    def _count_busy(self, passage: Passage, change: int) -> None:
-        for worker in self.members[passage.instance]:
+    def _count_busy(self, service: Service, change: int) -> None:
+        for worker in self.members[service.instance]:
             self._busy[worker] += change
 
-    def _schedule(self, passage: Passage) -> None:
-        passage.version += 1
-        latency_rate, rate = self._rates(passage)
-        left = passage.latency_left / latency_rate + passage.work_left / rate
-        self._at(self.now + left, partial(self._own_part_ends, passage, passage.version))
+    def _schedule(self, service: Service) -> None:
+        service.version += 1
+        latency_rate, rate = self._rates(service)
+        left = service.latency_left / latency_rate + service.work_left / rate
+        self._at(self.now + left, partial(self._own_part_ends, service, service.version))
 
-    def _rates(self, passage: Passage) -> tuple[float, float]:
+    def _rates(self, service: Service) -> tuple[float, float]:
         """At which latency and work go on now."""
-        stage = self._stage(passage.instance)
-        if not self._computing[passage.instance]:
+        stage = self._stage(service.instance)
+        if not self._computing[service.instance]:
             return 1.0, 1.0
-        return stage.latency_share, float(stage.shares[passage.message])
+        return stage.latency_share, float(stage.shares[service.message])
 
-    def _catch_up(self, passage: Passage) -> None:
+    def _catch_up(self, service: Service) -> None:
         """Take off what was done since the last change of rate."""
-        latency_rate, rate = self._rates(passage)
-        elapsed = self.now - passage.since
-        passage.since = self.now
-        on_latency = min(elapsed, passage.latency_left / latency_rate)
-        passage.latency_left = max(0.0, passage.latency_left - on_latency * latency_rate)
-        passage.work_left = max(0.0, passage.work_left - (elapsed - on_latency) * rate)
+        latency_rate, rate = self._rates(service)
+        elapsed = self.now - service.since
+        service.since = self.now
+        on_latency = min(elapsed, service.latency_left / latency_rate)
+        service.latency_left = max(0.0, service.latency_left - on_latency * latency_rate)
+        service.work_left = max(0.0, service.work_left - (elapsed - on_latency) * rate)
 
-    def _own_part_ends(self, passage: Passage, version: int) -> None:
-        if version != passage.version:
+    def _own_part_ends(self, service: Service, version: int) -> None:
+        if version != service.version:
             return
-        passage.own_part_done = True
-        passage.latency_left = passage.work_left = 0.0
-        self._count_busy(passage, -1)
-        if not passage.upstream:
-            self._leave(passage)
+        service.own_part_done = True
+        service.latency_left = service.work_left = 0.0
+        self._count_busy(service, -1)
+        if not service.upstream:
+            self._leave(service)
 
     def _upstream_ends(self, edge: int, message: int) -> None:
-        passage = self._passages[message][self.to[edge]]
-        passage.upstream -= 1
-        served = self._serving[self._resource(passage)] is passage
-        if served and passage.own_part_done and not passage.upstream:
-            self._leave(passage)
+        service = self._services[message][self.to[edge]]
+        service.upstream -= 1
+        served = self._serving[self._resource(service)] is service
+        if served and service.own_part_done and not service.upstream:
+            self._leave(service)
 
-    def _leave(self, passage: Passage) -> None:
+    def _leave(self, service: Service) -> None:
         """Give the resource to the next in the queue, and go on if all parts are through."""
-        instance, message, resource = passage.instance, passage.message, self._resource(passage)
+        instance, message, resource = service.instance, service.message, self._resource(service)
         self._serving[resource] = None
         if self._queues.get(resource):
             self._serve(self._queues[resource].popleft())
-        came, passage.joined = sorted(passage.joined), []
-        passage.parts_done += len(came)
-        if passage.parts_done == len(self.into[instance]):
-            passage.parts_done = 0
-            self._go_on(passage)
+        came, service.joined = sorted(service.joined), []
+        service.parts_done += len(came)
+        if service.parts_done == len(self.into[instance]):
+            service.parts_done = 0
+            self._go_on(service)
         if self.stage_of[instance] == self.program.released:
             self._release(message, came)
-        if self._streams_on(passage):
+        if self._streams_on(service):
             delay = self.stages[self.stage_of[instance] + 1].delay
             for edge in self.out[instance]:
                 self._at(self.now + delay, partial(self._upstream_ends, edge, message))
         if not self.out[instance]:
-            self._end_waiting(passage)
+            self._end_waiting(service)
 
-    def _go_on(self, passage: Passage) -> None:
-        if not self.out[passage.instance]:
-            for worker in self.members[passage.instance]:
-                self.workers[worker].arrived(passage.message, self.now)
-        elif not self._streams_on(passage):
-            for edge in self.out[passage.instance]:
-                self._come(edge, passage.message)
+    def _go_on(self, service: Service) -> None:
+        if not self.out[service.instance]:
+            for worker in self.members[service.instance]:
+                self.workers[worker].arrived(service.message, self.now)
+        elif not self._streams_on(service):
+            for edge in self.out[service.instance]:
+                self._come(edge, service.message)
 
     def _release(self, message: int, came: list[int]) -> None:
         """Give credit back to the senders whose messages are through everywhere."""
@@ -481,9 +481,9 @@ class Player:
         for one in senders:
             self._start_what_may(one)
 
-    def _end_waiting(self, passage: Passage) -> None:
-        for number in self.members[passage.instance]:
-            worker, message = self.workers[number], passage.message
+    def _end_waiting(self, service: Service) -> None:
+        for number in self.members[service.instance]:
+            worker, message = self.workers[number], service.message
             if not worker.computing and message in worker.awaits.waits_for and worker.can_go_on:
                 worker.end_waiting(self.now)
                 self._begin_step(worker)
@@ -491,10 +491,10 @@ class Player:
     def _stage(self, instance: int) -> Stage:
         return self.stages[self.stage_of[instance]]
 
-    def _resource(self, passage: Passage) -> tuple[int, int]:
-        number = int(self._stage(passage.instance).resource[passage.message])
-        return number, self.unit[passage.instance]
+    def _resource(self, service: Service) -> tuple[int, int]:
+        number = int(self._stage(service.instance).resource[service.message])
+        return number, self.unit[service.instance]
 
-    def _streams_on(self, passage: Passage) -> bool:
-        following = self.stage_of[passage.instance] + 1
+    def _streams_on(self, service: Service) -> bool:
+        following = self.stage_of[service.instance] + 1
         return following < len(self.stages) and self.stages[following].streams

@@ -307,8 +307,8 @@ def test_free_links_of_one_node_have_no_factor():
     assert cluster.effects.between_bandwidth == UNLIMITED
 
 
-def test_too_many_passages_are_refused(monkeypatch):
-    monkeypatch.setattr(events, "MOST_PASSAGES", 1)
+def test_too_many_services_are_refused(monkeypatch):
+    monkeypatch.setattr(events, "MOST_SERVICES", 1)
     cluster = bsp(2).with_heterogeneity({0: 2.0})
-    with pytest.raises(InputError, match="2 messages of 2 workers that differ make 2 passages"):
+    with pytest.raises(InputError, match="2 messages of 2 workers that differ make 2 services"):
         played_plan(cluster, "WFBP-A2A")
