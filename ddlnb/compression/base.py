@@ -1,24 +1,18 @@
-"""What the literature says of a compressor, as values: family, quoted ratio, error bound.
-
-Every compressor declares its own (`ddlnb.compression.base.Compressor`); the tests compare the
-declarations with what the compressor does.
-
-Compressors: how n workers average a tensor with less traffic, and how much less.
+"""Compressors: how n workers average a tensor with less traffic, and how much less.
 
 A compressor is a frozen dataclass of its parameters. It owns no memory and does no communication:
 what it must remember is kept for it in a dictionary, what it must send it yields as requests
 (`ddlnb.plans.requests`). So one definition serves every executor, and error feedback stays outside.
+It declares what the literature says of it (family, quoted ratio, error bound); the tests compare
+that with what it does.
 
-Error feedback: what was not sent is kept and added to the next tensor.
-
-Source: Seide et al. 2014; Karimireddy et al. 2019 (arXiv 1901.09847). It costs as much memory as
-the gradient on every worker.
-
+Error feedback keeps what was not sent and adds it to the next tensor (Seide et al. 2014;
+Karimireddy et al. 2019, arXiv 1901.09847). It costs as much memory as the gradient on every worker.
 The residual is a gradient, as in Seide et al. Algorithm 1 of Karimireddy et al. keeps an update, a
 gradient times the learning rate of its step. At a constant rate the two are equal; under a
 schedule, what is sent late moves the model here by the rate of the step in which it arrives.
 
-The payloads of several tensors joined into one, as they travel to a parameter server.
+`Payloads` are those of several tensors joined into one, as they travel to a parameter server.
 """
 
 from __future__ import annotations

@@ -1,18 +1,6 @@
-"""The compressors by name: those of the package, and those that a user registers.
-
-Averages of several tensors side by side: requests that are alike travel as one.
-
-So a message of many tensors costs the latency of one, and every tensor gets the bits that it would
-get alone.
-"""
+"""The compressors by name: those of the package, and those that a user registers."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
-
-import torch
-from torch import Tensor
 
 from ddlnb.compression.base import FAMILIES, Compressor
 from ddlnb.compression.dgc import DeepGradientCompression
@@ -26,9 +14,8 @@ from ddlnb.compression.scaled_sign import ScaledSign
 from ddlnb.compression.sign import SignVote
 from ddlnb.compression.terngrad import TernGrad
 from ddlnb.compression.top_k import TopK
-from ddlnb.errors import UnknownName, require
-from ddlnb.plans.requests import AllGather, AllReduce, Flow, Gathered
-from ddlnb.registry import parsed, parts_of, register
+from ddlnb.errors import require
+from ddlnb.registry import parsed, register
 
 COMPRESSORS: dict[str, type[Compressor]] = {
     kind.name: kind
@@ -81,74 +68,3 @@ def register_compressor(kind: type[Compressor]) -> None:
         f"{', '.join(FAMILIES)}",
     )
     register("compressor", kind, Compressor, COMPRESSORS)
-
-
-FEEDBACK = "feedback"
-JOINED = (AllReduce, AllGather)  # what several tensors can ask for together
-
-
-def compression_named(text: str) -> tuple[Compressor, bool]:
-    """Return the compressor that a plan names, and whether it has error feedback.
-
-    Raises UnknownName and InputError.
-
-    >>> compression_named("top-k(0.01) + feedback")
-    (TopK(density=0.01), True)
-    """
-    name, *flags = parts_of(text, "+")
-    for flag in flags:
-        if flag != FEEDBACK:
-            raise UnknownName("flag of a compression", flag, [FEEDBACK])
-    compressor = get_compressor(name)
-    require(compressor is not None, f"compression {text!r} compresses nothing")
-    assert compressor is not None
-    return compressor, bool(flags)
-
-
-def together(flows: Sequence[Flow]) -> Flow:
-    """Yield the requests of flows joined by kind and type of number; return all results.
-
-    A flow asks for `AllReduce` or `AllGather`, one after the other.
-    """
-    results: list[Any] = [None] * len(flows)
-    answers: list[Any] = [None] * len(flows)
-    open_ = list(range(len(flows)))
-    while open_:
-        asked: dict[tuple[str, torch.dtype], list[tuple[int, Any]]] = {}
-        for number in list(open_):
-            try:
-                request = flows[number].send(answers[number])
-            except StopIteration as finished:
-                results[number] = finished.value
-                open_.remove(number)
-                continue
-            kind = type(request).__name__, _tensor(request).dtype
-            asked.setdefault(kind, []).append((number, request))
-        for kind in sorted(asked, key=str):
-            numbers, requests = zip(*asked[kind], strict=True)
-            answer = yield from _joined(requests)
-            for number, own in zip(numbers, answer, strict=True):
-                answers[number] = own
-    return results
-
-
-def _tensor(request: Any) -> Tensor:
-    tensor: Tensor = request.payload if isinstance(request, AllGather) else request.tensor
-    return tensor
-
-
-def _joined(requests: Sequence[Any]) -> Flow:
-    """Yield one request for several of a kind, and return their answers."""
-    tensors = [_tensor(request) for request in requests]
-    sizes = [tensor.numel() for tensor in tensors]
-    whole = torch.cat([tensor.reshape(-1) for tensor in tensors])
-
-    def part(one: Tensor) -> list[Tensor]:
-        # Copies: numbers in a payload are aligned as if it had come alone.
-        return [p.clone() for p in one.split(sizes)]
-
-    if isinstance(requests[0], AllGather):
-        gathered = yield AllGather(whole)
-        return [Gathered(one) for one in zip(*map(part, gathered), strict=True)]
-    total = yield AllReduce(whole)
-    return [own.view_as(t) for own, t in zip(part(total), tensors, strict=True)]

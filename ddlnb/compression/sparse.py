@@ -1,12 +1,10 @@
-"""Find the k entries of a tensor that are largest in magnitude, faster than by sorting.
+"""A few entries of a tensor and where they are: what sparsifying compressors choose and send.
 
-A sample gives a threshold that somewhat more than k entries should pass (Lin et al. 2018, arXiv
-1712.01887), one pass over the tensor finds those that do, and the exact choice is made among them.
-If the sample misled, the choice is made among all entries. The result is exact either way.
-
-A few entries of a tensor and where they are: what sparsifying compressors send.
-
-What compressors that send a share of the entries have in common: the density.
+The k entries that are largest in magnitude are found faster than by sorting: a sample gives a
+threshold that somewhat more than k entries should pass (Lin et al. 2018, arXiv 1712.01887), one
+pass over the tensor finds those that do, and the exact choice is made among them. If the sample
+misled, the choice is made among all entries. The result is exact either way. `Sparsifier` is what
+compressors have in common that send a share of the entries: the density.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""What a network is by its cables alone: distances, cuts, and what is left after failures.
+"""What a network is by its cables alone: distances, cuts, what failures leave, and disjoint rings.
 
-Cables count as they are, whatever they carry. Source: survey of Shi et al. 2020, section 3.3.2.
-
-Rings through all hosts of a network that share no link, as an all-reduce wants them.
-
-A ring sends each host's bytes to the next one, along links and through switches. A link carries
-both directions at once (full duplex), so rings may share a link if they use it in opposite
-directions. Source: survey of Shi et al. 2020, section 3.3.2; here the rings themselves are built.
+Cables count as they are, whatever they carry. A ring through all hosts sends each host's bytes to
+the next one, along links and through switches. A link carries both directions at once (full
+duplex), so rings may share a link if they use it in opposite directions. Source: survey of Shi et
+al. 2020, section 3.3.2; here the rings themselves are built.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
-"""GPUs behind the hosts of any network: an island of PCIe or NVLink in every machine.
-
-How hosts are joined, by a name and parameters; and what puts such a network together.
-
-Topologies that say themselves where GPUs are: rails, and networks of InfraGraph files.
-
-Generators of networks with the parameters that the literature gives them.
+"""How hosts are joined: generators of networks with the parameters that the literature gives them.
 
 A topology is a frozen value that is written as text, ``fat-tree(4)``, and makes a `Network` of
-hosts. `ddlnb.networks.topologies` puts GPUs behind any of them.
+hosts. `with_islands` puts GPUs behind any of them, an island of PCIe or NVLink in every machine;
+rails and InfraGraph files say themselves where GPUs are.
 """
 
 from __future__ import annotations

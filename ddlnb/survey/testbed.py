@@ -1,21 +1,15 @@
-"""Read from a YAML file what a calibration fits: clusters, and parameters with their priors.
-
-The survey's comparative study (section 4, Fig. 4): what was run there, and how.
+"""The survey's comparative study (section 4, Fig. 4): what was run there, its fit and its forecast.
 
 The methods there were configured by public scripts (github HKBU-HPML/ddl-benchmarks), not always
 as their papers say, and some of their cost is that of the scripts. `as_run` gives each method the
 way it was run. The clusters in data/clusters and METHODS are what a user has today: the same
 network, and every method proper.
 
-The forecast of Fig. 4: its cells as the survey ran them, with the values that were fitted.
-
-The fit kept in data/calibration is all that it knows; cells with more than 8 GPUs were never seen.
-
-Calibrate the survey's testbed to what is published of runs with at most eight GPUs.
-
-The cells of Fig. 4 are fitted, except those that `ddlnb check` calls suspicious, and the times of
-single messages that the survey's text quotes. Everything is fitted as it was run; what belongs to
-a script and not to a network has parameters of its own, which no cluster in data gets.
+The testbed is calibrated to what is published of runs with at most eight GPUs: the cells of Fig. 4,
+except those that `ddlnb survey check` calls suspicious, and the times of single messages that the
+survey's text quotes. A YAML file says what is fitted. Everything is fitted as it was run; what
+belongs to a script and not to a network has parameters of its own, which no cluster in data gets.
+The forecast of Fig. 4 knows that fit alone; cells with more than 8 GPUs were never seen.
 """
 
 from __future__ import annotations

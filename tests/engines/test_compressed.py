@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from ddlnb.compression.base import Round, average_with_feedback
-from ddlnb.compression.catalogue import compression_named, together
-from ddlnb.compression.messages import MessageCompressing
+from ddlnb.compression.messages import MessageCompressing, compression_named, together
 from ddlnb.engines.catalogue import ENGINES, require_runs
 from ddlnb.engines.job import Job
 from ddlnb.engines.settings import OPTIMIZERS

@@ -1,10 +1,8 @@
 """What pages are built of: reduce-scatter and all-gather round rings and between pairs.
 
-All functions make the rows of many rings or pairs, and of all their steps, at once.
-
-Workers as an array of rows and columns: shapes that fit, and the reason of those that do not.
-
-Algorithms for powers of two among any number of workers: the extra ones lean on a neighbour.
+All functions make the rows of many rings or pairs, and of all their steps, at once. Workers may
+stand as an array of rows and columns, whose shape fits or is refused with the reason; algorithms
+for powers of two have extra workers lean on a neighbour.
 """
 
 from __future__ import annotations
