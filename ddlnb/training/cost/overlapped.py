@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from ddlnb.plans.alpha_beta import AlphaBeta, ring_bytes_sent
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Gate, Launch, Message, Piece, Plan
 from ddlnb.plans.plan_file import fitted
-from ddlnb.simulator.events import play
+from ddlnb.simulator.events import Seconds, play
 from ddlnb.simulator.path import ALL_REDUCE
 from ddlnb.simulator.program import Program, lower_as_dense
 from ddlnb.simulator.simulate import plan_on
@@ -395,7 +395,7 @@ def played(
     messages: Sequence[CompressedMessage | None],
     slower: Slowness | None = None,
     steps: int = 1,
-) -> Any:
+) -> Seconds:
     """Return the mean over ``steps`` iterations of a plan, its messages compressed or None.
 
     Workers differ as the cluster says, and ``slower(rank, step, workers)`` multiplies the seconds
