@@ -28,8 +28,7 @@ from ddlnb.plans.plan import Gate, Launch, Message
 from ddlnb.plans.requests import Flow
 from ddlnb.simulator.forecast import forecast
 from ddlnb.simulator.simulate import simulate
-from ddlnb.survey import fig2_taxonomy as combinations
-from ddlnb.survey.fig2_taxonomy import taxonomy
+from ddlnb.survey.fig2_taxonomy import combinations, taxonomy
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.method import SYNCHRONISATIONS, training_method
 from ddlnb.training.runs import runner
