@@ -12,8 +12,8 @@ LIMIT = 1.1
 def quoted(text: str) -> dict[str, Count]:
     """Return the counts that a table of CONTRIBUTING quotes, by room."""
     header = f"| room | {' | '.join(COLUMNS)} |"
-    rows = text.partition(header)[2].strip().splitlines()[1:]
-    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if row[:1] == "|"]
+    rows = text.partition(header)[2].strip().partition("\n\n")[0].splitlines()[1:]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     return {name: Count(*(int(n.replace(",", "")) for n in numbers)) for name, *numbers in cells}
 
 
@@ -28,7 +28,7 @@ def too_large(now: dict[str, Count], then: dict[str, Count]) -> list[str]:
 
 def test_contributing_quotes_a_table_that_the_command_prints():
     some = {"plans": Count(7, 1_234, 70, 20, 90), ROOT: Count(1, 2, 3, 4, 5)}
-    assert quoted(f"Before.\n\n{table(some)}\n\nAfter | this.") == some
+    assert quoted(f"Before.\n\n{table(some)}\n\n| another | 1 |") == some
 
 
 def test_no_room_has_grown_by_more_than_a_tenth():
