@@ -55,7 +55,8 @@ def parsed(what: str, text: str, known: Mapping[str, type[T]]) -> T:
         raise UnknownName(what, match.group(1), known)
     kind = known[name]
     try:
-        given = inspect.signature(kind).bind(*_positional(inside), **_named(inside)).arguments
+        positional, named = _arguments(inside)
+        given = inspect.signature(kind).bind(*positional, **named).arguments
     except (SyntaxError, TypeError, ValueError) as error:
         names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
         takes = f"takes {', '.join(names)}" if names else "takes none"
@@ -197,23 +198,15 @@ def parts_of(text: str, separator: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def _positional(inside: str) -> list[object]:
-    return [_value(node) for node in _call(inside).args]
-
-
-def _named(inside: str) -> dict[str, object]:
-    keywords = _call(inside).keywords
-    named = {str(keyword.arg): _value(keyword.value) for keyword in keywords}
-    if len(named) < len(keywords):
-        raise ValueError("a parameter is given twice")
-    return named
-
-
-def _call(inside: str) -> ast.Call:
+def _arguments(inside: str) -> tuple[list[object], dict[str, object]]:
+    """Return what stands in the brackets, by position and by name."""
     call = ast.parse(f"f({inside})", mode="eval").body
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         raise ValueError("brackets do not match")
-    return call
+    named = {str(keyword.arg): _value(keyword.value) for keyword in call.keywords}
+    if len(named) < len(call.keywords):
+        raise ValueError("a parameter is given twice")
+    return [_value(node) for node in call.args], named
 
 
 def _value(node: ast.expr) -> object:

@@ -176,20 +176,12 @@ class _Updates:
         return self.total
 
 
-class BoundedStaleness:
-    """Answer while no worker is more than ``bound`` iterations behind; None: answer at once.
+class _SumOfUpdates:
+    """Keeps the sum of all updates of every key; ``staleness`` lists that of every push."""
 
-    Stale synchronous parallel (SSP; Ho et al. 2013), and asynchronous (ASP) without a bound. So
-    a worker that computes its iteration i has seen all updates of iterations before i - bound.
-    ``staleness`` lists that of every push, in their order. Raises InputError for a bound that is
-    not a whole number.
-    """
-
-    def __init__(self, workers: int, bound: int | None):
+    def __init__(self, workers: int):
         require_whole(workers=workers)
-        if bound is not None:
-            require_whole(0, bound=bound)
-        self.workers, self.bound = workers, bound
+        self.workers = workers
         self.staleness: list[int] = []
         self._updates: dict[int, _Updates] = defaultdict(lambda: _Updates(workers))
 
@@ -199,6 +191,21 @@ class BoundedStaleness:
         """Add the update to the sum."""
         self.staleness.append(self._updates[key].add(worker, value))
 
+
+class BoundedStaleness(_SumOfUpdates):
+    """Answer while no worker is more than ``bound`` iterations behind; None: answer at once.
+
+    Stale synchronous parallel (SSP; Ho et al. 2013), and asynchronous (ASP) without a bound. So
+    a worker that computes its iteration i has seen all updates of iterations before i - bound.
+    Raises InputError for a bound that is not a whole number.
+    """
+
+    def __init__(self, workers: int, bound: int | None):
+        super().__init__(workers)
+        if bound is not None:
+            require_whole(0, bound=bound)
+        self.bound = bound
+
     def pull(self, worker: int, key: int, clock: int) -> torch.Tensor | None:
         """Return the sum of all updates so far, or None while a worker is too far behind."""
         updates = self._updates[key]
@@ -207,7 +214,7 @@ class BoundedStaleness:
         return updates.read(worker)
 
 
-class DynamicBound:
+class DynamicBound(_SumOfUpdates):
     """Bounded staleness with a bound between ``low`` and ``high`` (DSSP; Zhao et al. 2019).
 
     Every worker has its own bound, ``low`` at first and whenever its lead is at most that. When a
@@ -220,12 +227,10 @@ class DynamicBound:
     """
 
     def __init__(self, workers: int, low: int, high: int):
-        require_whole(workers=workers)
+        super().__init__(workers)
         require_whole(0, low=low, high=high)
         require(low <= high, f"low {low} must be at most high {high}; exchange them")
-        self.workers, self.low, self.high = workers, low, high
-        self.staleness: list[int] = []
-        self._updates: dict[int, _Updates] = defaultdict(lambda: _Updates(workers))
+        self.low, self.high = low, high
         self._times: dict[int, list[_Times]] = defaultdict(
             lambda: [_Times(low) for _ in range(workers)]
         )
@@ -235,9 +240,9 @@ class DynamicBound:
         self, worker: int, key: int, clock: int, value: torch.Tensor, now: float = 0.0
     ) -> None:
         """Add the update to the sum, and choose the worker's bound."""
+        super().push(worker, key, clock, value)
         updates, times = self._updates[key], self._times[key]
         self._now = now
-        self.staleness.append(updates.add(worker, value))
         own, lead = times[worker], updates.lead(worker)
         own.seconds = now - own.answered
         if lead <= self.low:
@@ -277,7 +282,7 @@ def _best_extra(worker: _Times, slowest: _Times, now: float, most: int) -> int:
     return min(range(most + 1), key=lambda extra: (wait(extra), extra))
 
 
-class RoundRobin:
+class RoundRobin(_SumOfUpdates):
     """Apply and answer pushes in the order of ranks, over and over (R2SP; Chen et al. 2019).
 
     An early push waits for its turn, so what workers see does not depend on their speed: from the
@@ -285,10 +290,7 @@ class RoundRobin:
     """
 
     def __init__(self, workers: int):
-        require_whole(workers=workers)
-        self.workers = workers
-        self.staleness: list[int] = []
-        self._updates: dict[int, _Updates] = defaultdict(lambda: _Updates(workers))
+        super().__init__(workers)
         self._early: dict[int, dict[int, torch.Tensor]] = defaultdict(dict)
         self._answers: dict[int, dict[int, torch.Tensor]] = defaultdict(dict)
 

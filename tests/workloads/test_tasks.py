@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from ddlnb.errors import InputError, ModelError, UnknownName
+from ddlnb.errors import InputError, UnknownName
 from ddlnb.files import DIGITS, SURVEY_NOTES
 from ddlnb.workloads.models import BYTE_VALUES, TASKS, read_digits
 from ddlnb.workloads.resolve import get_task
@@ -141,35 +141,23 @@ def test_your_own_module_becomes_a_task_that_leaves_it_alone():
     assert get_task(own) is own
 
 
-def test_what_is_not_a_module_is_refused_with_an_example():
-    with pytest.raises(ModelError, match=r"is a type, not a torch\.nn\.Module; pass a module inst"):
-        task(nn.Linear, batch=draw, loss=mean_square)
+def build():
+    return nn.Linear(4, 2)
 
 
-def test_a_function_that_builds_a_model_is_named_without_its_address():
-    def build():
-        return nn.Linear(4, 2)
-
-    with pytest.raises(ModelError, match=r"model build is a function, .* such as build\(\.\.\.\)"):
-        task(build, batch=draw, loss=mean_square)
-
-
-def test_modules_without_trainable_parameters_are_refused():
-    frozen = nn.Linear(4, 2).requires_grad_(False)
-    for module in (frozen, nn.ReLU()):
-        with pytest.raises(ModelError, match=r"no trainable parameter.*requires_grad=True"):
-            task(module, batch=draw, loss=mean_square)
-
-
-def test_lazy_modules_are_refused():
-    with pytest.raises(ModelError, match="call the module once"):
-        task(nn.LazyLinear(2), batch=draw, loss=mean_square)
-
-
-def test_batch_and_loss_must_be_functions():
-    with pytest.raises(ModelError, match=r"batch of model 'Linear'.*not a function"):
-        task(nn.Linear(4, 2), batch=3, loss=mean_square)
-    with pytest.raises(ModelError, match=r"loss of model 'Linear'.*not a function"):
-        task(nn.Linear(4, 2), batch=draw, loss="cross_entropy")
-    with pytest.raises(InputError, match="local_batch 0"):
-        task(nn.Linear(4, 2), batch=draw, loss=mean_square, local_batch=0)
+@pytest.mark.parametrize(
+    ("module", "options", "told"),
+    [
+        (nn.Linear, {}, r"is a type, not a torch\.nn\.Module; pass a module inst"),
+        (build, {}, r"model build is a function, .* such as build\(\.\.\.\)"),
+        (build().requires_grad_(False), {}, "no trainable parameter.*requires_grad=True"),
+        (nn.ReLU(), {}, "no trainable parameter.*requires_grad=True"),
+        (nn.LazyLinear(2), {}, "call the module once"),
+        (build(), {"batch": 3}, r"batch of model 'Linear'.*not a function"),
+        (build(), {"loss": "cross_entropy"}, r"loss of model 'Linear'.*not a function"),
+        (build(), {"local_batch": 0}, "local_batch 0"),
+    ],
+)
+def test_what_is_no_task_is_refused_with_the_way_out(module, options, told):
+    with pytest.raises(InputError, match=told):
+        task(module, **{"batch": draw, "loss": mean_square, **options})

@@ -319,16 +319,6 @@ def test_several_types_are_traced_each_with_its_bytes():
     assert sizes == {"wide.weight": 4, "wide.bias": 4, "narrow.weight": 2, "narrow.bias": 2}
 
 
-def test_sparse_gradients_are_refused_with_the_way_out():
-    with pytest.raises(ModelError, match=r"sparse gradients in rows, .* set sparse=False"):
-        traced(Sparse())
-
-
-def test_a_model_that_runs_nowhere_is_refused_with_its_own_error():
-    with pytest.raises(ModelError, match=r"does not run on a batch of 2: RuntimeError: mat1 and"):
-        traced(nn.Linear(WIDTH + 1, 2))
-
-
 def test_a_model_that_needs_values_is_refused_where_they_do_not_fit(monkeypatch):
     class Small:
         available = 100
@@ -350,31 +340,37 @@ def test_tracing_twice_gives_the_same_and_leaves_random_numbers_alone():
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_unused_parameters_are_named_with_the_way_out():
-    with pytest.raises(
-        ModelError, match=r"for spare\.weight, spare\.bias; set requires_grad=False"
-    ):
-        traced(Unused())
+def reads_early(module, batch):
+    return module.first.weight.pow(2).sum() + mean_square(module, batch)
 
 
-def test_parameters_read_outside_of_modules_are_named():
-    def reads_early(module, batch):
-        return module.first.weight.pow(2).sum() + mean_square(module, batch)
-
-    with pytest.raises(ModelError, match=r"reads first\.weight before or outside"):
-        traced(Tied(), reads_early)
+def detached(module, batch):
+    return mean_square(module, batch).detach()
 
 
-def test_reentrant_checkpoints_are_refused():
-    with pytest.raises(ModelError, match=r"several gradients.*use_reentrant=False"):
-        traced(Reentrant())
+def all_outputs(module, batch):
+    return module(batch[0])
 
 
-def test_losses_that_cannot_be_differentiated_are_refused():
-    with pytest.raises(ModelError, match=r"returned \(2, 5, 8\), not one number"):
-        traced(Tied(), lambda module, batch: module(batch[0]))
-    with pytest.raises(ModelError, match="does not depend on any trainable parameter"):
-        traced(Tied(), lambda module, batch: mean_square(module, batch).detach())
+@pytest.mark.parametrize(
+    ("module", "loss", "told"),
+    [
+        (Sparse(), mean_square, r"sparse gradients in rows, .* set sparse=False"),
+        (
+            nn.Linear(WIDTH + 1, 2),
+            mean_square,
+            "does not run on a batch of 2: RuntimeError: mat1 and",
+        ),
+        (Unused(), mean_square, r"for spare\.weight, spare\.bias; set requires_grad=False"),
+        (Tied(), reads_early, r"reads first\.weight before or outside"),
+        (Reentrant(), mean_square, r"several gradients.*use_reentrant=False"),
+        (Tied(), all_outputs, r"returned \(2, 5, 8\), not one number"),
+        (Tied(), detached, "does not depend on any trainable parameter"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_with_the_way_out(module, loss, told):
+    with pytest.raises(ModelError, match=told):
+        traced(module, loss)
 
 
 def flat(local_batch, seed):
