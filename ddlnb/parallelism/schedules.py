@@ -181,7 +181,7 @@ def in_flight(name: str, stages: int, micro_batches: int, chunks: int, stage: in
     kind = get_schedule(name)
     if kind.splits:
         return most_in_flight(schedule(name, stages, micro_batches, chunks)[stage])
-    return min(micro_batches * chunks, kind.ahead(stage, stages, micro_batches, chunks))
+    return int(min(micro_batches * chunks, kind.ahead(stage, stages, micro_batches, chunks)))
 
 
 def chunks_in_flight(

@@ -30,12 +30,12 @@ def horovod_timeline(events: Iterable[dict[str, Any]], name: str, method: str) -
     Iteration n holds the n-th message of every tensor. A message whose end a truncated file lacks
     is left out. Raises InputError if none is an all-reduce.
     """
-    spans = tuple(_messages(events))
+    spans = tuple(_horovod_messages(events))
     require(bool(spans), f"{name!r} holds no all-reduce; name a file that Horovod wrote")
     return Timeline(method, "measured", spans)
 
 
-def _messages(events: Iterable[dict[str, Any]]) -> Iterator[Span]:
+def _horovod_messages(events: Iterable[dict[str, Any]]) -> Iterator[Span]:
     """Yield each all-reduce that has ended. In Horovod's trace a tensor is a process."""
     names: dict[int, str] = {}
     rounds: Counter[int] = Counter()
@@ -44,7 +44,7 @@ def _messages(events: Iterable[dict[str, Any]]) -> Iterator[Span]:
     for event in events:
         kind, process = event.get("ph"), event.get("pid", 0)
         if kind == "M" and event.get("name") == "process_name":
-            names[process] = _tensor(event["args"].get("name", ""))
+            names[process] = _horovod_tensor(event["args"].get("name", ""))
         elif kind == "B":
             opened[process].append((event["name"], event["ts"] / 1e6))
         elif kind == "E" and opened[process]:
@@ -58,7 +58,7 @@ def _messages(events: Iterable[dict[str, Any]]) -> Iterator[Span]:
                 rounds[process] += 1
 
 
-def _tensor(name: str) -> str:
+def _horovod_tensor(name: str) -> str:
     """Return the name without what Horovod and our engine put before it."""
     return re.sub(r"^(allreduce\.)?(\d+ )?", "", name)
 
@@ -82,7 +82,7 @@ def byteps_timeline(
     Iteration n holds the n-th message of every tensor. Bytes are known where the engine names
     elements ("w[0:512]", of four bytes), and 0 elsewhere. Raises InputError if there is no message.
     """
-    spans = tuple(_messages_byteps(events, name))
+    spans = tuple(_byteps_messages(events, name))
     require(bool(spans), f"{name!r} holds no message; name a comm.json that BytePS wrote")
     return Timeline(method, "measured", spans)
 
@@ -104,7 +104,7 @@ def read_byteps_graph(path: str | Path) -> nx.DiGraph:
     return graph
 
 
-def _messages_byteps(events: Iterable[dict[str, Any]], name: str) -> Iterator[Span]:
+def _byteps_messages(events: Iterable[dict[str, Any]], name: str) -> Iterator[Span]:
     rounds: Counter[str] = Counter()
     whole = [event for event in events if event.get("tid") == TOTAL]
     for event in whole:
@@ -115,22 +115,18 @@ def _messages_byteps(events: Iterable[dict[str, Any]], name: str) -> Iterator[Sp
         )
     whole.sort(key=lambda event: float(event["ts"]))
     for event in whole:
-        tensor = _tensor_byteps(str(event["pid"]))
+        tensor = _byteps_tensor(str(event["pid"]))
         start = (event["ts"] - whole[0]["ts"]) * US
         stop = start + event["dur"] * US
-        yield Span(0, "message", tensor, start, stop, rounds[tensor], _bytes_byteps(tensor))
+        elements = sum(int(b) - int(a) for a, b in re.findall(r"\[(\d+):(\d+)\]", tensor))
+        yield Span(0, "message", tensor, start, stop, rounds[tensor], 4 * elements)
         rounds[tensor] += 1
 
 
-def _tensor_byteps(name: str) -> str:
+def _byteps_tensor(name: str) -> str:
     """Return the name without what BytePS and our engine put before it.
 
-    >>> _tensor("Comm.byteps.27 conv1.bias[0:24]"), _tensor("Comm.byteps.gradient_0")
+    >>> _byteps_tensor("Comm.byteps.27 conv1.bias[0:24]"), _byteps_tensor("Comm.byteps.gradient_0")
     ('conv1.bias[0:24]', 'gradient_0')
     """
     return re.sub(r"^Comm\.(byteps\.)?(byteps_push_pull\.)?(\d+ )?", "", name)
-
-
-def _bytes_byteps(tensor: str) -> int:
-    parts = re.findall(r"\[(\d+):(\d+)\]", tensor)
-    return 4 * sum(int(stop) - int(start) for start, stop in parts)

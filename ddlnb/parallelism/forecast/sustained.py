@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.parallelism.forecast.frameworks import Parameters, saved_fit
 
-Flops = TypeVar("Flops", float, np.ndarray)
+Flops = TypeVar("Flops", float, NDArray[np.float64])
 
 
 def matrix_flops(peak: Flops, sustained: Flops, values: Parameters) -> Flops:

@@ -12,7 +12,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -22,7 +22,7 @@ from ddlnb.units import US, counted, show_seconds
 
 GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 HOST_CALLS = ("cuda_runtime", "cuda_driver", "hip_runtime")
-KEPT = (*GPU, *HOST_CALLS, "cuda_sync", "cpu_op", "user_annotation", "python_function")
+KEPT = (*GPU, *HOST_CALLS, "cuda_sync", "cpu_op", "user_annotation")
 MODULE = "nn.Module: "
 ACCUMULATE = "torch::autograd::AccumulateGrad"
 EVALUATE = "autograd::engine::evaluate_function: "
@@ -134,10 +134,12 @@ def recording(events: Iterable[dict[str, Any]], header: dict[str, Any], name: st
     forward: dict[int, list[float]] = defaultdict(list)
     backward: dict[int, float] = {}
     for event in events:
-        category, phase = event.get("cat"), event.get("ph")
+        category, phase, label = event.get("cat"), event.get("ph"), str(event.get("name"))
         if category == "fwdbwd":
             _flow(event, forward, backward)
-        elif phase == "X" and category in KEPT and _is_used(event):
+        elif phase == "X" and (
+            category in KEPT or (category, label[: len(MODULE)]) == ("python_function", MODULE)
+        ):
             kept.append(_event(event, name))
     require(
         any(event.category in (*GPU, "cpu_op") for event in kept),
@@ -154,16 +156,17 @@ def recording(events: Iterable[dict[str, Any]], header: dict[str, Any], name: st
     group = header.get("distributedInfo") or {}
     return Recording(
         name,
-        tuple(sorted((_moved(event, zero) for event in kept), key=lambda e: (e.start, -e.seconds))),
+        tuple(
+            sorted(
+                (replace(event, start=event.start - zero) for event in kept),
+                key=lambda e: (e.start, -e.seconds),
+            )
+        ),
         tuple(sorted(flows)),
         int(group.get("rank", 0)),
         str(properties[0].get("name", "a GPU")),
         int(group.get("world_size", 1)),
     )
-
-
-def _is_used(event: dict[str, Any]) -> bool:
-    return event["cat"] != "python_function" or str(event.get("name")).startswith(MODULE)
 
 
 def _event(event: dict[str, Any], name: str) -> Event:
@@ -181,12 +184,6 @@ def _event(event: dict[str, Any], name: str) -> Event:
     thread = (str(event.get("pid", "")), str(event.get("tid", "")))
     return Event(
         label, event["cat"], thread, start, seconds, args if isinstance(args, dict) else {}
-    )
-
-
-def _moved(event: Event, zero: float) -> Event:
-    return Event(
-        event.name, event.category, event.thread, event.start - zero, event.seconds, event.args
     )
 
 

@@ -87,7 +87,10 @@ def _group(trace: Recording, one: Event, passes: Sequence[Passes]) -> tuple[int 
     return None, OUTSIDE
 
 
-BYTES_OF = {"Float": 4, "Double": 8, "Half": 2, "Bfloat16": 2, "Long": 8, "Int": 4, "Byte": 1}
+ELEMENT_BYTES = {
+    **{"float": 4, "double": 8, "half": 2, "bfloat16": 2, "complex<float>": 8},
+    **{"long": 8, "int": 4, "byte": 1},
+}
 
 
 def timeline_of(trace: Recording, workload: Workload | None = None) -> Timeline:
@@ -149,16 +152,7 @@ def _bytes(event: Event) -> int:
     else:
         shapes, kinds = event.args.get("Input Dims") or [[0]], event.args.get("Input type") or [""]
         elements, kind = math.prod(shapes[0] or [0]), kinds[0]
-    return elements * BYTES_OF.get(str(kind).removeprefix("c10::").capitalize(), 0)
-
-
-BYTES_OF_workload = {
-    "float": 4,
-    "double": 8,
-    "c10::Half": 2,
-    "c10::BFloat16": 2,
-    "c10::complex<float>": 8,
-}
+    return elements * _element_bytes(kind)
 
 
 def workload_of(
@@ -257,7 +251,7 @@ def _named(trace: Recording, one: Passes, local_batch: int | None) -> Workload:
         f"{trace.name!r} does not say how many samples a batch had; give the batch, or the model",
     )
     lacking = next(
-        (a for a in one.arrivals if a.shape is None or a.dtype not in BYTES_OF_workload), None
+        (a for a in one.arrivals if a.shape is None or not _element_bytes(a.dtype)), None
     )
     require(
         lacking is None,
@@ -270,7 +264,7 @@ def _named(trace: Recording, one: Passes, local_batch: int | None) -> Workload:
             f"{name}.{names[:number].count(name)}",
             name,
             math.prod(arrival.shape or ()),
-            BYTES_OF_workload[arrival.dtype],
+            _element_bytes(arrival.dtype),
             shape=arrival.shape,
         )
         for number, (name, arrival) in enumerate(zip(names, one.arrivals, strict=True))
@@ -319,3 +313,12 @@ def kineto_trace(
     """Return the trace of these events as torch.profiler exports them. Raises InputError."""
     found = recording(events, header, name)
     return KinetoTrace(**{field.name: getattr(found, field.name) for field in fields(found)})
+
+
+def _element_bytes(kind: object) -> int:
+    """Return the bytes of an element of a type as traces name it, 0 for one that is not known.
+
+    >>> _element_bytes("c10::BFloat16"), _element_bytes("float"), _element_bytes("")
+    (2, 4, 0)
+    """
+    return ELEMENT_BYTES.get(str(kind).removeprefix("c10::").lower(), 0)
