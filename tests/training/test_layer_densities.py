@@ -51,17 +51,27 @@ def test_without_a_density_for_every_piece_it_is_refused(text):
         get_compressor("layer-top-k((0.1, 2.0))")
 
 
-def test_another_number_of_pieces_is_refused_before_anything_runs():
+TWO = "bsp + layer-top-k((0.1, 0.2))"
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: training_settings("digits", TWO, workers=2).job().worker(0),
+        lambda: Payloads(LayerTopK((0.1, 0.2)), (3,) * 6).payload_bytes,
+        lambda: iteration_cost(DIGITS, made_up_cluster("1 Gb/s", "1 us"), TWO),
+    ],
+    ids=["training", "payloads", "cost"],
+)
+def test_another_number_of_pieces_is_refused_before_anything_runs(ask):
     said = r"layer-top-k has 2 densities, and the model has 6 pieces.*give one for each"
-    settings = training_settings("digits", "bsp + layer-top-k((0.1, 0.2)) + feedback", workers=2)
     with pytest.raises(InputError, match=said):
-        settings.job().worker(0)
-    with pytest.raises(InputError, match=said):
-        Payloads(LayerTopK((0.1, 0.2)), (3,) * 6).payload_bytes  # noqa: B018
-    with pytest.raises(InputError, match=said):
-        iteration_cost(DIGITS, made_up_cluster("1 Gb/s", "1 us"), "bsp + layer-top-k((0.1, 0.2))")
+        ask()
+
+
+def test_a_whole_model_has_one_piece():
     with pytest.raises(InputError, match=r"2 densities, and the model has 1 piece "):
-        training_settings("digits", "bsp + layer-top-k((0.1, 0.2)) + whole-model")
+        training_settings("digits", f"{TWO} + whole-model")
 
 
 def test_one_piece_is_top_k_and_at_density_one_an_all_reduce():
