@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import inspect
+import subprocess
 import sys
 import threading
 
@@ -120,3 +121,14 @@ def test_a_forecast_reads_its_cluster_and_its_profile_once(monkeypatch):
         monkeypatch.setattr(module, name, counted)
     run("forecast", *ASKED, "--draws", "0", check=True)
     assert sorted(read) == ["read_cluster", "read_profile"]
+
+
+def test_what_is_known_by_name_is_answered_without_torch():
+    code = (
+        "import sys; sys.modules['torch'] = None; import ddlnb; "
+        "asked = {'draws': 0, 'gpus': 8}; on = ('resnet50', 'survey-10GbE'); "
+        "print(len(ddlnb.forecast(*on, **asked)), ddlnb.scaling(*on, **asked).reach, "
+        "ddlnb.advise(*on, most_plans=0, **asked).remarks[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("8 8 Not known: Not judged: what sends or waits less needs torch")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlnb.advice.question import Question
-from ddlnb.errors import InputError, require_whole
+from ddlnb.errors import InputError, require_whole, without
 from ddlnb.files import DATA
 from ddlnb.plans.methods import BASELINES, Method
 from ddlnb.results.schema import read_frame
@@ -29,15 +29,13 @@ from ddlnb.search.search import WITHOUT_SERVERS, search_plan
 from ddlnb.simulator.draws import draw_clusters
 from ddlnb.simulator.forecast import methods_on
 from ddlnb.simulator.simulate import Cell
-from ddlnb.training.cost.estimate import iteration_cost
-from ddlnb.training.cost.overlapped import IterationCost, server_machines
-from ddlnb.training.cost.time_to_target import DENSE, iterations_to_target
-from ddlnb.training.method import training_method
 from ddlnb.units import gpus_in_words
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from ddlnb.training.cost.overlapped import IterationCost
 
 
 LARGER_BATCHES = (2, 4)
@@ -82,7 +80,7 @@ class Option:
     @property
     def server_machines(self) -> int:
         """Machines that parameter servers take beside those of the workers."""
-        machines = server_machines(self.cell.cluster, self.cell.method.architecture)
+        machines = self.cell.cluster.server_machines(self.cell.method.architecture)
         return self.cell.servers if machines and self.cell.servers is not None else machines
 
     @property
@@ -192,7 +190,7 @@ def _by_method(
 
 def _with_servers(question: Question, factor: int) -> list[Option]:
     cluster = question.cluster
-    if not server_machines(cluster, "PS"):
+    if not cluster.server_machines("PS"):
         return []
     servers = factor * cluster.default_servers
     made: Callable[[Method], Cell] = lambda one: Cell(  # noqa: E731
@@ -240,6 +238,7 @@ class LossyOption:
     draws: int
     iterations: Interval
     workers: int
+    compresses: bool
 
 
 def lossy_options(
@@ -252,6 +251,11 @@ def lossy_options(
     methods whose messages overlap the backward pass; others are played by their own loop, which
     takes too long to be drawn often.
     """
+    try:
+        from ddlnb.training.cost.estimate import iteration_cost
+        from ddlnb.training.method import training_method
+    except ModuleNotFoundError as error:
+        return [], [without(error.name or "torch", what="what sends or waits less")]
     errors = np.random.default_rng([seed, draws]).standard_normal(draws)
     found, left_out = [], []
     for name in methods if question.cluster.workers > 1 else ():
@@ -260,12 +264,12 @@ def lossy_options(
         except InputError as error:  # unknown shapes, gradients in half precision
             left_out.append(f"{name}, as {error}")
             continue
-        overlaps = training_method(name).overlaps
+        method = training_method(name)
         drawn = [
             iteration_cost(question.workload, cluster, name).iteration_seconds
             * math.exp(question.cluster.model_error * error)
             for cluster, error in zip(
-                draw_clusters(question.cluster, draws, seed) if overlaps else (),
+                draw_clusters(question.cluster, draws, seed) if method.overlaps else (),
                 errors,
                 strict=False,
             )
@@ -273,7 +277,8 @@ def lossy_options(
         low, high = np.quantile(drawn, (0.05, 0.95)) if drawn else (math.nan, math.nan)
         ratio, workers = measured_iterations(name, question.cluster.workers)
         seconds = Interval(cost.iteration_seconds, float(low), float(high))
-        found.append(LossyOption(name, cost, seconds, len(drawn), ratio, workers))
+        compresses = method.compressor is not None
+        found.append(LossyOption(name, cost, seconds, len(drawn), ratio, workers, compresses))
     return found, left_out
 
 
@@ -284,6 +289,9 @@ def measured_iterations(method: str, workers: int) -> tuple[Interval, int]:
     estimate is infinite where a run never reached the target, and NaN for a method that was not
     measured.
     """
+    from ddlnb.training.cost.time_to_target import DENSE
+    from ddlnb.training.method import training_method
+
     needed = _needed()
     measured = sorted(set(needed["workers"]))
     nearest = min(measured, key=lambda count: abs(math.log(count / workers)))
@@ -302,5 +310,6 @@ def measured_iterations(method: str, workers: int) -> tuple[Interval, int]:
 
 @cache
 def _needed() -> pd.DataFrame:
+    from ddlnb.training.cost.time_to_target import iterations_to_target
 
     return iterations_to_target(read_frame(CURVES), TARGET)

@@ -15,7 +15,6 @@ from ddlnb.plans.methods import METHODS
 from ddlnb.simulator.draws import DrawnSeconds
 from ddlnb.simulator.forecast import single_seconds
 from ddlnb.simulator.simulate import Cell, steady_seconds
-from ddlnb.training.method import training_method
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,11 +83,10 @@ def lossy_rows(question: Question, found: Sequence[LossyOption]) -> pd.DataFrame
     rows = []
     for one in found:
         rate = samples / one.cost.iteration_seconds
-        compressor = training_method(one.cost.method).compressor
         rows.append(
             {
                 "option": one.name,
-                "kind": str(Kind.SYNCHRONISATION if compressor is None else Kind.COMPRESSION),
+                "kind": str(Kind.COMPRESSION if one.compresses else Kind.SYNCHRONISATION),
                 "gpus": question.cluster.workers,
                 "server_machines": one.cost.server_machines,
                 THROUGHPUT: rate,

@@ -157,12 +157,11 @@ def _costs(
     """
     from ddlnb.clusters.file import get_cluster
     from ddlnb.training.cost.estimate import best_lossless, iteration_cost
-    from ddlnb.training.cost.overlapped import server_machines
 
     here, slower = get_cluster(cluster, workers), options["slower"]
     best = {
         most: best_lossless(workload, here, slower, most_machines=most)
-        for most in (0, server_machines(here, "PS"))
+        for most in (0, here.server_machines("PS"))
     }
     found = [*dict.fromkeys(best.values())] + [
         iteration_cost(workload, here, one, **options) for one in methods

@@ -157,6 +157,19 @@ class Cluster:
         """One server for every node in use, as in the survey (section 4.1)."""
         return self.nodes_in_use
 
+    def server_machines(self, architecture: str) -> int:
+        """Return how many machines parameter servers take beside those of the workers.
+
+        None within a node, where no servers take part, and none where they run on workers' nodes.
+
+        >>> import ddlnb
+        >>> cluster = ddlnb.get_cluster("survey-10GbE", workers=16)
+        >>> cluster.server_machines("PS"), cluster.server_machines("A2A")
+        (4, 0)
+        """
+        apart = self.nodes_in_use > 1 and self.server_place == "extra machines"
+        return self.default_servers if apart and architecture == "PS" else 0
+
     @property
     def fabric(self) -> Fabric:
         """How its machines are joined: the topology, with its routing and changes."""

@@ -21,7 +21,6 @@ from ddlnb.training.cost.overlapped import (
     overlapped_cost,
     planned_cost,
     require_all_to_all,
-    server_machines,
     with_own_plans,
 )
 from ddlnb.training.method import SYNCHRONISATIONS, TrainingMethod, training_method
@@ -134,7 +133,7 @@ def best_lossless(
         slower(0, 0, cluster.workers)  # raises InputError for a worker that is not there
     costs = []
     for method in METHODS.values():
-        if server_machines(cluster, method.architecture) > most_machines:
+        if cluster.server_machines(method.architecture) > most_machines:
             continue
         try:
             costs.append(lossless_cost(workload, cluster, method, slower, steps))

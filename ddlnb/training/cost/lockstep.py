@@ -24,7 +24,7 @@ from ddlnb.plans.server_rules import BulkSynchronous
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.simulator.workers import Slowness
-from ddlnb.training.cost.overlapped import BACKWARD, NOTHING, IterationCost, server_machines
+from ddlnb.training.cost.overlapped import BACKWARD, NOTHING, IterationCost
 from ddlnb.training.cost.requests import (
     CompressedPiece,
     coding_seconds,
@@ -171,7 +171,7 @@ def lockstep_cost(
         bytes_received=done.bytes_received * shared,
         gathers=method.architecture == "A2A" and done.rounds > 0 and gathers(found),
         hidden_behind=BACKWARD if overlap and method.pushes_layers else NOTHING,
-        server_machines=server_machines(cluster, method.architecture),
+        server_machines=cluster.server_machines(method.architecture),
         source=f"lockstep in the cluster's time; compression {coding_source(found, profile)}",
     )
 

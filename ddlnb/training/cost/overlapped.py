@@ -88,20 +88,6 @@ class IterationCost:
         return self.bytes_sent + self.bytes_received
 
 
-def server_machines(cluster: Cluster, architecture: str) -> int:
-    """Return how many machines parameter servers take beside those of the workers.
-
-    None within a node, where no servers take part, and none where they run on workers' nodes.
-
-    >>> import ddlnb
-    >>> cluster = ddlnb.get_cluster("survey-10GbE", workers=16)
-    >>> server_machines(cluster, "PS"), server_machines(cluster, "A2A")
-    (4, 0)
-    """
-    apart = cluster.nodes_in_use > 1 and cluster.server_place == "extra machines"
-    return cluster.default_servers if apart and architecture == "PS" else 0
-
-
 def with_own_plans(cluster: Cluster) -> Cluster:
     """Return the cluster on which methods merge gradients by its own cost of an all-reduce.
 
@@ -433,7 +419,7 @@ def lossless_cost(
     if method.architecture == "A2A":
         return cost
     size = float(workload.gradient_bytes) if cluster.workers > 1 else 0.0  # one asks nobody
-    machines = server_machines(cluster, method.architecture)
+    machines = cluster.server_machines(method.architecture)
     return replace(cost, bytes_sent=size, bytes_received=size, server_machines=machines)
 
 
