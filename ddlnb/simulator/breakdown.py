@@ -53,7 +53,8 @@ def breakdown(cells: Sequence[Cell]) -> list[Breakdown]:
             part < -ROUNDING * seconds[0] and _order(before) != _order(after)
             for part, (before, after) in zip(parts, pairwise(cases), strict=True)
         )
-        found.append(Breakdown(seconds[0], seconds[-1], *parts, is_reordered=is_reordered))
+        contention, latency, bytes_ = parts
+        found.append(Breakdown(seconds[0], seconds[-1], contention, latency, bytes_, is_reordered))
     return found
 
 

@@ -81,7 +81,8 @@ def spans(program: Program, iterations: int) -> list[Span]:
     program = delayed(program)
     rows = 2 * len(program.tasks.steps) + len(program.messages)
     log = np.zeros((len(program.workers.classes) * (iterations + AHEAD) * rows, 6))
-    *_, count = _play(*_arrays(program, iterations), log)
+    arguments = (*_arrays(program, iterations), log)
+    *_, count = _play(*arguments)
     by_class = np.argsort(log[:count, 1], kind="stable")
     return [span for row in log[by_class] for span in _spans_of(program, row)]
 
@@ -141,7 +142,8 @@ NO_LOG = np.zeros((0, 6))
 
 def play_prepared(program: Prepared) -> Seconds:
     """Return the seconds of a program that is given as `prepared`."""
-    iteration, exposed, is_steady, _ = _play(*program, NO_LOG)
+    arguments = (*program, NO_LOG)
+    iteration, exposed, is_steady, _ = _play(*arguments)
     return Seconds(iteration, exposed, is_steady)
 
 

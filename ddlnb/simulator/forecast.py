@@ -18,9 +18,9 @@ from ddlnb.plans.methods import METHODS, Method, get_method
 from ddlnb.progress import Show
 from ddlnb.questions import Answer, Table, asks
 from ddlnb.registry import is_supplied, several, supplied, supplied_names
-from ddlnb.simulator.draws import DRAWS, is_certain, play_cells, require_draws
+from ddlnb.simulator.draws import is_certain, play_cells, require_draws
 from ddlnb.simulator.program import lower
-from ddlnb.simulator.questions import ForecastQuestion
+from ddlnb.simulator.questions import DRAWS, ForecastQuestion
 from ddlnb.simulator.recommendation import recommended, remarks
 from ddlnb.simulator.simulate import Cell
 from ddlnb.units import show_rate, show_rates

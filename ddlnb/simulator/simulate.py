@@ -79,15 +79,15 @@ def simulate(
     cluster = get_cluster(cluster, workers)
     workload = workload_on(model, cluster)
     program = lower(workload, cluster, plan_on(cluster, workload, method, servers))
-    workers = workers_of(cluster, iterations=iterations, warm_up=False)
-    count = len(workers.classes) * iterations * (len(program.tasks.listed) + len(program.messages))
+    played = workers_of(cluster, iterations=iterations, warm_up=False)
+    count = len(played.classes) * iterations * (len(program.tasks.listed) + len(program.messages))
     require(
         count <= MOST_SPANS,
-        f"{iterations:,} iterations of {len(workers.classes)} workers that differ would make a "
+        f"{iterations:,} iterations of {len(played.classes)} workers that differ would make a "
         f"timeline of {count:,} spans, and viewers and pictures take at most {MOST_SPANS:,}; ask "
         f"for at most {MOST_SPANS * iterations // count:,} iterations",
     )
-    found = spans(replace(program, workers=workers), iterations)
+    found = spans(replace(program, workers=played), iterations)
     return Timeline(method.name, "simulated", tuple(found))
 
 

@@ -25,17 +25,17 @@ DRAWN_ITERATIONS = 64  # played where workers are delayed at random
 
 
 class WorkerClass(NamedTuple):
-    """``count`` workers that are alike, of which ``rank`` is the lowest, on nodes of a class."""
+    """So many ``workers`` that are alike, of which ``rank`` is the lowest, on nodes of a class."""
 
     rank: int
     node: int
-    count: int
+    workers: int
 
 
 class NodeClass(NamedTuple):
-    """``count`` nodes that are alike; seconds per byte of their ``link`` over those of others."""
+    """So many ``nodes`` that are alike; seconds per byte of their ``link`` over those of others."""
 
-    count: int
+    nodes: int
     link: float
 
 
@@ -55,8 +55,9 @@ class Workers:
     @cached_property
     def shares(self) -> Numbers:
         """The share of all workers that each class has."""
-        counts = np.array([float(one.count) for one in self.classes])
-        return counts / counts.sum()
+        counts = np.array([float(one.workers) for one in self.classes])
+        shares: Numbers = counts / counts.sum()
+        return shares
 
     @property
     def iterations(self) -> int | None:
@@ -94,11 +95,11 @@ def workers_of(
     elif warm_up:
         factor, delay = (np.concatenate([one[:, :1], one], axis=1) for one in (factor, delay))
     paces = [(factor[rank].tobytes(), delay[rank].tobytes()) for rank in range(workers)]
-    nodes: dict[object, list[int]] = {}
+    nodes: dict[tuple[float, tuple[tuple[bytes, bytes], ...]], list[int]] = {}
     for node in range(cluster.nodes_in_use):
-        inside = sorted(paces[node * per_node : (node + 1) * per_node])
+        inside = tuple(sorted(paces[node * per_node : (node + 1) * per_node]))
         link = given.link_factor(node) if cluster.nodes_in_use > 1 else 1.0
-        nodes.setdefault((link, *inside), []).append(node)
+        nodes.setdefault((link, inside), []).append(node)
     class_of = {node: number for number, alike in enumerate(nodes.values()) for node in alike}
     ranks_of: dict[tuple[int, object], list[int]] = {}
     for rank in range(workers):
@@ -108,7 +109,7 @@ def workers_of(
         classes=tuple(
             WorkerClass(ranks[0], node, len(ranks)) for (node, _), ranks in ranks_of.items()
         ),
-        nodes=tuple(NodeClass(len(alike), link) for (link, *_), alike in nodes.items()),
+        nodes=tuple(NodeClass(len(alike), link) for (link, _), alike in nodes.items()),
         factor=factor[first],
         delay=delay[first],
     )
@@ -174,7 +175,7 @@ def wiring_of(
     low, high = (np.concatenate([ranges[one.each][end] for one in shapes]) for end in range(2))
     counts = [len(ranges[one.each][0]) for one in shapes]
     first = np.cumsum([0, *counts])
-    workers_below = np.cumsum([0.0, *(one.count for one in classes)])
+    workers_below = np.cumsum([0.0, *(one.workers for one in classes)])
     units = {pair: number for number, pair in enumerate(dict.fromkeys(zip(low, high, strict=True)))}
     links = [nodes[node_of[start]].link for start in low]
     to, weight, sender_low, sender_high, leaving = [], [], [], [], []

@@ -109,7 +109,7 @@ def test_one_slow_worker_of_a_thousand_makes_three_classes():
     large = replace(survey, nodes=256, workers=1024).with_heterogeneity({7: 2.0})
     workers = workers_of(large)
     assert workers.classes == ((0, 0, 1020), (4, 1, 3), (7, 1, 1))
-    assert [one.count for one in workers.nodes] == [255, 1]
+    assert [one.nodes for one in workers.nodes] == [255, 1]
     assert workers.factor.tolist() == [[1.0], [1.0], [2.0]]
 
 
