@@ -133,8 +133,8 @@ def strategy_rows(
     require_whole(0, seed=seed)
     needed = max((case.layout.ranks for case in cases), default=0)
     require(needed > 0, "there are no strategies to execute; give at least one case")
-    started = needed if ranks is None else ranks.count
-    require(started >= needed, f"{needed} ranks are needed, {started} are started: Ranks({needed})")
+    count = needed if ranks is None else ranks.count
+    require(count >= needed, f"{needed} ranks are needed, {count} are started: Ranks({needed})")
     imports = (run_strategies.__module__,)
     own = Ranks(needed, imports=imports) if ranks is None else nullcontext(ranks)
     with own as started:

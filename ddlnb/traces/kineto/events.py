@@ -135,11 +135,10 @@ def recording(events: Iterable[dict[str, Any]], header: dict[str, Any], name: st
     backward: dict[int, float] = {}
     for event in events:
         category, phase, label = event.get("cat"), event.get("ph"), str(event.get("name"))
+        is_module = category == "python_function" and label.startswith(MODULE)
         if category == "fwdbwd":
             _flow(event, forward, backward)
-        elif phase == "X" and (
-            category in KEPT or (category, label[: len(MODULE)]) == ("python_function", MODULE)
-        ):
+        elif phase == "X" and (category in KEPT or is_module):
             kept.append(_event(event, name))
     require(
         any(event.category in (*GPU, "cpu_op") for event in kept),
