@@ -170,6 +170,7 @@ def _measured(
             job, reports = bench.run(
                 chosen[index], iterations=settings.iterations, warmup=settings.warmup
             )
+            digest = job.plan.digest if job.plan else ""
             results.add(
                 {
                     **provenance(),
@@ -177,7 +178,7 @@ def _measured(
                     "repetition": repetition,
                     **_measures(job, reports),
                     "messages": len(job.plan.messages) if job.plan else 0,
-                    "plan": _plans_of(job, reports),
+                    "plan": ", ".join([digest, *map(str, reports[0].switches)]),
                 }
             )
     return _ordered(results.rows, cells)
@@ -340,12 +341,6 @@ def _measures(job: Job, reports: list[Report]) -> dict[str, float]:
         "exposed_communication_seconds": waited / job.iterations,
         "bytes_sent": statistics.fmean(report.bytes_sent for report in reports) / job.iterations,
     }
-
-
-def _plans_of(job: Job, reports: list[Report]) -> str:
-    """Return the digest of the plan, and of those that took over from it with their iterations."""
-    digest = job.plan.digest if job.plan else ""
-    return ", ".join([digest, *map(str, reports[0].switches)])
 
 
 def _ordered(rows: pd.DataFrame, cells: list[dict[str, object]]) -> pd.DataFrame:

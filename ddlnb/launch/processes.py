@@ -32,7 +32,7 @@ import psutil
 
 from ddlnb.errors import DdlnbError, RankError
 from ddlnb.launch import reaper
-from ddlnb.launch.emulation.network import CONTROL_HOST, EmulatedNetwork, Slot
+from ddlnb.launch.emulation.network import CONTROL_HOST, EmulatedNetwork
 from ddlnb.launch.launchers import RankSpec, cancel_command, cluster, jobs_in_queue
 from ddlnb.launch.rank import prepare
 
@@ -183,10 +183,11 @@ class RankProcesses:
         wait([view.execute(path, silent=True) for view in self._views])
         if self._launch.is_remote:
             self._tie_to_owner(deadline)
-        answers = [
-            self.call(rank, prepare, str(self.folder), self._slot(rank), self.store_address[0])
-            for rank in range(self._launch.count)
-        ]
+        answers = []
+        for rank in range(self._launch.count):
+            slot = self.network.slot(self._launch.node(rank)) if self.network else None
+            where = str(self.folder), slot, self.store_address[0]
+            answers.append(self.call(rank, prepare, *where))
         done, late = wait(answers, timeout=max(1, deadline - time.monotonic()))
         if late:
             raise _Late(f"only {len(done)} were ready in time")
@@ -232,9 +233,6 @@ class RankProcesses:
         if late:
             raise _Late(f"only {len(done)} were reached in time")
         self._views = neighbours_together(self._views, [answer.get() for answer in answers])
-
-    def _slot(self, rank: int) -> Slot | None:
-        return self.network.slot(self._launch.node(rank)) if self.network else None
 
     def _not_started(self, error: Exception) -> str:
         """Return one line that stands alone, then all that the queue and the logs say."""

@@ -121,7 +121,8 @@ class EmulatedNetwork:
         self.topology = topology
         self._cut: set[int] = set()
         mine, theirs = socket.socketpair()
-        description = _descriptor_of("".join(f"{line}\n" for line in _description(topology)))
+        lines = [_link_line(number, wire.link) for number, wire in enumerate(topology.wires)]
+        description = _descriptor_of("\n".join([*lines, *_route_lines(topology.routes), ""]))
         asked = {
             "ports": [_ports(topology, node) for node in range(len(topology.hosts))],
             "ways": [_ways(topology, node) for node in range(len(topology.hosts))],
@@ -300,13 +301,6 @@ def _ways(topology: EmulatedTopology, node: int) -> dict[int, int]:
         for (source, target), ways in topology.routes.items()
         if source == node and ways
     }
-
-
-def _description(topology: EmulatedTopology) -> Iterator[str]:
-    """Yield the lines by which the switch learns the links and routes of a topology."""
-    for number, wire in enumerate(topology.wires):
-        yield _link_line(number, wire.link)
-    yield from _route_lines(topology.routes)
 
 
 def _link_line(number: int, link: Link) -> str:
