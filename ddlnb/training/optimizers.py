@@ -207,7 +207,7 @@ class Adam(Optimizer):
     betas: tuple[float, float] = (0.9, 0.999)
 
     name = "adam"
-    kind = torch.optim.Adam
+    kind: ClassVar[Callable[..., torch.optim.Optimizer]] = torch.optim.Adam
 
     def first_rate(self, task: LearningTask) -> float:
         return 3e-3  # its steps do not grow with gradients

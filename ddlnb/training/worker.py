@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -153,9 +154,10 @@ class Worker:
         for piece, (start, stop, shape) in enumerate(self.pieces):
             round_ = Round(self.rank, self.workers, self.step, piece, self.seed)
             part, memory = tensor[start:stop].view(shape), self.memories.setdefault(piece, {})
-            encode: Callable[..., Tensor] = joint.codecs[piece].encode
+            codec: Any = joint.codecs[piece]
+            encode = codec.encode
             if self.compression.feedback:  # which needs a codec, and methods refuse it otherwise
-                encode = partial(encode_with_feedback, joint.codecs[piece])
+                encode = partial(encode_with_feedback, codec)
             try:
                 payload = encode(part, round_, memory)
             except NotFinite as error:
