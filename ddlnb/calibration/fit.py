@@ -21,11 +21,11 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from ddlnb.progress import Show, bar
 
-Numbers = NDArray[np.floating[Any]]
+Numbers = NDArray[np.float64]
 
 STEP = 0.01  # of a logarithm: wide enough to see over small jumps
 ANCHOR = 1e-3  # the weight of a flat prior, so that the search leaves alone what nothing identifies
@@ -147,10 +147,10 @@ class Problem:
 
     predict: Predict
     observed: Numbers
-    spread: ArrayLike
+    spread: Numbers | float
     prior: Prior
     loss: Loss = square
-    weight: ArrayLike = 1.0
+    weight: Numbers | float = 1.0
     search: Mapping[str, Any] = field(default_factory=dict)
     progress: Show = False
 
