@@ -279,7 +279,7 @@ class Gpu:
 
     def source_of(self, number: str) -> str:
         """Return the data sheet of one of its numbers, by its name here."""
-        return self.sources.get(number, self.source)
+        return next((told for key, told in self.sources.items() if key == number), self.source)
 
     def __repr__(self) -> str:
         return f"Gpu({self.name!r})"

@@ -240,7 +240,7 @@ def _error(problem: str, way_out: str) -> ResultsError:
     return ResultsError(f"{problem}; {way_out}" if way_out else problem)
 
 
-def require_frame(rows: object, *columns: str) -> None:
+def require_frame(rows: Any, *columns: str) -> None:
     """Raise InputError unless this is a pandas DataFrame that has these columns."""
     import pandas as pd
 
