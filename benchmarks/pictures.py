@@ -65,7 +65,6 @@ def simulation_speed(table: pd.DataFrame) -> Figure:
 
     ``table`` is that of `benchmarks.network_speed`: collective, network, messages, cpu_seconds.
     """
-    require(not table.empty, "there are no rows to draw")
     figure, ax = plt.subplots(figsize=(7, 4))
     for number, (name, rows) in enumerate(table.groupby("collective", sort=False)):
         ax.plot(
@@ -76,10 +75,7 @@ def simulation_speed(table: pd.DataFrame) -> Figure:
             color=PALETTE[number % len(PALETTE)],
             label=name,
         )
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.set_xlabel("messages")
-    ax.set_ylabel("CPU seconds")
+    ax.set(xscale="log", yscale="log", xlabel="messages", ylabel="CPU seconds")
     legend(figure)
     note(figure, "source: measured; compiled player, one thread, routes known")
     return figure
@@ -147,8 +143,7 @@ def drift_iterations(rows: pd.DataFrame) -> Figure:
         ax.axvline(part["change"].iloc[0] - 0.5, color=DARK, linewidth=0.9, linestyle=":")
         for taken in part["takeover"].dropna().unique():
             ax.axvline(taken - 0.5, color=COLOURS["made anew"], linewidth=0.9, linestyle="--")
-        ax.set_xlabel("iteration")
-        ax.set_ylim(bottom=0)
+        ax.set(xlabel="iteration", ylim=(0, None))
     panels[0][0].set_ylabel("iteration (ms)")
     legend(figure)
     note(figure, "source: emulated; dotted: the network changes; dashed: a new plan takes over")

@@ -51,8 +51,7 @@ def advice_options(options: pd.DataFrame) -> Figure:
         ax.plot([row[rate]], [place], marker="o", color=colour, label=label, **POINT)
     ax.set_yticks(range(len(options)), options["option"])
     ax.invert_yaxis()
-    ax.set_xlim(left=0)
-    ax.set_xlabel(f"throughput ({unit})")
+    ax.set(xlim=(0, None), xlabel=f"throughput ({unit})")
     ax.axvline(options[rate].iloc[0], color=DARK, linewidth=0.6, linestyle=":")
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(shown))
     bars = "bars: 90 % of the draws"
@@ -78,8 +77,7 @@ def advice_reasons(reasons: pd.DataFrame) -> Figure:
     ax.grid(visible=False, axis="y")
     ax.invert_yaxis()
     ax.axvline(1.0, color="black", linewidth=0.8)
-    ax.set_xlim(0, 1.12 * changed["times_as_fast"].max())
-    ax.set_xlabel("times as fast as it is")
+    ax.set(xlim=(0, 1.12 * changed["times_as_fast"].max()), xlabel="times as fast as it is")
     seconds = reasons["iteration_seconds"].iloc[0]
     ax.set_title(f"an iteration takes {show_seconds(seconds)} as it is", loc="left")
     note(figure, "source: simulated; dark bars can be bought")
@@ -120,9 +118,7 @@ def scaling_curves(rows: pd.DataFrame, share: float, title: str = "") -> Figure:
     ticks = sorted(rows["gpus"].unique())
     ax.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     ax.minorticks_off()
-    ax.set_ylim(0, 105)
-    ax.set_xlabel("GPUs")
-    ax.set_ylabel("share of linear scaling (%)")
+    ax.set(ylim=(0, 105), xlabel="GPUs", ylabel="share of linear scaling (%)")
     if title:
         ax.set_title(title, loc="left")
     ax.legend(fontsize=8, ncols=2, loc="lower left")

@@ -57,8 +57,10 @@ def simulated_against_measured(simulated: pd.DataFrame, measured: pd.DataFrame) 
     marker_of = dict(zip(counts, MARKERS * len(counts), strict=False))
     methods = in_order(rows["method"])
     _draw_throughputs(left, rows, marker_of)
-    left.set_xlabel(f"{measured['source'].iloc[0]} throughput (samples/s)")
-    left.set_ylabel("simulated throughput (samples/s)")
+    left.set(
+        xlabel=f"{measured['source'].iloc[0]} throughput (samples/s)",
+        ylabel="simulated throughput (samples/s)",
+    )
     _draw_errors(right, rows, methods, marker_of)
     within = (rows["error"].abs() <= BAND).sum()
     figure.suptitle(
@@ -204,8 +206,7 @@ def forecast_bars(
         theirs = published[published["gpus"] == gpus]
         _part(ax, rows[rows["gpus"] == gpus], theirs, methods, _single_of(published))
         ax.axhline(linear, color="black", linestyle="--", linewidth=1, zorder=1)
-        ax.set_ylim(0, top_share * linear)
-        ax.set_xlabel(counted(gpus, "GPU"))
+        ax.set(ylim=(0, top_share * linear), xlabel=counted(gpus, "GPU"))
     axes[0][0].set_ylabel("throughput (samples/s)")
     share = axes[0][-1].secondary_yaxis(
         "right", functions=(lambda rate: 100 * rate / linear, lambda part: part * linear / 100)

@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ddlnb.errors import require
 from ddlnb.figures.style import beside, in_order, legend, names_down, say_source, styled
 from ddlnb.units import MS, counted
 
@@ -29,7 +28,6 @@ def breakdown_bars(rows: pd.DataFrame) -> Figure:
     seconds for each of PART_COLOURS, which add up to it. Models stand below one another; the panels
     of one model share an axis.
     """
-    require(not rows.empty, "there are no rows to draw")
     models = list(rows.groupby(["model", "gpus"], sort=False))
     networks = list(rows["network"].unique())
     methods = in_order(rows["method"])

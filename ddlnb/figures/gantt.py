@@ -43,7 +43,6 @@ def timelines(timelines_by_method: Mapping[str, Timeline], rank: int | None = 0)
     messages, stacked where they overlap, darker the larger they are. Vertical lines are starts of
     forward passes; time starts with the first one. All methods share one axis.
     """
-    require(bool(timelines_by_method), "there are no timelines to draw")
     chosen = {
         name: _from_zero(line if rank is None else line.on(rank))
         for name, line in timelines_by_method.items()
@@ -67,8 +66,7 @@ def timelines(timelines_by_method: Mapping[str, Timeline], rank: int | None = 0)
             fontweight="bold",
             pad=3,
         )
-    grid[-1, 0].set_xlim(0, end / MS * 1.01)
-    grid[-1, 0].set_xlabel("time (ms)")
+    grid[-1, 0].set(xlim=(0, end / MS * 1.01), xlabel="time (ms)")
     legend(figure, legend_lanes(chosen.values()))
     sources = ", ".join(sorted({line.source for line in chosen.values()}))
     note(figure, f"source: {sources}" + ("" if rank is None else f"; rank {rank}"))
@@ -83,7 +81,6 @@ def schedules(timelines: Mapping[str, Mapping[str, Timeline]], title: str = "") 
     upper lane is what a worker computes or waits for, the lower one its messages, darker the larger
     they are, stacked where they overlap. All methods of a network share one axis.
     """
-    require(bool(timelines), "there are no timelines to draw")
     methods = in_order([name for by_method in timelines.values() for name in by_method])
     figure, grid = plt.subplots(
         len(methods),

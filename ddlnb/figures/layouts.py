@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
-from ddlnb.errors import require
 from ddlnb.figures.style import (
     DARK,
     GREY,
@@ -40,7 +39,6 @@ def layout_forecasts(rows: pd.DataFrame, source: str) -> Figure:
     ``rows`` have the columns left_out, model, measured and tokens_per_s_per_gpu; a panel for what
     was left out. Between the dashed lines forecasts are within 20 %.
     """
-    require(not rows.empty, "there are no rows to draw")
     panels = list(dict.fromkeys(rows["left_out"]))
     models = list(dict.fromkeys(rows["model"]))
     figure, axes = plt.subplots(
@@ -55,8 +53,14 @@ def layout_forecasts(rows: pd.DataFrame, source: str) -> Figure:
         for model, of in part.groupby("model", sort=False):
             colour = PALETTE[1 + models.index(model)]
             ax.plot(of["measured"], of["tokens_per_s_per_gpu"], ".", color=colour, markersize=5)
-        ax.set(xscale="log", yscale="log", xlim=ends, ylim=ends, title=f"without {panel}")
-        ax.set_xlabel("published (tokens/s per GPU)")
+        ax.set(
+            xscale="log",
+            yscale="log",
+            xlim=ends,
+            ylim=ends,
+            title=f"without {panel}",
+            xlabel="published (tokens/s per GPU)",
+        )
     axes[0, 0].set_ylabel("forecast (tokens/s per GPU)")
     marks = [
         Line2D([], [], marker=".", linestyle="none", color=PALETTE[1 + i], label=model)
@@ -104,7 +108,6 @@ def pipeline_schedules(timelines: Mapping[str, Timeline]) -> Figure:
     Boxes are passes of micro batches, with their numbers, paler in later chunks of a stage; white
     is the bubble. ``timelines`` are those of `play_iteration`, by name; all panels share one axis.
     """
-    require(bool(timelines), "there are no schedules to draw")
     stages = [len({span.rank for span in line.spans}) for line in timelines.values()]
     figure, axes = plt.subplots(
         len(timelines),
@@ -123,8 +126,7 @@ def pipeline_schedules(timelines: Mapping[str, Timeline]) -> Figure:
         ax.set_yticks(range(count), [f"stage {stage}" for stage in range(count)])
         ax.set_ylim(count - 0.4, -0.6)
         ax.grid(False)
-    axes[-1, 0].set_xlim(0, end / MS)
-    axes[-1, 0].set_xlabel("time (ms)")
+    axes[-1, 0].set(xlim=(0, end / MS), xlabel="time (ms)")
     drawn = {_pass(span)[0] for line in timelines.values() for span in line.spans}
     handles = [Patch(color=color, label=name) for name, color in PASSES.items() if name in drawn]
     legend(figure, handles)
@@ -172,7 +174,6 @@ def layout_times(table: pd.DataFrame, source: str) -> Figure:
     stages, or of `ddlnb.survey.scale_case_study.time_table`: a row per layout, seconds by reason,
     ``seconds`` in all, ``tokens_per_second`` of a GPU and ``memory_gib`` of a rank.
     """
-    require(not table.empty, "there are no layouts to draw")
     figure, ax = plt.subplots(figsize=(9.5, 1.3 + 0.4 * len(table)))
     parts = [part for part in PART_COLOURS if part in table]
     for y, (_, row) in enumerate(table.iterrows()):
@@ -183,8 +184,7 @@ def layout_times(table: pd.DataFrame, source: str) -> Figure:
         text = f"{row['tokens_per_second']:,.0f} tokens/s, {row['memory_gib']:.0f} GiB"
         beside(ax, left, y, text)
     names_down(ax, list(table.index))
-    ax.set_xlim(0, ROOM * table["seconds"].max())
-    ax.set_xlabel("time of an iteration (s)")
+    ax.set(xlim=(0, ROOM * table["seconds"].max()), xlabel="time of an iteration (s)")
     ax.grid(False, axis="y")
     handles = [Patch(color=PART_COLOURS[one], label=MEANINGS.get(one, one)) for one in parts]
     legend(figure, handles)
@@ -233,8 +233,7 @@ def time_spent(table: pd.DataFrame, labels: Sequence[str]) -> Figure:
     ax.plot(100 * table["goodput"], places, marker="o", color="black", **POINT)
     ax.set_yticks(places, labels)
     ax.invert_yaxis()
-    ax.set_xlim(0, 100)
-    ax.set_xlabel("share of the time of a month (%)")
+    ax.set(xlim=(0, 100), xlabel="share of the time of a month (%)")
     ax.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     note(figure, "source: simulated; point and line: median goodput and 90 % of clusters")
     return figure

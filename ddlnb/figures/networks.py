@@ -13,7 +13,6 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
-from ddlnb.errors import require
 from ddlnb.figures.style import GREY, METHOD_COLOURS, legend, legend_mark, note, styled
 from ddlnb.networks.network import Network
 from ddlnb.networks.structure import Structure
@@ -37,7 +36,6 @@ def network_loads(loads: Mapping[str, tuple[Network, Sequence[float]]], source: 
     ``loads`` has a network and the utilisation of its links, from 0 to 1, under the title of its
     panel; ``source`` says what was run. Raises InputError if there is nothing to draw.
     """
-    require(bool(loads), "there are no networks to draw")
     columns = min(MOST_COLUMNS, len(loads))
     rows = -(-len(loads) // columns)
     size = (PANEL[0] * columns + 0.8, PANEL[1] * rows)

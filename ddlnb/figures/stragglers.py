@@ -106,6 +106,5 @@ def _draw_causes(ax: Axes, found: WhatIf) -> None:
     ax.axvline(0, color="black", linewidth=0.8, zorder=3)
     ax.grid(axis="y", visible=False)
     low, high = ax.get_xlim()
-    ax.set_xlim(low, high + 0.15 * (high - low))
-    ax.set_xlabel("costs, seconds per iteration")
+    ax.set(xlim=(low, high + 0.15 * (high - low)), xlabel="costs, seconds per iteration")
     ax.set_title("what each cause costs: the iteration, less the same without it", loc="left")

@@ -212,16 +212,20 @@ BAR_GROUP = 0.86  # of the distance between two groups of bars
 POINT: dict[str, Any] = {"markeredgecolor": "black", "markeredgewidth": 0.4, "linestyle": "none"}
 
 P = ParamSpec("P")
+TABLES = (pd.DataFrame, Mapping, list, tuple)
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     """Draw under our style, and leave matplotlib's settings and list of figures as they were.
 
-    The figure then says in words what is seen (`DescribedFigure`).
+    The figure then says in words what is seen (`DescribedFigure`). Raises InputError if there is
+    nothing to draw: if every table, mapping or sequence that is given has no rows.
     """
 
     @functools.wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        given = [one for one in (*args, *kwargs.values()) if isinstance(one, TABLES)]
+        require(not given or any(map(len, given)), "there are no rows to draw")
         ours = {
             **sns.axes_style("whitegrid"),
             **sns.plotting_context("notebook", font_scale=0.8),

@@ -34,7 +34,6 @@ def throughput_bars(rows: pd.DataFrame) -> Figure:
     speed-up over one worker (the row of ``single``), a line on it one standard deviation.
     Published bars are hatched and paler.
     """
-    require(not rows.empty, "there are no rows to draw")
     grouped = rows.groupby(["model", "local_batch", "network", "source"], sort=False)
     panels = [(key, panel) for key, panel in grouped if set(panel["method"]) != {"single"}]
     require(bool(panels), "there are no rows to draw but those of one worker alone")
@@ -89,6 +88,5 @@ def _throughput_panel(ax: Axes, panel: pd.DataFrame, *, published: bool) -> None
         if base:
             on_bar(ax, x, height + spread, f"{height / base:.2f}")
     ax.set_xticks(range(len(counts)), [str(count) for count in counts])
-    ax.set_xlabel("workers")
-    ax.set_ylim(0, max(tops) * 1.16)
+    ax.set(xlabel="workers", ylim=(0, max(tops) * 1.16))
     ax.grid(False, axis="x")

@@ -226,11 +226,9 @@ def parameter_intervals(clusters: Iterable[Cluster]) -> Figure:
         y += 1
     ax.axvline(1, color="black", linewidth=1, zorder=1)
     least, most = min(ends) / 1.15, max(ends) * 1.15
-    ax.set_xscale("log")
-    ax.set_xlim(least, most)
+    ax.set(xscale="log", xlim=(least, most))
     ax.set_yticks(middles, [effect.replace("_", " ") for effect in lines])
-    ax.set_ylim(y - 1, -1)
-    ax.set_xlabel("90 % interval, over the fitted value at the right")
+    ax.set(ylim=(y - 1, -1), xlabel="90 % interval, over the fitted value at the right")
     ax.grid(False, axis="y")
     look = {"linestyle": "-"}
     handles = [legend_mark(c, "o", name, **look) for name, c in colour_of_cluster.items()]
@@ -278,7 +276,6 @@ def residuals(frame: pd.DataFrame) -> Figure:
     ``frame`` has the columns observed, predicted and relative_error (predicted over observed, less
     1) and the LABELS, which may be empty. Colours are methods, a black line the median of a group.
     """
-    require(not frame.empty, "there are no rows to draw")
     if "forecast" in frame:
         forecasts = list(frame["forecast"].unique())
         require(len(forecasts) == 1, f"the rows are of forecasts {forecasts}; draw one at a time")
@@ -298,8 +295,7 @@ def residuals(frame: pd.DataFrame) -> Figure:
         for x, part in enumerate(found.values()):
             _strip(ax, x, part)
         ax.set_xticks(range(len(found)), list(found), rotation=40, ha="right", fontsize=8)
-        ax.set_xlim(-0.6, len(found) - 0.4)
-        ax.set_xlabel({"gpus": "GPUs"}.get(label, label))
+        ax.set(xlim=(-0.6, len(found) - 0.4), xlabel={"gpus": "GPUs"}.get(label, label))
         ax.grid(False, axis="x")
     axes[0].set_ylabel("predicted over observed, less 1 (%)")
     error = known["relative_error"].abs()

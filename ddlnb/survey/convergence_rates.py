@@ -873,10 +873,13 @@ def _draw_rounds(ax: Axes, rounds: pd.DataFrame) -> None:
         part = rounds[rounds["method"] == method]
         shown = part[part["distance"].shift(fill_value=1.0) > FLOOR]  # to the floor, not along it
         ax.plot(shown["round"], shown["distance"].clip(FLOOR**3), color=colour, linestyle=style)
-    ax.set_yscale("log")
-    ax.set_ylim(FLOOR, 3)
-    ax.set(xlabel="round", ylabel="consensus distance, of the first")
-    ax.set_title(f"{counted(count, 'worker')}: what is left to agree on")
+    ax.set(
+        yscale="log",
+        ylim=(FLOOR, 3),
+        xlabel="round",
+        ylabel="consensus distance, of the first",
+        title=f"{counted(count, 'worker')}: what is left to agree on",
+    )
 
 
 def _looks(rounds: pd.DataFrame) -> list[tuple[str, Any, str]]:
@@ -895,7 +898,6 @@ def convergence_rates(table: pd.DataFrame) -> Figure:
     ``table`` is from `rate_study`; a row of panels per problem. Lines are means over runs, bars
     their standard errors; grey lines have the slope of theory.
     """
-    require(not table.empty, "there are no rates to draw")
     problems = list(table.groupby("problem", sort=False))
     methods = list(table["method"].unique())
     figure, grid = plt.subplots(

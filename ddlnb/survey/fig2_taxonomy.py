@@ -30,7 +30,7 @@ from ddlnb.clusters.all_reduce import ALL_REDUCES
 from ddlnb.compression.base import FAMILIES, Compressor
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.engines.settings import TOPOLOGIES
-from ddlnb.errors import InputError, require
+from ddlnb.errors import InputError
 from ddlnb.figures.style import DARK, note, styled
 from ddlnb.networks.collectives.catalogue import algorithms_for
 from ddlnb.networks.topologies import TOPOLOGIES as NETWORK_TOPOLOGIES
@@ -345,7 +345,6 @@ def taxonomy_tree(aspects: Sequence[Aspect]) -> Figure:
 
     ``aspects`` are those of `ddlnb.survey.fig2_taxonomy.taxonomy`.
     """
-    require(len(aspects) > 0, "there are no aspects to draw")
     rows = max(sum(1.6 + len(branch.leaves) for branch in aspect.branches) for aspect in aspects)
     width, height = len(aspects) * COLUMN, 3.8 * BOX + ROW * rows
     figure, ax = plt.subplots(figsize=(2.35 * len(aspects), height))

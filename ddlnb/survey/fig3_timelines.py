@@ -260,8 +260,7 @@ def _architecture(part: SubFigure) -> None:
     around = _circle(5)
     for ax, title in ((left, "parameter server (PS)"), (right, "all-to-all (A2A), as a ring")):
         _blank(ax, title)
-        ax.set_xlim(-1.6, 1.6)
-        ax.set_ylim(-1.6, 1.6)
+        ax.set(xlim=(-1.6, 1.6), ylim=(-1.6, 1.6))
     for number, point in enumerate(around):
         _arrow(left, point, (0, 0), both=True, shrink=25.0)
         _arrow(right, point, around[(number + 1) % len(around)], shrink=25.0)
@@ -276,8 +275,7 @@ def _protocol(part: SubFigure) -> None:
     """Draw through what a message goes: the kernel's copies, or the card alone."""
     for ax, path in zip(part.subplots(1, len(PATHS)), PATHS, strict=True):
         _blank(ax, path)
-        ax.set_xlim(0, 1)
-        ax.set_ylim(0, 1)
+        ax.set(xlim=(0, 1), ylim=(0, 1))
         bypasses = path != PATHS[0]
         _box(ax, 0.12, 0.8, 0.76, 0.13, "application", PALE)
         if not bypasses:

@@ -574,7 +574,6 @@ def layer_gains(gains: pd.DataFrame, source: str) -> Figure:
     ``gains`` is the table of `ddlnb.survey.layers_codesign.gain_table`: speed-ups by topology and
     choice. The grey bar is the product of what each brings alone.
     """
-    require(not gains.empty, "there are no gains to draw")
     topologies = list(dict.fromkeys(gains.index.get_level_values("topology")))
     figure, axes = plt.subplots(
         1, len(topologies), figsize=(4.6 * len(topologies) + 1.4, 3.2), sharex=True, squeeze=False
@@ -612,7 +611,6 @@ def layer_pairs(pairs: pd.DataFrame, source: str) -> Figure:
     ``pairs`` is the table of `ddlnb.survey.layers_codesign.pair_table`. Above 1 the two need each
     other, below 1 one does a part of the other's work; in brackets what both bring together.
     """
-    require(not pairs.empty, "there are no pairs to draw")
     topologies = list(dict.fromkeys(pairs["topology"]))
     names = list(dict.fromkeys([*pairs["one"], *pairs["other"]]))
     figure, axes = plt.subplots(
@@ -646,7 +644,6 @@ def phase_slowdowns(table: pd.DataFrame, source: str) -> Figure:
     ``table`` is that of `ddlnb.survey.layers_codesign.slowdown_table`: a row per duty cycle, a
     column per placement and phase.
     """
-    require(not table.empty, "there are no slowdowns to draw")
     figure, ax = plt.subplots(figsize=(6.4, 3.4))
     for name in table:
         placement, phase = name.split(", ")
@@ -659,8 +656,9 @@ def phase_slowdowns(table: pd.DataFrame, source: str) -> Figure:
             markersize=4,
             label=name,
         )
-    ax.set_xlabel("duty cycle: share of an iteration alone in which a job sends (%)")
-    ax.set_ylabel("slowdown")
+    ax.set(
+        xlabel="duty cycle: share of an iteration alone in which a job sends (%)", ylabel="slowdown"
+    )
     figure.legend(loc="outside right upper", title="jobs, bursts")
     note(figure, f"source: {source}")
     return figure

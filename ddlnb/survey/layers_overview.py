@@ -238,7 +238,6 @@ def traffic_maps(traffic: Mapping[str, Mapping[str, np.ndarray]], source: str) -
     ``traffic`` has matrices of bytes by layout and axis; those of all axes are added up. White is
     nothing.
     """
-    require(bool(traffic), "there is no traffic to draw")
     sums = {
         text: np.sum(list(matrices.values()), axis=0) / GB
         for text, matrices in traffic.items()

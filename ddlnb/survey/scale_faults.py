@@ -191,9 +191,11 @@ def checkpoint_curve(rows: pd.DataFrame, named: dict[str, float]) -> Figure:
     ticks = [1, 2, 5, 10, 20, 60, 120]
     ax.set_xticks(ticks, [str(tick) for tick in ticks])
     ax.minorticks_off()
-    ax.set_xlim(minutes.min() * 0.9, minutes.max() * 1.1)
-    ax.set_xlabel("work between two checkpoints (minutes)")
-    ax.set_ylabel("useful time (%)")
+    ax.set(
+        xlim=(minutes.min() * 0.9, minutes.max() * 1.1),
+        xlabel="work between two checkpoints (minutes)",
+        ylabel="useful time (%)",
+    )
     ax.legend()
     note(figure, "source: simulated, and computed")
     return figure
@@ -233,12 +235,10 @@ def failure_times(records: Sequence[FailureRecord], rate: FailureRate) -> Figure
             label=source if source not in shown else None,
         )
         shown.add(source)
-    ax.set_xscale("log")
-    ax.set_yscale("log")
+    ax.set(xscale="log", yscale="log")
     ax.set_xticks([1000, 10_000, 100_000], ["1,000", "10,000", "100,000"])
     ax.set_yticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
-    ax.set_xlabel("GPUs of the job")
-    ax.set_ylabel("mean time between failures (hours)")
+    ax.set(xlabel="GPUs of the job", ylabel="mean time between failures (hours)")
     ax.legend(ncols=2, fontsize=8)
     note(figure, "source: published, and fitted; open marks: projected by their source")
     return figure

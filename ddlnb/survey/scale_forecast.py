@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from ddlnb.errors import UnknownName, require
+from ddlnb.errors import UnknownName
 from ddlnb.figures.style import PALETTE, legend, say_source, styled
 from ddlnb.files import DATA
 from ddlnb.parallelism.forecast.fit import observed
@@ -146,7 +146,6 @@ def layout_errors(scores: pd.DataFrame, source: str) -> Figure:
     ``scores`` have the columns kind, left_out, forecast and median; a panel per kind, a bar per
     degree and forecast.
     """
-    require(not scores.empty, "there are no rows to draw")
     kinds = list(dict.fromkeys(scores["kind"]))
     names = list(dict.fromkeys(scores["forecast"]))
     counts = [scores.loc[scores["kind"] == kind, "left_out"].nunique() for kind in kinds]
@@ -185,7 +184,6 @@ def layout_map(rates: pd.DataFrame, title: str, source: str) -> Figure:
 
     ``rates`` has tp in its index, pp in its columns, and tokens/s per GPU, NaN where nothing fits.
     """
-    require(not rates.empty, "there are no rows to draw")
     size = (0.85 * len(rates.columns) + 2.6, 0.5 * len(rates) + 1.6)
     figure, ax = plt.subplots(figsize=size)
     values = rates.to_numpy(float)
@@ -200,8 +198,11 @@ def layout_map(rates: pd.DataFrame, title: str, source: str) -> Figure:
     ax.set_xticks(range(len(rates.columns)), [str(int(pp)) for pp in rates.columns])
     ax.set_yticks(range(len(rates)), [str(int(tp)) for tp in rates.index])
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.set(xlabel="stages of the pipeline (pp)", ylabel="ranks of a tensor (tp)")
-    ax.set_title(f"{title}: tokens/s per GPU")
+    ax.set(
+        xlabel="stages of the pipeline (pp)",
+        ylabel="ranks of a tensor (tp)",
+        title=f"{title}: tokens/s per GPU",
+    )
     ax.grid(False)
     figure.colorbar(shown, ax=ax)
     say_source(figure, source, "grey: nothing fits")

@@ -100,9 +100,11 @@ def unlike_shares(table: pd.DataFrame, ratios: pd.DataFrame) -> Figure:
         own = ratios[ratios["way"] == way]
         right.plot(own["ratio"], own["gain"], marker="o", markersize=4, color=colour, label=way)
     right.axhline(1, color=DARK, linestyle="--", linewidth=1)
-    right.set_xlabel("speed of a fast GPU over that of a slow one")
-    right.set_ylabel("throughput over fast GPUs alone")
-    right.set_ylim(bottom=0)
+    right.set(
+        xlabel="speed of a fast GPU over that of a slow one",
+        ylabel="throughput over fast GPUs alone",
+        ylim=(0, None),
+    )
     right.legend()
     note(figure, "source: simulated")
     return figure

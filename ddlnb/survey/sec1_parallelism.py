@@ -570,8 +570,7 @@ def parallelism_schematic(layers: int = 4) -> Figure:
     """The two ways of Fig. 1, and a pipeline of layers beside them, with two workers each."""
     figure, axes = plt.subplots(1, 3, figsize=(15, 4.4))
     for ax in axes:
-        ax.set_xlim(0, 10)
-        ax.set_ylim(-0.6, layers + 0.35)
+        ax.set(xlim=(0, 10), ylim=(-0.6, layers + 0.35))
         ax.axis("off")
     _split_neurons(axes[0], layers)
     _split_batch(axes[1], layers)

@@ -203,10 +203,12 @@ def intensity_bars(rows: Iterable[IntensityRow]) -> Figure:
     labels = [name.replace(", ", ",\n").replace("+ ", "+\n") for name in conventions[:-1]]
     labels = [label.replace("own ", "own\n") for label in labels]
     ax.set_xticks(range(len(conventions)), [*labels, PUBLISHED], fontsize=8)
-    ax.set_ylabel("model intensity (FLOP per parameter and sample)")
-    ax.set_xlabel("how C is counted")
-    ax.set_ylim(0, 1.14 * max(values.values()))
-    ax.set_title("ResNet-50 is above both BERTs however one counts; absolute numbers depend on it")
+    ax.set(
+        ylabel="model intensity (FLOP per parameter and sample)",
+        xlabel="how C is counted",
+        ylim=(0, 1.14 * max(values.values())),
+        title="ResNet-50 is above both BERTs however one counts; absolute numbers depend on it",
+    )
     ax.grid(False, axis="x")
     legend(figure, [Patch(color=colour, label=model) for model, colour in colours.items()])
     note(figure, "source: computed from the layers; hatched and dashed: published")

@@ -273,10 +273,12 @@ def effective_bandwidth(rows: pd.DataFrame, fits: Mapping[str, AlphaBeta] | None
             ax.plot(sizes, rates, linestyle="--", color=colour, label=f"{network}: {fits[network]}")
     ticks = [2**k for k in range(8, 30, 2) if rows["bytes"].min() <= 2**k <= rows["bytes"].max()]
     doubling_axis(ax, ticks, size_in_words)
-    ax.set_yscale("log")
-    ax.set_xlabel("message size")
-    ax.set_ylabel("effective bandwidth (Gb/s)")
-    ax.set_title("Small messages do not fill the link")
+    ax.set(
+        yscale="log",
+        xlabel="message size",
+        ylabel="effective bandwidth (Gb/s)",
+        title="Small messages do not fill the link",
+    )
     legend(figure)
     say_source(figure, rows, "dashed: a + M / B")
     return figure

@@ -426,7 +426,6 @@ def large_batch_quality(quality: pd.DataFrame, remark: str = "") -> Figure:
     seeds, cut where no loss or accuracy can be. Where runs diverged the mean loss is infinite: a
     cross on the upper edge, no point.
     """
-    require(not quality.empty, "there are no batches to draw")
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.4))
     recipes = list(quality.groupby("recipe", sort=False))
     for ax, measure in zip(panels, QUALITIES, strict=True):

@@ -636,7 +636,6 @@ def synchronisation_timelines(
     messages. A title says how many gradients all workers finished, and the share of their time in
     which they waited.
     """
-    require(not activity.empty, "there is no activity to draw")
     last = activity.groupby(["method", "rank"])["stop_seconds"].max()
     until = float(last.min()) if until_seconds is None else until_seconds
     require(until > 0, f"until_seconds {until!r} must be above 0")
@@ -651,8 +650,7 @@ def synchronisation_timelines(
     )
     for ax, method in zip(grid[:, 0], methods, strict=True):
         draw_workers(ax, method, activity[activity["method"] == method], ranks, until)
-    grid[-1, 0].set_xlabel("time (s)")
-    grid[-1, 0].set_xlim(0, until)
+    grid[-1, 0].set(xlabel="time (s)", xlim=(0, until))
     legend(figure, legend_activity(), "upper right", columns=2)
     note(figure, f"source: {source}")
     return figure
@@ -690,7 +688,6 @@ def waiting_against_bound(waits: pd.DataFrame) -> Figure:
     ``waits`` is that of `ddlnb.survey.sec3_1_2_synchronisation`; bands reach from the least to the
     most of its seeds. Bound 0 is a barrier after every iteration.
     """
-    require(not waits.empty, "there are no waits to draw")
     figure, ax = plt.subplots(figsize=(6.5, 3.8))
     for number, (law, part) in enumerate(waits.groupby("straggler", sort=False)):
         by_bound = part.groupby("bound")["waiting_seconds"]
@@ -698,8 +695,7 @@ def waiting_against_bound(waits: pd.DataFrame) -> Figure:
         middle = by_bound.mean()
         ax.plot(middle.index, middle, marker="o", markersize=4, color=colour, label=law)
         ax.fill_between(middle.index, by_bound.min(), by_bound.max(), color=colour, alpha=BAND)
-    ax.set_ylim(bottom=0)
-    ax.set(xlabel="bound s of SSP", ylabel="waiting per gradient (s)")
+    ax.set(ylim=(0, None), xlabel="bound s of SSP", ylabel="waiting per gradient (s)")
     ax.legend(title="seconds of a gradient")
     seeds = waits["seed"].nunique()
     say_source(figure, waits, f"mean and range over {seeds} seeds" if seeds > 1 else "one seed")
@@ -713,7 +709,6 @@ def throughput_with_a_slow_worker(slowed: pd.DataFrame) -> Figure:
     ``slowed`` are the rows of `slowdowns` of ``ddlnb.survey.sec3_1_2_synchronisation``. The
     broad line is the sum of the workers' rates, if nobody waited.
     """
-    require(not slowed.empty, "there are no rows to draw")
     figure, ax = plt.subplots(figsize=(7.5, 4.2))
     handles = []
     others = [name for name in dict.fromkeys(slowed["method"]) if name not in METHOD_COLOURS]
@@ -740,8 +735,8 @@ def throughput_with_a_slow_worker(slowed: pd.DataFrame) -> Figure:
         label="sum of the workers' rates",
     )
     doubling_axis(ax, bound["factor"], lambda factor: f"{factor:g}")
-    ax.set_ylim(0, None)
     ax.set(
+        ylim=(0, None),
         xlabel="times that one worker is slower",
         ylabel="throughput (% of that with none)",
     )
@@ -759,7 +754,6 @@ def loss_against_traffic(periods: pd.DataFrame) -> Figure:
     ``periods`` is a `period_table` of its study; bars are its intervals, cut where no accuracy can
     be.
     """
-    require(not periods.empty, "there are no periods to draw")
     figure, panels = plt.subplots(1, 2, figsize=(10, 3.8), sharex=True)
     megabytes = periods["bytes_sent"] / MB
     for ax, (measure, (label, factor)) in zip(panels, QUALITIES.items(), strict=True):

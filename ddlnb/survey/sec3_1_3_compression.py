@@ -381,7 +381,6 @@ def lossy_traffic(table: pd.DataFrame) -> Figure:
     ``table`` is a `traffic_table`. Both axes are logarithmic. Lines that rise in proportion to the
     workers are all-gathers.
     """
-    require(not table.empty, "there is no traffic to draw")
     figure, ax = plt.subplots(figsize=(8.5, 5.0))
     names = sorted(table["compressor"].unique(), key=lambda name: name != "none")  # stable
     for number, name in enumerate(names, start=0 if names[0] == "none" else 1):
@@ -391,8 +390,11 @@ def lossy_traffic(table: pd.DataFrame) -> Figure:
         ax.plot(part["workers"], part["bytes"] / MB, **look)
     ax.set_yscale("log")
     doubling_axis(ax, sorted(table["workers"].unique()))
-    ax.set(xlabel="workers", ylabel="MB per worker and iteration")
-    ax.set_title(f"{table['model'].iloc[0]}: what is gathered grows with the workers")
+    ax.set(
+        xlabel="workers",
+        ylabel="MB per worker and iteration",
+        title=f"{table['model'].iloc[0]}: what is gathered grows with the workers",
+    )
     legend(figure)
     say_source(figure, table, "requests of each compressor, tensor by tensor")
     return figure
@@ -408,7 +410,6 @@ def compression_losses(table: pd.DataFrame) -> Figure:
     ``table`` is one or several of `compression_errors`, one colour for each that was compressed.
     Beyond the dashed line more is lost than there was.
     """
-    require(not table.empty, "there are no losses to draw")
     names, inputs = list(table["compressor"].unique()), list(table["on"].unique())
     figure, ax = plt.subplots(figsize=(8.0, 1.6 + 0.32 * len(names)))
     apart = 0.5 / len(inputs)
@@ -436,12 +437,10 @@ def feedback_residuals(table: pd.DataFrame) -> Figure:
 
     ``table`` is from `residual_growth`.
     """
-    require(not table.empty, "there are no residuals to draw")
     figure, ax = plt.subplots(figsize=(8.0, 4.2))
     for number, (name, rows) in enumerate(table.groupby("compressor", sort=False)):
         ax.plot(rows["step"], rows["residual"], label=short(str(name)), **line_look(number))
-    ax.set_yscale("log")
-    ax.set(xlabel="step", ylabel="norm of the residual over that of a gradient")
+    ax.set(yscale="log", xlabel="step", ylabel="norm of the residual over that of a gradient")
     legend(figure)
     say_source(figure, table, "one worker, fed gradient after gradient")
     return figure

@@ -494,9 +494,11 @@ def all_reduce_times(rows: pd.DataFrame, formulas: Mapping[str, AlphaBeta]) -> F
             )
     ax.set_yscale("log")
     doubling_axis(ax, [int(size) for size in sizes], size_in_words)
-    ax.set_xlabel("message size")
-    ax.set_ylabel("all-reduce (ms)")
-    ax.set_title("Few hops for small messages, few bytes for large ones")
+    ax.set(
+        xlabel="message size",
+        ylabel="all-reduce (ms)",
+        title="Few hops for small messages, few bytes for large ones",
+    )
     legend(figure, _handles({name: ALGORITHM_COLOURS[name] for name in formulas}))
     _say(figure, rows, "median, least and most")
     return figure

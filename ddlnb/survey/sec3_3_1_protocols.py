@@ -439,7 +439,6 @@ def protocol_times(rows: pd.DataFrame) -> Figure:
     ``rows`` have the columns network, bytes, seconds, gigabits_per_second and source. Emulated
     paths are dashed; published ones are hollow points, without a line.
     """
-    require(not rows.empty, "there are no rows to draw")
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4))
     paths = rows.groupby(["network", "source"], sort=False)
     for number, ((network, source), points) in enumerate(paths):

@@ -269,7 +269,6 @@ def claim_verdicts(verdicts: Mapping[str, pd.DataFrame]) -> Figure:
     `ddlnb.survey.claims.evaluate_claims` for every source, such as ``{"simulated": ...}``; one of
     ``"published"`` is hatched.
     """
-    require(bool(verdicts), "there are no rows to draw")
     first = next(iter(verdicts.values()))
     require(len(first) > 0, "there are no rows to draw")
     height = 0.86 / len(verdicts)

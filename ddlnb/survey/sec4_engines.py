@@ -18,7 +18,6 @@ from matplotlib.patches import Patch
 from ddlnb.engines.catalogue import installed, support
 from ddlnb.engines.measure import measure
 from ddlnb.engines.targets import Methods
-from ddlnb.errors import require
 from ddlnb.figures.style import (
     BAR_GROUP,
     ENGINE_COLOURS,
@@ -87,16 +86,13 @@ def engine_bars(rows: pd.DataFrame, reference: str = "torch") -> Figure:
     A number on a bar is its ratio to the reference engine's of the same method; lines are one
     standard deviation. Baselines (DDP, horovod's own) stand by themselves.
     """
-    require(not rows.empty, "there are no rows to draw")
     rows = rows[rows["engine"] != "single"]
     panels = list(rows.groupby(["model", "local_batch", "gpus"], sort=False))
     figure, axes = plt.subplots(len(panels), 1, figsize=(11, 3.6 * len(panels)), squeeze=False)
     for ax, ((model, batch, gpus), panel) in zip(axes[:, 0], panels, strict=True):
         _engine_panel(ax, panel, reference)
-        ax.set_title(
-            f"{model}, {batch} per worker, {counted(gpus, 'worker')}, {panel['network'].iloc[0]}"
-        )
-        ax.set_ylabel("throughput (samples/s)")
+        where = f"{counted(gpus, 'worker')}, {panel['network'].iloc[0]}"
+        ax.set(title=f"{model}, {batch} per worker, {where}", ylabel="throughput (samples/s)")
     engines = ordered(rows["engine"], ENGINE_COLOURS)
     handles = [Patch(color=ENGINE_COLOURS.get(e, OTHER_COLOUR), label=e) for e in engines]
     legend(figure, handles, title="engine")

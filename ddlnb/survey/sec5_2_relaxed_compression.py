@@ -398,8 +398,7 @@ def loss_by_bytes(curves: pd.DataFrame) -> Figure:
                 color=PALETTE[compressions.index(compression) % len(PALETTE)],
                 label="dense" if compression == "none" else f"{short(compression)} + feedback",
             )
-        ax.set_xlabel("MB through a worker's link")
-        ax.set_xscale("log")
+        ax.set(xlabel="MB through a worker's link", xscale="log")
     panels[0][0].set_ylabel("test loss")
     legend(figure, where="upper center", columns=len(compressions))
     say_source(

@@ -488,8 +488,7 @@ def level_curves(table: pd.DataFrame) -> Figure:
             look: dict[str, Any] = {"color": colour, "linestyle": style, "label": label}
             ax.plot(sparse["density"], values, marker="o", markersize=4, **look)
         ax.axhline(1, color=GREY, linewidth=0.8)
-        ax.set(title=part["network"].iloc[0], xlabel="density k/D", xscale="log")
-        ax.set_yscale("log")
+        ax.set(title=part["network"].iloc[0], xlabel="density k/D", xscale="log", yscale="log")
     panels[0][0].set_ylabel("times the best lossless method")
     legend(figure, where="upper center", columns=3)
     say_source(figure, SOURCE, target_of(table))
@@ -532,8 +531,7 @@ def layer_bars(times: pd.DataFrame) -> Figure:
         best = part.loc[part["kind"] == "fixed", "seconds"].min() / MS
         ax.axvline(best, color=GREY, linestyle="--", linewidth=1)
         names_down(ax, list(part["label"]))
-        ax.set(title=part["network"].iloc[0], xlabel=target_label("ms", times))
-        ax.set_xlim(left=0)
+        ax.set(title=part["network"].iloc[0], xlabel=target_label("ms", times), xlim=(0, None))
     legend(figure, [legend_line(GREY, "the best fixed density", "--")], "upper right")
     say_source(figure, SOURCE, f"{target_of(times)}; pale: communication that nothing hides")
     return figure

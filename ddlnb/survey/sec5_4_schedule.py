@@ -167,8 +167,10 @@ def search_gains(rows: pd.DataFrame) -> Figure:
         ax.set_xticks(places, here["model"], rotation=20, ha="right")
         ax.set_title(network, loc="left")
         ax.set_xlabel("model")
-    axes[0, 0].set_ylabel("iteration over its lower bound")
-    axes[0, 0].set_ylim(0, ROOM * float((rows["best_ms"] / rows["bound_ms"]).max()))
+    axes[0, 0].set(
+        ylabel="iteration over its lower bound",
+        ylim=(0, ROOM * float((rows["best_ms"] / rows["bound_ms"]).max())),
+    )
     legend(figure)
     note(figure, "source: simulated; dotted: the lower bound of all plans")
     return figure

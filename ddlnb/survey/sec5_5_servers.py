@@ -159,7 +159,6 @@ def servers_needed(rows: pd.DataFrame) -> Figure:
     throughput_samples_per_s. A column of panels per network, a row per model; the dotted line
     at 1 is all-to-all.
     """
-    require(not rows.empty, "there are no rows to draw")
     models, networks = (list(dict.fromkeys(rows[name])) for name in ("model", "network"))
     figure, axes = plt.subplots(
         len(models),

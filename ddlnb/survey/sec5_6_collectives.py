@@ -236,7 +236,6 @@ def best_collectives(rows: pd.DataFrame) -> Figure:
     ``rows`` have the columns network, hosts, bytes, algorithm, seconds and best. The number in a
     field is the time of the second best algorithm over that of the best.
     """
-    require(not rows.empty, "there are no rows to draw")
     names = list(dict.fromkeys(rows["algorithm"]))
     best = rows[rows["best"]].drop_duplicates(["network", "hosts", "bytes"])
     best = best.set_index(["network", "hosts", "bytes"])["algorithm"]
@@ -262,8 +261,7 @@ def best_collectives(rows: pd.DataFrame) -> Figure:
                 ax.text(x, y, f"{lead:.1f}", ha="center", va="center", fontsize=7, color=dark)
         ax.set_xticks(range(len(sizes)), [size_in_words(size) for size in sizes], rotation=45)
         ax.set_yticks(range(len(networks)), networks if count == hosts[0] else [""] * len(networks))
-        ax.set_title(f"{count} hosts")
-        ax.set_xlabel("message size")
+        ax.set(title=f"{count} hosts", xlabel="message size")
         ax.grid(False)
     shown = [name for name in names if name in set(best)]
     legend(figure, [Patch(color=colours[names.index(name)], label=name) for name in shown])
@@ -284,7 +282,6 @@ def cut_slowdowns(costs: pd.DataFrame) -> Figure:
     ``costs`` have a row per network, algorithm and cable, with its kind and the slowdown, which is
     infinite where hosts lose each other. A dot is a cable; those at the bottom stop it.
     """
-    require(not costs.empty, "there are no rows to draw")
     networks = list(dict.fromkeys(costs["network"]))
     names = list(dict.fromkeys(costs["algorithm"]))
     figure, axes = plt.subplots(

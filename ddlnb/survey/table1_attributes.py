@@ -750,7 +750,6 @@ def attribute_cells(table: pd.DataFrame) -> Figure:
 
     ``table`` is from `ddlnb.survey.table1_attributes.compared`.
     """
-    require(len(table) > 0, "there are no cells to draw")
     rows = list(table["row"].unique())
     columns = list(table["attribute"].unique())
     width, height = CELL

@@ -210,8 +210,7 @@ def target_speedups(table: pd.DataFrame) -> Figure:
         ax.axhline(1.0, color="black", linewidth=0.8, linestyle="--")
         doubling_axis(ax, sorted(lossy["workers"].unique()))
         ax.set_xlabel("workers")
-    panels[0][0].set_ylabel("speed-up to the target over the dense best")
-    panels[0][0].set_ylim(bottom=0)
+    panels[0][0].set(ylabel="speed-up to the target over the dense best", ylim=(0, None))
     legend(figure, where="upper center", columns=3)
     say_source(figure, SOURCE, f"{target_of(table)}\n{_compression_note(lossy)}")
     return figure
