@@ -164,7 +164,6 @@ class Outcome:
 
 
 TIMES = DATA / "times"
-NUMBERS = {1: "one core", 2: "two cores", 4: "four cores", 8: "eight cores"}
 
 
 def kept_notebooks(folder: Path = TIMES) -> list[dict[str, str]]:
@@ -228,35 +227,6 @@ def in_words(seconds: float) -> str:
         return f"{seconds / 60:.0f} minutes"
     step = 10 if seconds >= 60 else 5
     return f"{max(step, step * round(seconds / step))} seconds"
-
-
-def sentence(seconds: float, machine: str, is_longer_below: bool) -> str:
-    """Return what a notebook says of its time; ``is_longer_below`` if its own parameters are more.
-
-    >>> sentence(105.6, "AMD EPYC, 2 cores", True)
-    'About 110 seconds on two cores in `make reproduce`, longer with the parameters below'
-    """
-    cores = _cores(machine)
-    where = f"on {NUMBERS.get(cores, f'{cores} cores')} in `make reproduce`"
-    longer = ", longer with the parameters below" if is_longer_below else ""
-    return f"About {in_words(seconds)} {where}{longer}"
-
-
-def is_more(own: Mapping[str, object], given: Mapping[str, object]) -> bool:
-    """Return whether a notebook's own parameters ask for more work than those of a profile.
-
-    >>> is_more({"seeds": 3, "folder": "a"}, {"seeds": 2, "folder": "b"}), is_more({"n": 1}, {})
-    (True, False)
-    """
-    return any(_size(own.get(name)) > _size(value) for name, value in given.items())
-
-
-def _size(value: object) -> float:
-    if isinstance(value, Mapping):
-        return sum(map(_size, value.values()))
-    if isinstance(value, list | tuple):
-        return len(value)
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

@@ -8,11 +8,10 @@ import re
 import pytest
 from tqdm import tqdm
 
-from benchmarks.run_times import documented, told_times
+from benchmarks.run_times import documented
 from ddlnb.cli.app import COMMANDS
 from ddlnb.files import ROOT
 from ddlnb.survey.notebooks import (
-    all_notebooks,
     command_help,
     in_words,
     kept_commands,
@@ -23,20 +22,12 @@ from ddlnb.survey.notebooks import (
 from ddlnb.survey.runner import Progress, described, expected_seconds, notebook_runs, total_seconds
 from tests.command_line import ddlnb
 
-TOLD = told_times()
-
 
 def test_every_notebook_of_the_quick_profile_was_timed():
     kept = notebook_seconds("quick")
     assert set(kept) == {run.notebook.name for run in notebook_runs("quick")}
     assert min(kept.values()) > 0
     assert all(row["machine"] and row["commit"] and row["time"] for row in kept_notebooks())
-
-
-@pytest.mark.parametrize("name", all_notebooks())
-def test_a_notebook_says_the_time_that_was_kept(name):
-    first = all_notebooks()[name].path.read_text(encoding="utf-8")
-    assert TOLD[name] in first
 
 
 def test_the_readme_says_how_long_a_reproduction_takes():

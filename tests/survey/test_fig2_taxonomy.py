@@ -137,5 +137,5 @@ def test_the_picture_names_every_leaf():
     leaves = sum(len(aspect.leaves) for aspect in TREE)
     branches = sum(len(aspect.branches) for aspect in TREE)
     assert shown.total() == leaves + branches + len(TREE) + len(LEVELS) + 1
-    with pytest.raises(InputError, match="no aspects"):
+    with pytest.raises(InputError, match="no rows"):
         taxonomy_tree([])
