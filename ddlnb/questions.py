@@ -13,7 +13,16 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ParamSpec,
+    TypeVar,
+    cast,
+    dataclass_transform,
+    get_type_hints,
+)
 
 from pydantic import BeforeValidator, ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as validated
@@ -44,10 +53,11 @@ class Asked:
     kind: str = ONE
 
 
+@dataclass_transform(frozen_default=True)
 def question(kind: Kind) -> Kind:
     """Return the class as a frozen dataclass that checks its fields."""
     config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
-    return validated(frozen=True, config=config)(kind)
+    return cast(Kind, validated(frozen=True, config=config)(kind))
 
 
 def asks(kind: Callable[P, Any]) -> Callable[[Callable[[Any], A]], Callable[P, A]]:

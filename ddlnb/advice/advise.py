@@ -30,7 +30,8 @@ from ddlnb.errors import require, require_positive, require_whole
 from ddlnb.plans.methods import get_method
 from ddlnb.questions import Answer, Table, asks
 from ddlnb.search.result import SearchResult
-from ddlnb.simulator.draws import DRAWS, LEAST_DRAWS, play_contenders
+from ddlnb.simulator.draws import LEAST_DRAWS, play_contenders
+from ddlnb.simulator.questions import DRAWS
 from ddlnb.simulator.simulate import Cell
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Advice(Answer):
     gap: Gap | None = None
 
     @property
-    def rows(self) -> pd.DataFrame:  # type: ignore[override]
+    def rows(self) -> pd.DataFrame:
         """The options."""
         return self.options
 

@@ -1,8 +1,8 @@
-"""Why it takes as long as it does: the same training simulated again with one thing changed.
+"""Why an iteration takes as long as it does: what was changed, what was last, what may be wrong.
 
-What a worker waits for at the end of an iteration: the message that arrives last.
-
-What would explain a measured throughput that is not the one forecast, and how to find out.
+Counterfactuals are the same training simulated again with one thing changed. What a worker waits
+for at the end is the message that arrives last. Where a throughput was measured that is not the one
+forecast, suspects are what would explain the gap, each with a test that tells.
 """
 
 from __future__ import annotations
@@ -393,13 +393,13 @@ def _outside(seconds: float) -> Suspect:
 
 TESTS = {
     SLOW_WORKER: "time the forward and backward pass of every rank by itself, and compare "
-    "(`ddlnb profile` on each node).",
+    "(`ddlnb measure profile` on each node).",
     SLOW_LINK: "measure the bandwidth between all pairs of nodes (iperf3, or all_reduce_perf on "
     "pairs), and compare.",
     "outside": "train on one batch that stays in memory, without logging: the iteration becomes "
     "shorter by so much.",
     "compute": "train on one GPU alone: its throughput shows the computation "
-    "(`ddlnb profile --device cuda`).",
+    "(`ddlnb measure profile --device cuda`).",
     "contention": "time an all-reduce of 100 MB alone and during a backward pass.",
     "bandwidth between": "all_reduce_perf or iperf3 between two nodes with messages of 64 MB; also "
     "check that the traffic takes the interface that you mean.",

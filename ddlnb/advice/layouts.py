@@ -18,7 +18,7 @@ from ddlnb.advice.explain import AS_IT_IS, Counterfactual, reason_table
 from ddlnb.advice.options import LARGER_BATCHES, UNCHANGED, Kind
 from ddlnb.advice.question import Prices, Question, gpu_memory
 from ddlnb.advice.score import chances_best, costs
-from ddlnb.advice.sentences import TIE, pays, why
+from ddlnb.advice.sentences import pays, why
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.hardware.catalogue import get_interconnect, gpu_in
@@ -34,6 +34,7 @@ from ddlnb.parallelism.forecast.frameworks import A100, H100, Fitted, Parameters
 from ddlnb.parallelism.forecast.layouts import LayoutQuestion, Ranking, ranked
 from ddlnb.parallelism.model import SHAPES
 from ddlnb.questions import Answer, Table
+from ddlnb.simulator.recommendation import TIE
 from ddlnb.units import GIB, show_rate, show_rates
 from ddlnb.workloads.memory import OPTIMIZER_COPIES, require_optimizer
 
@@ -124,7 +125,10 @@ def split_on(
     except InputError:  # a network of that file's own: its measured bandwidth stands for it
         usual = get_interconnect("100GbIB")
         network = Interconnect(
-            cluster.network, 1, cluster.effects.between_bandwidth, usual.protocol, cluster.name
+            name=cluster.network,
+            port_rate=cluster.effects.between_bandwidth,
+            protocol=usual.protocol,
+            source=cluster.name,
         )
     return PricedQuestion.of(
         model,
@@ -480,7 +484,7 @@ class LayoutAdvice(Answer):
     reasons: pd.DataFrame
 
     @property
-    def rows(self) -> pd.DataFrame:  # type: ignore[override]
+    def rows(self) -> pd.DataFrame:
         """The options."""
         return self.options
 

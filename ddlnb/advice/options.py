@@ -1,10 +1,8 @@
-"""What can be done: every method, and other ways to use the same machines, or fewer of them.
+"""What can be done: every method, other ways to use the same machines, or fewer of them.
 
-Options that compute something else: compression and local steps, with the iterations they need.
-
-How many iterations such a method needs on your model nobody knows before training. What is known is
-how many it needed on digits, against BSP, with learning rates tuned for each
-(data/measured/2026-11-21_digits_orderings).
+Some options compute something else: compression and local steps. How many iterations such a method
+needs on your model nobody knows before training. What is known is how many it needed on digits,
+against BSP, with learning rates tuned for each (data/measured/2026-11-21_digits_orderings).
 """
 
 from __future__ import annotations

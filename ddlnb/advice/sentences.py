@@ -1,7 +1,4 @@
-"""Advice in sentences: what to do, why it takes so long, what would pay.
-
-What a piece of advice does not know, said aloud.
-"""
+"""Advice in words: what to do, why it takes so long, what would pay, and what is not known."""
 
 from __future__ import annotations
 

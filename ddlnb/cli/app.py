@@ -87,7 +87,7 @@ class Commands(TyperGroup):
                 typer.echo(f"note: `ddlnb {args[0]}` is now `ddlnb {new}`", err=True)
             args = words
         name, found, rest = super().resolve_command(ctx, args)
-        if {"-h", "--help"} & set(rest):
+        if name and found and {"-h", "--help"} & set(rest):
             from ddlnb.survey.notebooks import command_help
 
             found.epilog = command_help(name)

@@ -67,9 +67,9 @@ class Forecast(Answer):
         """Which method to take at the largest size, and how good a searched plan is."""
         unlike = [f"Unlike workers: {self.on.heterogeneity}."] if str(self.on.heterogeneity) else []
         planned = [
-            method.planner.remark(method.name, self.workload, self.on.with_workers(gpus), seconds)
+            remark(method.name, self.workload, self.on.with_workers(gpus), seconds)
             for method in self.methods
-            if hasattr(method.planner, "remark")
+            if (remark := getattr(method.planner, "remark", None))
             for gpus, seconds in self.rows.loc[
                 self.rows["method"] == method.name, ["gpus", "iteration_seconds"]
             ].itertuples(index=False)

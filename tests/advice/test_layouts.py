@@ -228,3 +228,10 @@ def test_a_batch_per_gpu_is_the_batch_of_a_step_over_all():
     assert str(asked) == "llama3-8b on 16 x H100-SXM, 8x400GbIB (nanotron)"
     with pytest.raises(InputError, match="are not known; name them"):
         split_on("llama3-8b", ddlnb.get_cluster("two-cores-4-workers"))
+
+
+def test_a_network_of_a_file_s_own_is_taken_with_its_measured_bandwidth():
+    known = ddlnb.cluster_of("H100", nodes=8, network="100GbIB")
+    found = ddlnb.advise("llama3-70b", replace(known, network="our fabric"), draws=0)
+    assert found.question.network.name == "our fabric"
+    assert found.question.network.line_rate == known.effects.between_bandwidth
