@@ -200,3 +200,18 @@ def test_a_module_of_transformers_needs_no_data():
     small = transformers.BertConfig(**{k: v for k, v in BERT.items() if k != "architectures"})
     workload = trace(resolve(transformers.BertForMaskedLM(small)))
     assert workload.source == "traced on the meta device"
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = sys.modules["transformers"] = None
+import ddlnb
+from ddlnb.workloads.memory import kept_model
+from ddlnb.workloads.resolve import resolve
+print(resolve("resnet50_b64_rtx2080ti").local_batch, kept_model("resnet50").frozen_bytes)
+"""
+
+
+def test_profiles_and_kept_models_are_there_without_torch():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True)
+    assert done.stdout.split() == ["64", "0"], done.stderr
