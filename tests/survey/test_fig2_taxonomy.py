@@ -13,12 +13,12 @@ from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError
 from ddlnb.figures import taxonomy_tree
 from ddlnb.plans.methods import IN_CAPITALS, METHODS, SPOKEN
-from ddlnb.survey import fig2_taxonomy as combinations
 from ddlnb.survey.fig2_taxonomy import (
     ANY,
     CHOICES,
     LEVELS,
     combination_findings,
+    combinations,
     refusals,
     registries,
     scheduling_refusals,
