@@ -308,7 +308,7 @@ def loader(package: str, **modules: str) -> Callable[[str], Any]:
 
     >>> import ddlnb.hardware
     >>> ddlnb.hardware.get_gpu("A100").name
-    'A100-SXM4-40GB'
+    'A100-SXM4-80GB'
     """
 
     def load(name: str) -> Any:

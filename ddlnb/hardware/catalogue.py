@@ -298,7 +298,7 @@ def parts_of(
     that it is sold with takes the place of that. Raises UnknownName, and InputError for a GPU that
     the machine does not have, and for more GPUs.
 
-    >>> from ddlnb import get_machine
+    >>> from ddlnb.hardware import get_machine
     >>> parts_of(get_machine("p4d"), "A100", 4)[:2]
     (Gpu('A100-SXM4-40GB'), 4)
     """

@@ -94,7 +94,7 @@ def _chips() -> Mapping[str, PerClock]:
 class Chip:
     """Multiprocessors of a GPU, and their clocks in Hz; ``matrix_clock`` is that of matrix units.
 
-    >>> from ddlnb import get_gpu
+    >>> from ddlnb.hardware import get_gpu
     >>> chip = get_gpu("A100").chip
     >>> chip, round(chip.flops("bf16") / 1e12)
     (Chip('GA100', 108 x 1410 MHz), 312)

@@ -81,7 +81,7 @@ def node_costs() -> NodeCosts:
 def link_inside(gpu: Gpu) -> InsideLink:
     """Return the kind of link between GPUs of this kind in one node.
 
-    >>> from ddlnb import get_gpu
+    >>> from ddlnb.hardware import get_gpu
     >>> [link_inside(get_gpu(name)).name for name in ("A100", "T4", "RTX2080Ti")]
     ['NVLink', 'PCIe with peers', 'PCIe through the host']
     """

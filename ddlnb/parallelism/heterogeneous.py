@@ -317,7 +317,7 @@ def balance(
     >>> found = ddlnb.balance("llama3-1b", {"A100": 4, "V100": 4}, samples=256, sequence=2048,
     ...                       precision="fp16")
     >>> found.rows["way"].iloc[0], found.rows["shares"].iloc[0]
-    ('shares by speed', '4 x 46, 4 x 18')
+    ('shares by speed', '4 x 48, 4 x 16')
     """
     shape = get_shape(model)
     long = shape.sequence if sequence is None else sequence

@@ -220,7 +220,7 @@ def test_the_figure_has_a_panel_per_problem_and_sweep(table):
     assert len(figure.axes) == 6
     assert "quadratic, at the mean model" in [ax.get_title() for ax in figure.axes]
     assert figure.get_supxlabel().startswith("source: simulated | mean and standard error of 4")
-    with pytest.raises(InputError, match="no rates"):
+    with pytest.raises(InputError, match="no rows to draw"):
         convergence_rates(table.iloc[:0])
 
 

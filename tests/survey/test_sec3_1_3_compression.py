@@ -231,9 +231,9 @@ def test_losses_and_residuals_are_drawn_as_they_are(errors):
     figure = feedback_residuals(table)
     assert [line.get_label() for line in figure.axes[0].lines] == ["ef-sign", "top-k(0.1)"]
     assert len(figure.axes[0].lines[0].get_xdata()) == 4
-    with pytest.raises(InputError, match="no losses"):
+    with pytest.raises(InputError, match="no rows to draw"):
         compression_losses(errors.head(0))
-    with pytest.raises(InputError, match="no residuals"):
+    with pytest.raises(InputError, match="no rows to draw"):
         feedback_residuals(table.head(0))
 
 

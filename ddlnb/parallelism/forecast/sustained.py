@@ -28,7 +28,7 @@ def layer_flops(gpu: Gpu, precision: str = "bf16", framework: str = "nanotron") 
     >>> import ddlnb
     >>> h100 = ddlnb.hardware.get_gpu("H100")
     >>> round(layer_flops(h100) / h100.peak("bf16"), 2)
-    0.55
+    0.56
     """
     values = saved_fit().of(framework)
     return matrix_flops(gpu.peak(precision), gpu.sustained(precision), values)
