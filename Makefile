@@ -42,7 +42,7 @@ engines: ## build Horovod and BytePS again if their recipes changed, or if it fa
 	sh scripts/install_engines.sh $(BIN)/python
 
 reproduce: env ## execute every notebook and write the report (PROFILE=quick|full|paper)
-	$(BIN)/ddlnb reproduce --profile $(PROFILE) --jobs $(JOBS) --yes
+	$(BIN)/ddlnb survey reproduce --profile $(PROFILE) --jobs $(JOBS) --yes
 
 # They start hundreds of processes that import the package: these read its bytecode, also where the environment forbids
 # Python to write any.
