@@ -96,7 +96,7 @@ def test_an_installation_without_extras_answers_questions_by_name(elsewhere, tmp
     [
         ("measure --model small-conv --method MG-WFBP --workers 2", "run"),
         ("train --method bsp --task quadratic", "models"),
-        ("reproduce --profile smoke --yes", "book"),
+        ("survey reproduce --profile smoke --yes", "book"),
     ],
 )
 def test_a_command_says_which_extra_it_lacks(elsewhere, tmp_path, words, extra):
