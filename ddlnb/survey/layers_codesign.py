@@ -308,7 +308,7 @@ def placement_findings(table: pd.DataFrame) -> Findings:
 
 
 Flow = tuple[int, int, float, float]
-NONE_shared_tree = 1.001  # a slowdown below it is none
+NO_SLOWDOWN = 1.001  # a slowdown below it is none
 BANDWIDTH = 1.25e9  # bytes per second of a host's cable: only ratios are reported
 PLACEMENTS = {
     "apart": ((0, 1, 2, 3), (4, 5, 6, 7)),
@@ -405,7 +405,7 @@ def tree_findings(table: pd.DataFrame) -> Findings:
     low = table[table.index <= 0.5]
     mixed, moved = "mixed, aligned", "mixed, shifted"
     apart = table["apart, aligned"].max()
-    free = [f"{duty:.0%}" for duty in table.index[table[moved] < NONE_shared_tree]]
+    free = [f"{duty:.0%}" for duty in table.index[table[moved] < NO_SLOWDOWN]]
     told.append(
         f"Two jobs on the same links, with bursts at the same time, are up to "
         f"{low[mixed].max():.2f} times as slow at duty cycles of at most 50 %; shifted by half an "
@@ -419,7 +419,7 @@ def tree_findings(table: pd.DataFrame) -> Findings:
     told.append(
         "Jobs on leaves of their own lose nothing, however their bursts lie: once they are placed "
         "apart, shifting brings nothing more."
-        if apart < NONE_shared_tree
+        if apart < NO_SLOWDOWN
         else f"Jobs on leaves of their own are still up to {apart:.2f} times as slow."
     )
     return findings(*told)

@@ -73,7 +73,7 @@ def fit_sentences(table: pd.DataFrame) -> list[str]:
 
 
 # Parts of a step as the figure of layouts names them.
-PARTS_splitting = {
+PARTS_OF_STEP = {
     "compute": "computation",
     "optimizer": "update",
     "bubble": "bubble",
@@ -101,7 +101,7 @@ def time_table(ranking: Ranking, top: int) -> pd.DataFrame:
     """
     found, rows = ranking.outlook, {}
     for index in ranking.best_of_splits()[:top]:
-        parts = {word: ranking.parts(index)[part] for part, word in PARTS_splitting.items()}
+        parts = {word: ranking.parts(index)[part] for part, word in PARTS_OF_STEP.items()}
         seconds = sum(parts.values())
         tokens = float(found.cases.step_tokens[index] / found.cases.gpus[index])
         rows[str(ranking.layout(index))] = parts | {
@@ -346,10 +346,10 @@ def published_sentences(rows: pd.DataFrame) -> list[str]:
 
 # arXiv 2104.04473, section 5.1: model, tokens, GPUs, TFLOP/s of a GPU, sequences of a step, days.
 GPT3 = gpt("GPT-3 175B", 96, 12288, 96, 51200, 2048)
-TRILLION_published = gpt("GPT 1008B", 128, 25600, 160, 51200, 2048)
+GPT_1008B = gpt("GPT 1008B", 128, 25600, 160, 51200, 2048)
 DAYS = (
     (GPT3, 300e9, 1024, 140e12, 1536, 34.0),
-    (TRILLION_published, 450e9, 3072, 163e12, 3072, 84.0),
+    (GPT_1008B, 450e9, 3072, 163e12, 3072, 84.0),
 )
 PUBLISHED_PETAFLOPS = 502.0  # of the second, abstract
 A100_PEAK = 312e12

@@ -219,7 +219,7 @@ ALL_REDUCES = (
 )
 SIZES = (KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB)
 KEYS = ["algorithm", "workers", "bytes"]
-COLUMNS_all_reduces = [*KEYS, "repetition", "seconds", "network", "machine", "source"]
+ALL_REDUCE_COLUMNS = [*KEYS, "repetition", "seconds", "network", "machine", "source"]
 # In these a rank sends one message at a time. Those that leave together, in the direct all-reduce
 # and in the double tree, overlap as far as the senders' cores allow: they count as one latency at
 # best, which is the number in the formula.
@@ -236,7 +236,7 @@ def measure_topologies(
     """
     require_whole(repetitions=repetitions, **{f"sizes[{i}]": size for i, size in enumerate(sizes)})
     if ranks is None:
-        return pd.DataFrame(columns=COLUMNS_all_reduces)
+        return pd.DataFrame(columns=ALL_REDUCE_COLUMNS)
     found = ranks.run(time_collectives, ALL_REDUCES, tuple(sizes), repetitions)
     rows = [
         {

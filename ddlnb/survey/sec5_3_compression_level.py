@@ -164,7 +164,7 @@ def _density(method: str) -> float:
 
 
 LONGER = (HIDDEN, 0.1)  # of the computation: all hidden, and a tenth exposed
-FASTER, SLOWER, OPEN_layer_density = "faster", "slower", "no clear difference"
+FASTER, SLOWER, UNCLEAR = "faster", "slower", "no clear difference"
 
 
 def by_layer(chosen: LayerTopK) -> str:
@@ -335,9 +335,7 @@ def _over(best: pd.Series, row: dict, needed: pd.DataFrame) -> dict[str, object]
         "over_fixed": over.estimate,
         "over_low": over.low,
         "over_high": over.high,
-        "verdict": SLOWER
-        if missed
-        else over.above(1, MARGIN).worded(FASTER, SLOWER, OPEN_layer_density),
+        "verdict": SLOWER if missed else over.above(1, MARGIN).worded(FASTER, SLOWER, UNCLEAR),
     }
 
 

@@ -18,7 +18,7 @@ from ddlnb.survey.sec5_3_compression_level import (
     layer_methods,
     layer_times,
 )
-from ddlnb.survey.sec5_3_compression_level import OPEN_layer_density as OPEN
+from ddlnb.survey.sec5_3_compression_level import UNCLEAR as OPEN
 from ddlnb.training.cost.pure_case import made_up_cluster, made_up_digits
 from ddlnb.training.method import training_method
 from ddlnb.training.runs.compare import compare
