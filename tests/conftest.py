@@ -10,8 +10,10 @@ from hypothesis import settings
 
 os.environ.pop("COLUMNS", None)  # the workers of pytest-xdist say 80, whatever the terminal
 
-# The machines are shared: an example that takes long says nothing.
-settings.register_profile("ddlnb", deadline=None)
+# The machines are shared: an example that takes long says nothing. Every machine plays the same
+# examples, so that a run says whether the code has changed; another profile searches new ones.
+settings.register_profile("search", deadline=None)
+settings.register_profile("ddlnb", deadline=None, derandomize=True)
 settings.load_profile("ddlnb")
 
 # The files of notebooks and of tests that start ranks, the longest first: then no worker is left
