@@ -47,7 +47,7 @@ from ddlnb.parallelism.forecast.frameworks import (
     saved_fit,
 )
 from ddlnb.parallelism.forecast.step import MEMORY_RESERVED, Step, step
-from ddlnb.parallelism.forecast.table import Notes, Row, cases
+from ddlnb.parallelism.forecast.table import Row, cases
 from ddlnb.results.schema import read_cells
 from ddlnb.units import GIB
 
@@ -91,8 +91,7 @@ class Observations:
 
 def rows_of(path: Path, measured: bool | None = True) -> list[Row]:
     """Return the rows of a published table: those that were measured, the others, or all (None)."""
-    notes = Notes()
-    table = [Row(line, cells, notes) for line, cells in enumerate(read_cells(path), 2)]
+    table = [Row(line, cells) for line, cells in enumerate(read_cells(path), 2)]
     return [row for row in table if measured in (None, row.cells["status"] == MEASURED)]
 
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from ddlnb.hardware.gpu import Gpu
 from ddlnb.hardware.interconnect import Interconnect
 from ddlnb.parallelism.forecast.cases import FULL, NONE, SELECTIVE, Cases
 from ddlnb.parallelism.forecast.forecast import forecast
-from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Fitted, Framework, framework_in
+from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework, framework_in
 from ddlnb.parallelism.forecast.sustained import gpu_columns
 from ddlnb.parallelism.schedules import INTERLEAVED, INTERLEAVES, SCHEDULES
 from ddlnb.units import BITS_PER_BYTE, GB, counted
@@ -32,38 +33,21 @@ from ddlnb.units import BITS_PER_BYTE, GB, counted
 EMPTY = {"", "nan", "none", "null", "na", "n/a", "not stated", "-"}
 
 
-@dataclass
-class Notes:
-    """What rows left open, and what was taken instead: said once each, with the number of rows."""
-
-    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-    def add(self, column: str, taken: str) -> None:
-        self.counts[column, taken] += 1
-
-    def lines(self) -> list[str]:
-        """Return one line per kind."""
-        return [
-            f"{column} is missing in {counted(count, 'row')}: taken as {taken}"
-            for (column, taken), count in self.counts.items()
-        ]
-
-
 @dataclass(frozen=True)
 class Row:
-    """A row of a table: its number, as an editor counts lines, and its cells."""
+    """A row of a table: its number, as an editor counts lines, and its cells.
+
+    ``notes`` counts what rows left open by column and by what was taken instead.
+    """
 
     line: int
     cells: Mapping[str, str]
-    notes: Notes
+    notes: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def text(self, *columns: str) -> str:
         """Return the first of these columns that has a value, otherwise ''."""
-        for column in columns:
-            value = str(self.cells.get(column) or "").strip()
-            if value.lower() not in EMPTY:
-                return value
-        return ""
+        values = (str(self.cells.get(column) or "").strip() for column in columns)
+        return next((value for value in values if value.lower() not in EMPTY), "")
 
     def number(self, *columns: str, default: float | None = None, told: str = "") -> float:
         """Return a number above 0; ``told`` says what a default is."""
@@ -71,8 +55,7 @@ class Row:
         if not text:
             if default is None:
                 raise self.error(columns[0], "is missing; fill it in")
-            if told:
-                self.notes.add(columns[0], told)
+            self.notes.update([(columns[0], told)] if told else [])
             return default
         try:
             value = float(text.replace(",", ""))
@@ -89,11 +72,20 @@ class Row:
             raise self.error(columns[0], f"{value!r} must be a whole number")
         return round(value)
 
+    def flag(self, *columns: str, usual: bool) -> bool:
+        """Return whether a column says 1 rather than 0, and what is usual where none does."""
+        said = self.text(*columns).lower()
+        if said not in YES | NO | {""}:
+            raise self.error(columns[0], f"{said!r} must be 0 or 1")
+        return said in YES or (not said and usual)
+
     def error(self, column: str, problem: str) -> InputError:
         """Return an error that names the row and the column."""
         return InputError(f"row {self.line}, column {column}: {problem}")
 
 
+YES = {"1", "1.0", "true", "yes"}
+NO = {"0", "0.0", "false", "no"}
 PORTS = re.compile(r"(\d+)\s*x\s*[^\d]*(\d+)\s*Gb", re.IGNORECASE)  # 8x HDR 200 Gb/s
 
 
@@ -102,14 +94,16 @@ def network_of(row: Row, gpu: Gpu, per_node: int) -> dict[str, float]:
 
     A protocol that the words do not name is the usual one for the GPU.
     """
-    words, across = row.text("network"), _line_rate(row, gpu, per_node)
-    joined = _named(words)
-    if joined is None:
-        usual = get_interconnect(usual_network(gpu, per_node))
-        joined = replace(usual, protocol=protocol_of(words) or usual.protocol)
+    words = row.text("network")
+    named = _named(words)
+    across = _line_rate(row, words, named, gpu.port, per_node)
+    if across is None:
+        row.notes["the rate of the network", f"that of the ports usual for {gpu.name}"] += 1
+        across = gpu.port * per_node
+    usual = get_interconnect(usual_network(gpu, per_node))
+    joined = named or replace(usual, protocol=protocol_of(words) or usual.protocol)
     ports = max(1, round(across / joined.port_rate))
-    sockets = replace(joined, ports=ports).socket_bandwidth
-    return {"across": across, "sockets": sockets}
+    return {"across": across, "sockets": replace(joined, ports=ports).socket_bandwidth}
 
 
 @lru_cache(maxsize=256)
@@ -120,21 +114,19 @@ def _named(words: str) -> Interconnect | None:
         return None
 
 
-def _line_rate(row: Row, gpu: Gpu, per_node: int) -> float:
-    """Return what words say, otherwise the ports usual for the GPU."""
-    words, usual = row.text("network"), gpu.port * per_node
+def _line_rate(
+    row: Row, words: str, named: Interconnect | None, port: float, per_node: int
+) -> float | None:
+    """Return the bytes/s of a node that words say, with ``port`` those of a GPU as it is sold."""
     if ports := PORTS.search(words):
         return int(ports[1]) * float(ports[2]) / BITS_PER_BYTE * GB
-    joined = _named(words)
-    if joined is None:
-        row.notes.add("the rate of the network", f"that of the ports usual for {gpu.name}")
-        return usual
-    if "per gpu" in words.lower():
-        return joined.line_rate * per_node
-    if "node" not in words.lower() and joined.line_rate < usual / 2:
-        row.notes.add(f"a rate per node (network {words!r})", "that of one GPU's port")
-        return joined.line_rate * per_node
-    return joined.line_rate
+    if named is None:
+        return None
+    is_of_gpu = "per gpu" in words.lower()
+    if not is_of_gpu and "node" not in words.lower() and named.line_rate < port * per_node / 2:
+        row.notes[f"a rate per node (network {words!r})", "that of one GPU's port"] += 1
+        is_of_gpu = True
+    return named.line_rate * (per_node if is_of_gpu else 1)
 
 
 SHARDING = ("full_shard", "hybrid_shard", "shard_grad_op", "no_shard")
@@ -147,8 +139,6 @@ SHARDINGS = {  # patterns of words, the first that is found counts
 GATED = ("llama", "mistral", "mixtral", "qwen", "gemma", "deepseek", "nemotron")
 EXPERTS = re.compile(r"(\d+)x\d+(?:\.\d+)?b", re.IGNORECASE)  # mixtral-8x7b
 TOP_K = 2  # experts of a token, where nobody says
-YES = {"1", "1.0", "true", "yes"}
-NO = {"0", "0.0", "false", "no"}
 
 
 def case(row: Row) -> dict[str, Any]:
@@ -173,19 +163,21 @@ def case(row: Row) -> dict[str, Any]:
 
 def cases(rows: Sequence[Row]) -> Cases:
     """Return the cases of rows."""
-    columns = [case(row) for row in rows]
+    return _joined([case(row) for row in rows])
+
+
+def _joined(columns: Sequence[Mapping[str, Any]]) -> Cases:
     return Cases.of(**{name: [one[name] for one in columns] for name in columns[0]})
 
 
 def _framework(row: Row) -> str:
-    text = row.text("framework")
-    if not text:
-        row.notes.add("framework", "nanotron")
-        return "nanotron"
-    found = framework_in(text)
-    if not found:
-        row.notes.add(f"a known framework ({text})", "megatron")
-    return found or "megatron"
+    words = row.text("framework")
+    if found := framework_in(words):
+        return found
+    lacking = f"a known framework ({words})" if words else "framework"
+    taken = "megatron" if words else "nanotron"
+    row.notes[lacking, taken] += 1
+    return taken
 
 
 def _gpu(row: Row) -> Gpu:
@@ -198,7 +190,7 @@ def _gpu(row: Row) -> Gpu:
         found = _gpu_in(text)
     if found is None:
         raise UnknownName(f"GPU in row {row.line}", text, gpus())
-    row.notes.add(f"the usual name of the GPU {text!r}", found.name)
+    row.notes[f"the usual name of the GPU {text!r}", found.name] += 1
     return found
 
 
@@ -237,10 +229,13 @@ def _model(row: Row) -> dict[str, float]:
         "sequence": row.whole("seq_len", "sequence"),
     }
     billions = row.number("params_b") if row.text("params_b") else 0.0
-    return model | _kind(row, model, billions) | _experts(row, model, billions)
+    gated, tied = _kind(row, model, billions)
+    experts = _experts(row, model, billions)
+    top_k = row.whole("top_k", default=min(TOP_K, experts))
+    return model | {"gated": gated, "tied": tied, "experts": experts, "top_k": top_k}
 
 
-def _kind(row: Row, model: Mapping[str, float], billions: float) -> dict[str, float]:
+def _kind(row: Row, model: Mapping[str, float], billions: float) -> tuple[int, int]:
     """Return whether the model is gated and tied: what comes nearest to its parameters.
 
     A name of a gated family decides the first; two kinds can have the same number of parameters.
@@ -248,35 +243,31 @@ def _kind(row: Row, model: Mapping[str, float], billions: float) -> dict[str, fl
     hidden, head = model["hidden"], model["vocab"] * model["hidden"]
     attention = 2 * hidden**2 * (1 + model["kv_heads"] / model["heads"])
 
-    def billion(gated: int, tied: int) -> float:
+    def off(kind: tuple[int, int]) -> float:
+        gated, tied = kind
         layer = attention + (2 + gated) * hidden * model["ffn"]
-        return (model["layers"] * layer + (2 - tied) * head) / 1e9
+        return abs(math.log((model["layers"] * layer + (2 - tied) * head) / 1e9 / billions))
 
     named = any(word in row.text("model").lower() for word in GATED)
-    kinds = [(gated, tied) for gated in ((1,) if named else (0, 1)) for tied in (0, 1)]
-    if billions:
-        gated, tied = min(kinds, key=lambda kind: abs(math.log(billion(*kind) / billions)))
-    else:
-        gated, tied = (1, 0) if named else (0, 1)
-    return {"gated": gated, "tied": tied}
+    if not billions:
+        return (1, 0) if named else (0, 1)
+    return min(product((1,) if named else (0, 1), (0, 1)), key=off)
 
 
-def _experts(row: Row, model: Mapping[str, float], billions: float) -> dict[str, float]:
-    """Return the experts of a layer and how many a token takes: 1 and 1 for a dense model.
+def _experts(row: Row, model: Mapping[str, float], billions: float) -> int:
+    """Return the experts of a layer, 1 for a dense model.
 
     A name such as 8x7b says how many there are, otherwise the parameters do where ep is above 1.
     """
-    experts = 1
     if row.text("experts"):
-        experts = row.whole("experts")
-    elif found := EXPERTS.search(row.text("model")):
-        experts = int(found[1])
-    elif billions and row.whole("ep", default=1) > 1:
-        gated = _kind(row, model, 0.0)["gated"]
-        each = model["layers"] * (2 + gated) * model["hidden"] * model["ffn"] / 1e9
-        experts = max(1, round(billions / each))
-    top_k = row.whole("top_k", default=min(TOP_K, experts))
-    return {"experts": experts, "top_k": top_k}
+        return row.whole("experts")
+    if found := EXPERTS.search(row.text("model")):
+        return int(found[1])
+    if not billions or row.whole("ep", default=1) == 1:
+        return 1
+    gated, _ = _kind(row, model, 0.0)
+    each = model["layers"] * (2 + gated) * model["hidden"] * model["ffn"] / 1e9
+    return max(1, round(billions / each))
 
 
 def _layout(row: Row, ways: Framework) -> dict[str, Any]:
@@ -287,18 +278,15 @@ def _layout(row: Row, ways: Framework) -> dict[str, Any]:
     dp = row.whole("dp", default=ranks // (tp * pp * cp))
     ep = row.whole("ep", default=1)
     if ep > 1 and dp * ep * tp * pp * cp == ranks:
-        row.notes.add("a dp that counts the ranks that share experts", "dp * ep")
+        row.notes["a dp that counts the ranks that share experts", "dp * ep"] += 1
         dp *= ep
     if dp * tp * pp * cp != ranks:
         raise row.error("dp", f"dp {dp} * tp {tp} * pp {pp} * cp {cp} is not num_gpus {ranks}")
     micro_batch, micro_batches = _batches(row, dp)
     schedule, chunks = _schedule(row, pp)
-    sp = row.text("sp", "sequence_parallel").lower()
     checkpointing = row.text("activation_checkpointing").lower()
-    if sp not in YES | NO | {""}:
-        raise row.error("sp", f"{sp!r} must be 0 or 1")
-    selective = "selective" in checkpointing
-    full = (not selective and checkpointing in YES | {"full"}) or "full" in checkpointing
+    split = "sequence" in checkpointing or ways.splits_sequences
+    again = FULL if checkpointing in YES or "full" in checkpointing else NONE
     return {
         "tp": tp,
         "pp": pp,
@@ -307,12 +295,10 @@ def _layout(row: Row, ways: Framework) -> dict[str, Any]:
         "ep": ep,
         "vpp": chunks,
         "schedule": schedule,
-        "overlap": _overlap(row, ways.overlaps),
+        "overlap": float(row.flag("overlap", usual=ways.overlaps)),
         "zero": _zero(row, ways),
-        "sequence_parallel": float(
-            sp in YES or "sequence" in checkpointing or (not sp and ways.splits_sequences)
-        ),
-        "recomputation": SELECTIVE if selective else FULL if full else NONE,
+        "sequence_parallel": float(row.flag("sp", "sequence_parallel", usual=split)),
+        "recomputation": SELECTIVE if "selective" in checkpointing else again,
         "micro_batch": micro_batch,
         "micro_batches": micro_batches,
     }
@@ -326,27 +312,19 @@ def _schedule(row: Row, pp: int) -> tuple[str, int]:
     said = " ".join(row.text(one) for one in ("schedule", "framework", "table", "notes")).lower()
     named = [n for n, one in reversed(SCHEDULES.items()) if re.search(one.words or n, said)]
     if row.text("schedule") and not named:
-        row.notes.add(f"a known schedule ({row.text('schedule')})", "1f1b")
+        row.notes[f"a known schedule ({row.text('schedule')})", "1f1b"] += 1
     name = named[0] if named else "1f1b"
     chunks = row.whole("vpp", default=1)
     is_chunked = SCHEDULES[name].chunked
     if pp > 1 and is_chunked and not row.text("vpp"):
-        row.notes.add(f"vpp (of an {name} schedule)", "one layer per chunk")
+        row.notes[f"vpp (of an {name} schedule)", "one layer per chunk"] += 1
         chunks = -(-row.whole("layers") // pp)
     if chunks > 1 and not is_chunked and name != INTERLEAVES:
-        row.notes.add(f"a schedule with chunks (vpp) that is {name}", "that schedule without them")
+        row.notes[f"a schedule with chunks (vpp) that is {name}", "that schedule without them"] += 1
         chunks = 1
     if is_chunked != (chunks > 1):
         name = INTERLEAVES if is_chunked else INTERLEAVED
     return name, chunks
-
-
-def _overlap(row: Row, usual: bool) -> float:
-    """Return whether replicas exchange beside computation: what the row says, or as usual."""
-    said = row.text("overlap").lower()
-    if said not in YES | NO | {""}:
-        raise row.error("overlap", f"{said!r} must be 0 or 1")
-    return float(said in YES or (not said and usual))
 
 
 def _batches(row: Row, dp: int) -> tuple[int, int]:
@@ -354,20 +332,14 @@ def _batches(row: Row, dp: int) -> tuple[int, int]:
 
     Where two are missing, the micro batch is 1.
     """
-    given = {"micro_batch": 0, "grad_accum": 0, "global_batch_seqs": 0}
-    for column in given:
-        if row.text(column):
-            given[column] = row.whole(column)
-    micro, accumulated, whole = given.values()
-    if not micro:
-        micro = max(1, whole // (dp * accumulated)) if whole and accumulated else 1
-        if not (whole and accumulated):
-            row.notes.add("micro_batch", "1")
-    if not accumulated:
-        if not whole:
-            row.notes.add("grad_accum", "1")
-        accumulated = max(1, round(whole / (dp * micro))) if whole else 1
-    return micro, accumulated
+    columns = ("micro_batch", "grad_accum", "global_batch_seqs")
+    micro, accumulated, whole = (row.whole(one) if row.text(one) else 0 for one in columns)
+    if not micro and not (whole and accumulated):
+        row.notes["micro_batch", "1"] += 1
+    if not accumulated and not whole:
+        row.notes["grad_accum", "1"] += 1
+    micro = micro or max(1, whole // (dp * accumulated) if accumulated else 1)
+    return micro, accumulated or max(1, round(whole / (dp * micro)))
 
 
 def _zero(row: Row, ways: Framework) -> int:
@@ -409,7 +381,6 @@ def forecast_table(
     path: Path,
     *,
     keep_going: bool = False,
-    fitted: Fitted | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Table:
     """Return the rows of a CSV file, with throughput, its 90 % interval, memory and fit added.
@@ -422,29 +393,30 @@ def forecast_table(
     Raises InputError that names file, row and column.
     """
     columns, rows = _read(path)
-    notes = Notes()
-    columns_of: dict[int, Mapping[str, float]] = {}
+    notes: Counter[tuple[str, str]] = Counter()
+    known: dict[int, Mapping[str, Any]] = {}
     failed: list[str] = []
     for index, cells in enumerate(rows):
         try:
-            columns_of[index] = case(Row(index + 2, cells, notes))
+            known[index] = case(Row(index + 2, cells, notes))
         except InputError as error:
             if not keep_going:
                 raise
             failed.append(str(error))
-    for line in (*notes.lines(), *failed):
+    lines = [
+        f"{column} is missing in {counted(count, 'row')}: taken as {taken}"
+        for (column, taken), count in notes.items()
+    ]
+    for line in (*lines, *failed):
         say(line)
-    found = [dict.fromkeys((*ADDED, *FURTHER), "") for _ in rows]
-    if columns_of:
-        for index, values in zip(
-            columns_of, _forecast(list(columns_of.values()), fitted), strict=True
-        ):
-            found[index] = values
-    given = [name for name in columns if name not in (*ADDED, *FURTHER)]
+    answers = dict(zip(known, _forecast(_joined([*known.values()])) if known else (), strict=True))
+    added = (*ADDED, *FURTHER)
+    given = [name for name in columns if name not in added]
+    empty = dict.fromkeys(added, "")
     return Table(
-        (*given, *ADDED, *FURTHER),
-        tuple({**cells, **values} for cells, values in zip(rows, found, strict=True)),
-        tuple(notes.lines()),
+        (*given, *added),
+        tuple({**cells, **answers.get(index, empty)} for index, cells in enumerate(rows)),
+        tuple(lines),
         tuple(failed),
     )
 
@@ -464,11 +436,8 @@ def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     return columns, rows
 
 
-def _forecast(
-    columns: Sequence[Mapping[str, float]], fitted: Fitted | None
-) -> list[dict[str, str]]:
-    cases = Cases.of(**{name: [one[name] for one in columns] for name in columns[0]})
-    found = forecast(cases, fitted)
+def _forecast(cases: Cases) -> list[dict[str, str]]:
+    found = forecast(cases)
     quick = found.tokens_per_s_per_gpu * found.seconds / found.step.seconds
     return [
         {

@@ -15,7 +15,7 @@ from ddlnb.parallelism.forecast.forecast import spread_of
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, saved_fit
 from ddlnb.parallelism.forecast.layouts import LayoutQuestion, scale
 from ddlnb.parallelism.forecast.step import replica_rates, step
-from ddlnb.parallelism.forecast.table import Notes, Row, case
+from ddlnb.parallelism.forecast.table import Row, case
 from tests.parallelism.forecast.tables import RUN
 
 MESSAGE = 1e9  # bytes, beside which latencies are small
@@ -97,5 +97,5 @@ def test_no_cluster_with_sockets_is_the_one_that_was_fitted() -> None:
     ],
 )
 def test_rows_of_tables_say_tcp_in_words(words: str, gbits: float) -> None:
-    found = case(Row(2, RUN | {"network": words}, Notes()))
+    found = case(Row(2, RUN | {"network": words}))
     assert found["sockets"] == pytest.approx(gbits * 1e9 / 8)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.parallelism.forecast.table import ADDED, Notes, Row, cases, forecast_table
+from ddlnb.parallelism.forecast.table import ADDED, Row, cases, forecast_table
 from tests.parallelism.forecast.tables import RUN, write_table
 
 
@@ -103,7 +103,7 @@ def test_sharding_is_read_from_words(path: Path, words: str, zero: str) -> None:
      ("GPipe", "gpipe"), ("1F1B-I", "interleaved")],
 )  # fmt: skip
 def test_a_schedule_is_read_from_words(words: str, name: str) -> None:
-    row = cases([Row(2, RUN | {"schedule": words}, Notes())])
+    row = cases([Row(2, RUN | {"schedule": words})])
     assert row.schedule[0] == name
 
 
@@ -159,7 +159,7 @@ MIXTURE = {
 
 
 def test_a_mixture_of_experts_computes_with_two_and_stores_all(path: Path) -> None:
-    found = cases([Row(2, RUN | MIXTURE | {"ep": ep}, Notes()) for ep in ("1", "8")])
+    found = cases([Row(2, RUN | MIXTURE | {"ep": ep}) for ep in ("1", "8")])
     assert found.parameters[0] / 1e9 == pytest.approx(46.7, rel=0.01)
     assert found.model_flops[0] == found.model_flops[1]
     one, eight = (first(path, **(MIXTURE | {"ep": ep})) for ep in ("1", "8"))
