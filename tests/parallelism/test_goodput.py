@@ -1,4 +1,4 @@
-"""Time lost: rates, checkpoint intervals, and jobs that fail."""
+"""Time lost: rates, checkpoint intervals, jobs that fail, and when their work is done."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from ddlnb.parallelism.goodput.failures import (
 )
 from ddlnb.parallelism.goodput.simulate import (
     Job,
-    TimeSpent,
     fit_slow_downs,
     goodput,
     play,
     published_quantiles,
 )
+from tests.parallelism.finish import finish, lives
 
 JOB = Job(gpus=2048, replica_gpus=128)
 
@@ -59,11 +59,6 @@ def test_projected_rates_lie_in_the_interval_of_a_fit_that_did_not_see_them():
     for one in projected:
         found = rate.mean_time_to_failure(one.gpus)
         assert found.low <= one.seconds_between <= found.high
-
-
-def test_two_sources_tell_no_spread():
-    with pytest.raises(InputError, match="2 sources of failures are too few"):
-        fit_failure_rate(failure_records()[:2])
 
 
 def test_stragglers_waste_what_is_published_although_the_mean_was_not_fitted():
@@ -104,15 +99,6 @@ def test_all_time_is_accounted_for(rate, spares, elastic, slow, seed):
     assert min(asdict(spent).values()) >= -1e-12
 
 
-def test_a_job_that_never_fails_loses_nothing_but_checkpoints():
-    job = replace(JOB, interval_seconds=970.0)
-    spent, failures = play(job, 0.0, 10 * DAY, 1.0, np.random.default_rng(0))
-    assert failures == 0
-    assert spent == TimeSpent(
-        pytest.approx(0.97, abs=0.001), 0, 0, pytest.approx(0.03, abs=0.001), 0, 0, 0
-    )
-
-
 def test_more_gpus_spares_and_elastic_training_do_what_they_should():
     def found(**changed):
         return goodput(replace(JOB, **changed), draws=60).goodput.estimate
@@ -124,12 +110,63 @@ def test_more_gpus_spares_and_elastic_training_do_what_they_should():
     assert found(restart_seconds=2 * HOUR) < alone
 
 
-def test_wrong_jobs_have_one_sentence_each():
-    with pytest.raises(InputError, match="take a multiple of 64"):
-        Job(gpus=100)
-    with pytest.raises(InputError, match="restart_seconds -1"):
-        Job(gpus=64, restart_seconds=-1)
-    with pytest.raises(InputError, match="interval_seconds 0"):
-        Job(gpus=512, interval_seconds=0.0)  # which would never end
-    with pytest.raises(InputError, match="ask for fewer draws, days or GPUs"):
-        goodput(Job(gpus=64_000_000), draws=1000)
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: Job(gpus=100), "take a multiple of 64"),
+        (lambda: Job(gpus=64, restart_seconds=-1), "restart_seconds -1"),
+        (lambda: Job(gpus=512, interval_seconds=0.0), "interval_seconds 0"),  # would never end
+        (lambda: goodput(Job(gpus=64_000_000), draws=1000), "ask for fewer draws, days or GPUs"),
+        (lambda: fit_failure_rate(failure_records()[:2]), "2 sources of failures are too few"),
+    ],
+)
+def test_what_no_job_can_be_is_refused_in_one_sentence(wrong, message):
+    with pytest.raises(InputError, match=message):
+        wrong()
+
+
+def sweep(start, cell):
+    """Return a job whose cells are written at once."""
+    return Job(
+        1,
+        replica_gpus=1,
+        checkpoint_seconds=0.0,
+        restart_seconds=start,
+        repair_seconds=0.0,
+        interval_seconds=cell,
+    )
+
+
+def account(start, cell, cells, mean_life, seed):
+    """Return when so many cells are done, counted cell by cell, and how often it failed."""
+    now, done = 0.0, 0
+    for failures, life in enumerate(lives(1 / mean_life, seed)):
+        able = max(0, int((life - start) // cell))
+        if done + able >= cells:
+            return now + start + (cells - done) * cell, failures
+        done += able
+        now += life
+    raise AssertionError
+
+
+@settings(max_examples=12)
+@given(
+    start=st.floats(0.0, 10.0),
+    cell=st.floats(1.0, 8.0),
+    cells=st.integers(1, 20),
+    mean_life=st.floats(30.0, 200.0),
+    seed=st.integers(0, 99),
+)
+def test_a_sweep_is_done_when_an_account_cell_by_cell_says(start, cell, cells, mean_life, seed):
+    found = finish(sweep(start, cell), cells * cell, 1 / mean_life, seed)
+    seconds, failures = account(start, cell, cells, mean_life, seed)
+    assert found.seconds == pytest.approx(seconds, rel=1e-9)
+    assert found.failures == failures
+    assert found.spent.useful * found.seconds == pytest.approx(cells * cell)
+
+
+def test_jobs_that_would_not_end_are_refused():
+    with pytest.raises(InputError, match="write checkpoints more often than every 1e\\+06 s"):
+        finish(sweep(0.0, 1e6), 2e6, per_second=1.0, seed=0)
+    with pytest.raises(InputError, match="repair_seconds 86400 must be 0"):
+        finish(Job(8, replica_gpus=8), 10.0, 1e-9, seed=0)

@@ -45,10 +45,9 @@ def test_memory_in_flight_is_what_counting_says(size):
 
 @given(st.sampled_from(["gpipe", "1f1b"]), st.integers(1, 8), st.integers(1, 20))
 def test_bubble_of_gpipe_and_1f1b(name, p, m):
-    if name == "1f1b" or m >= 1:
-        played = play(schedule(name, p, m), SECONDS)
-        assert played.bubble == pytest.approx((p - 1) / (m + p - 1))
-        assert played.overhead == pytest.approx((p - 1) / m)
+    played = play(schedule(name, p, m), SECONDS)
+    assert played.bubble == pytest.approx((p - 1) / (m + p - 1))
+    assert played.overhead == pytest.approx((p - 1) / m)
 
 
 @given(st.integers(2, 6), st.integers(1, 4), st.integers(2, 4))
@@ -64,11 +63,6 @@ def test_bubble_of_zero_bubble(p, more):
     played = play(schedule("zero-bubble", p, m), {"F": 1.0, "B": 1.0, "W": 1.0})
     assert played.seconds == pytest.approx(3 * m + (p - 1))
     assert max(in_flight("zero-bubble", p, m, 1, stage) for stage in range(p)) == p
-
-
-def test_one_stage_has_no_bubble():
-    for name in ("gpipe", "1f1b", "zero-bubble"):
-        assert play(schedule(name, 1, 5), SECONDS).bubble == pytest.approx(0)
 
 
 @pytest.mark.item("D08", how="simulated")

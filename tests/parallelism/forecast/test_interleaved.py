@@ -70,15 +70,10 @@ def test_one_chunk_is_forecast_as_if_no_others_were_looked_at(
 def test_only_frameworks_that_interleave_are_offered_chunks(framework: str) -> None:
     able = FRAMEWORKS[framework].interleaves
     found = scale("llama3-8b", "H100", 4, framework=framework)
-    assert (found.outlook.cases.vpp > 1).any() == able
-    assert able == (framework in ("megatron", "nemo"))
-
-
-@pytest.mark.parametrize("other", ["gpipe", "zero-bubble"])
-def test_other_schedules_have_one_chunk_per_stage(other: str) -> None:
-    found = scale("llama3-8b", "H100", 4, framework="nemo", schedule=other)
-    assert set(found.outlook.cases.vpp) == {1}
-    assert set(found.outlook.cases.schedule) == {other}
+    assert (found.outlook.cases.vpp > 1).any() == able == (framework in ("megatron", "nemo"))
+    if able:
+        gpipe = scale("llama3-8b", "H100", 4, framework=framework, schedule="gpipe").outlook.cases
+        assert (set(gpipe.vpp), set(gpipe.schedule)) == ({1}, {"gpipe"})
 
 
 def test_chunks_divide_the_bubble(ranking: Ranking) -> None:
@@ -90,16 +85,6 @@ def test_chunks_divide_the_bubble(ranking: Ranking) -> None:
     share = found.bubble / (found.bubble + busy)
     # A head without words still starts one kernel's worth on the last stage.
     assert share == pytest.approx((p - 1) / (v * m + p - 1), rel=0.02)
-
-
-def test_with_free_transfers_more_chunks_are_never_slower(ranking: Ranking) -> None:
-    cases = chunked(ranking)
-    free = replace(saved_fit(), parameters=replace(saved_fit().parameters, transfer=1e-30))
-    many = step(cases, free).seconds
-    one = step(replace(cases, vpp=np.ones(len(cases))), free).seconds
-    twice = step(replace(cases, vpp=2 * cases.vpp), free).seconds
-    assert (many < one).all()
-    assert (twice < many).all()
 
 
 def test_more_chunks_wait_for_more_transfers_unless_they_are_beside_others(
@@ -131,26 +116,6 @@ def test_what_is_beside_exchanges_is_what_follows_when_the_schedule_is_played(
         if operation.kind == "B" and operation.chunk == chunks - 1
     ]
     assert passes_beside(one)[0] * 2.0 == pytest.approx(played.seconds - max(starts))
-
-
-def test_more_passes_beside_them_hide_more_of_the_exchanges(ranking: Ranking) -> None:
-    cases = chunked(ranking)
-    cases = cases.select(np.flatnonzero(cases.dp > 1))
-    cases = replace(cases, across=cases.across / 16)  # longer than one pass
-    alone = step(replace(cases, vpp=np.ones(len(cases))), saved_fit()).reduction
-    found = step(cases, saved_fit()).reduction
-    assert (found <= alone * (1 + 1e-12)).all()
-    assert (found < alone).mean() > 0.5
-
-
-def test_a_search_with_more_to_choose_from_finds_nothing_slower(
-    ranking: Ranking, plain: Ranking
-) -> None:
-    best, alone = ranking.rows(1)[0], plain.rows(1)[0]
-    assert best["tokens_per_s_per_gpu"] >= alone["tokens_per_s_per_gpu"]
-    asked = scale(MODEL, "H100", GPUS // 8, framework="nemo", global_batch=BATCH, vpp=5)
-    assert set(asked.outlook.cases.vpp) == {5}
-    assert asked.rows(1)[0]["tokens_per_s_per_gpu"] <= best["tokens_per_s_per_gpu"]
 
 
 def test_the_number_of_layouts_stays_bounded() -> None:
@@ -192,12 +157,3 @@ def test_what_is_kept_is_what_schedules_keep_when_they_are_played(ranking: Ranki
         played = schedule("interleaved" if v > 1 else "1f1b", pp, rounds, v)
         counted = [most_in_flight(passes) / v for passes in played]
         assert micro_batches_kept(one, np.arange(pp))[0] == pytest.approx(counted)
-
-
-def test_the_first_stage_keeps_what_the_paper_says(ranking: Ranking) -> None:
-    """1 + (p - 1) / (p v) times as much as 1F1B, once there are enough micro batches for that."""
-    cases = chunked(ranking)
-    cases = cases.select(np.flatnonzero(cases.micro_batches > cases.pp))
-    kept_now = micro_batches_kept(cases, np.arange(1))[:, 0]
-    more = 1 + (cases.pp - 1) / (cases.pp * cases.vpp)
-    assert kept_now == pytest.approx(cases.pp * more)

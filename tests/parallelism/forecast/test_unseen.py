@@ -54,18 +54,6 @@ def test_constant_mfu_is_further_off_for_everything_that_was_left_out(scored) ->
     assert (medians["ours"] < 0.75 * medians["constant MFU"]).all()
 
 
-def test_nanotron_from_ampere_is_too_fast_as_fsdp_gets_more_of_what_matrices_sustain() -> None:
-    rows = pd.read_csv(DATA / "forecasts" / "scale_unseen.csv")
-    rows = rows[(rows["left_out"] == "nanotron") & (rows["forecast"] == "ours")]
-    off = rows["tokens_per_s_per_gpu"] / rows["measured"] - 1
-    assert (off.min(), off.max()) == pytest.approx((0.07, 0.26), abs=0.005)
-    fsdp, megatron, nanotron = (
-        saved_fit().of(name).matrix_share for name in ("fsdp", "megatron", "nanotron")
-    )
-    assert fsdp > 1.25 * max(megatron, nanotron)
-    assert megatron == pytest.approx(nanotron, rel=0.02)
-
-
 def test_iterations_of_an_h100_do_not_tell_what_hopper_sustains() -> None:
     """Without nanotron's runs its interval holds Ampere's, and what is taken for Hopper."""
     fit = fit_roofline([one for one in measured() if one.source != "nanotron"])
