@@ -28,7 +28,7 @@ WORK = [  # what takes the time of these commands
     "ddlnb.training.runs.runner.in_parallel",
     "ddlnb.engines.measure.Bench",
     "ddlnb.calibration.calibrated_model.micro_benchmark",
-    "ddlnb.survey.runner.execute",
+    "ddlnb.survey.runner.Worker",
 ]
 
 

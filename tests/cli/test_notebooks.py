@@ -18,8 +18,8 @@ from ddlnb.calibration.calibrated_model import PROBING, micro_benchmark
 from ddlnb.errors import DdlnbError, UnknownName
 from ddlnb.files import NOTEBOOKS
 from ddlnb.survey.evidence import NOT_JUDGED, entries
+from ddlnb.survey.execution import ENDING_SECONDS, run_notebook
 from ddlnb.survey.notebooks import Outcome, all_notebooks, catalogue, check_parameters, get_notebook
-from ddlnb.survey.runner import ENDING_SECONDS, run_notebook
 from ddlnb.survey.testbed import BATCHES, CLUSTERS
 
 NAMES = list(all_notebooks())
@@ -236,8 +236,8 @@ def test_a_notebook_that_takes_too_long_is_ended_with_its_kernel(
     tmp_path, monkeypatch, ending_seconds
 ):
     there = tmp_path / "out" / "pid"
-    monkeypatch.setattr("ddlnb.survey.runner.ENDING_SECONDS", ending_seconds)
-    monkeypatch.setattr("ddlnb.survey.runner.time", Clock(there))
+    monkeypatch.setattr("ddlnb.survey.execution.ENDING_SECONDS", ending_seconds)
+    monkeypatch.setattr("ddlnb.survey.execution.time", Clock(there))
     marker = "import os, pathlib, time; pathlib.Path('new').write_text(str(os.getpid()))"
     write_notebook(tmp_path, "endless", marker, "n = os.rename('new', 'pid')", "time.sleep(1000)")
     with pytest.raises(DdlnbError, match="not done after"):

@@ -307,11 +307,17 @@ def test_notebooks_side_by_side_share_the_cores(workshop, monkeypatch):
 def test_what_takes_long_is_begun_first_so_that_all_end_together(workshop, monkeypatch):
     begun = []
 
-    def execute(notebook, *rest):
-        begun.append(notebook.name)
-        raise DdlnbError(f"notebook {notebook.name!r} was not executed")
+    class Idler:
+        is_alive = False
 
-    monkeypatch.setattr("ddlnb.survey.runner.execute", execute)
+        def execute(self, notebook, *rest):
+            begun.append(notebook.name)
+            raise DdlnbError(f"notebook {notebook.name!r} was not executed")
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr("ddlnb.survey.runner.Worker", Idler)
     seconds = {"first": 1, "second": 50, "third": 10, "fourth": 60}
     for name in seconds:
         workshop.add(name, timed=name == "fourth")

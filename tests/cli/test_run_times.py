@@ -75,14 +75,13 @@ def test_the_bar_names_what_runs_and_counts_expected_seconds(monkeypatch):
     out = io.StringIO()
     monkeypatch.setattr("tqdm.auto.tqdm", lambda **words: tqdm(file=out, **words))
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
-    with Progress({"a": 30.0, "b": 70.0}, kept=2, show=True) as bar:
-        bar.begin("a")
-        bar.begin("b")
-        bar.end("a")
+    with Progress({"a": 30.0, "b": 70.0}, kept=2, show=True) as bar, bar.running("b"):
+        with bar.running("a"):
+            pass
+        assert "1 of 2 done, running b |" in out.getvalue()
     shown = out.getvalue()
     assert "2 notebooks, 2 kept" in shown
-    assert "0 of 2 done, running a and b" in shown
-    assert "1 of 2 done, running b |" in shown
+    assert "0 of 2 done, running b and a" in shown
     assert " 30 %" in shown
     assert described(2, 2, []) == "2 of 2 done"
 

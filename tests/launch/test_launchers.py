@@ -26,8 +26,8 @@ from ddlnb.launch.processes import Heartbeat, hold, neighbours_together
 from ddlnb.launch.ranks import RankContext, Ranks
 from ddlnb.launch.starters import CONFIG_VARIABLE, remote_script, ssh_arguments
 from ddlnb.plans.methods import SURVEYED
+from ddlnb.survey.execution import run_notebook
 from ddlnb.survey.launchers import rank_inventory
-from ddlnb.survey.runner import run_notebook
 from tests.toy import mlp
 
 SCRIPTS = ROOT / "scripts" / "launchers"
