@@ -35,6 +35,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count, product
 from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
@@ -65,7 +66,6 @@ from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.runs.compare import compare
 from ddlnb.training.runs.runner import in_parallel
-from ddlnb.training.runs.summaries import runs_by
 from ddlnb.training.synchronisation.gossip import consensus_distance
 from ddlnb.training.synchronisation.graphs import GRAPHS, make_graph, spectral_gap
 from ddlnb.training.synchronisation.local import LocalSGD
@@ -78,27 +78,18 @@ from ddlnb.workloads.task import Batch
 LEADING = -0.5  # the slope of 1/sqrt(nT) against log T and against log n
 
 
-@dataclass(frozen=True)
-class Rate:
-    """The rate of a method, and how we know: [k] was not re-read, [P] is a primary paper."""
-
-    method: str
-    rate: str
-    tag: str
-
-
-RATES = (
-    Rate("bsp", "O(1/sqrt(nT))", "[k]"),
-    Rate("local(4)", "O(1/sqrt(nT)) while H <= T^(1/4)/n^(3/4)", "[k]"),
-    Rate("local(16)", "O(1/sqrt(nT)) while H <= T^(1/4)/n^(3/4)", "[k]"),
-    Rate("ssp(3)", "O(1/sqrt(nT)) while staleness is O(sqrt(nT))", "[k]"),
-    Rate("asp", "O(1/sqrt(nT)) while staleness is O(sqrt(nT))", "[k]"),
-    Rate("bsp + qsgd(1)", "O(sqrt(1+w)/sqrt(nT))", "[k]"),
-    Rate("bsp + top-k(0.1) + feedback", "O(1/sqrt(nT)) + O(1/(delta^2 T))", "[k]"),
-    Rate("d-psgd(ring)", "O(1/sqrt(nT) + n/(rho^2 T))", "[P CHOCO s.2]"),
-    Rate("choco(ring, 0.3) + top-k(0.2)", "O(1/sqrt(nT) + n/(rho^4 delta^2 T))",
-         "[P CHOCO Thm 4.1]"),
-)  # fmt: skip
+# The rate of a method, and how we know: [k] was not re-read, [P] is a primary paper.
+RATES = {
+    "bsp": ("O(1/sqrt(nT))", "[k]"),
+    "local(4)": ("O(1/sqrt(nT)) while H <= T^(1/4)/n^(3/4)", "[k]"),
+    "local(16)": ("O(1/sqrt(nT)) while H <= T^(1/4)/n^(3/4)", "[k]"),
+    "ssp(3)": ("O(1/sqrt(nT)) while staleness is O(sqrt(nT))", "[k]"),
+    "asp": ("O(1/sqrt(nT)) while staleness is O(sqrt(nT))", "[k]"),
+    "bsp + qsgd(1)": ("O(sqrt(1+w)/sqrt(nT))", "[k]"),
+    "bsp + top-k(0.1) + feedback": ("O(1/sqrt(nT)) + O(1/(delta^2 T))", "[k]"),
+    "d-psgd(ring)": ("O(1/sqrt(nT) + n/(rho^2 T))", "[P CHOCO s.2]"),
+    "choco(ring, 0.3) + top-k(0.2)": ("O(1/sqrt(nT) + n/(rho^4 delta^2 T))", "[P CHOCO Thm 4.1]"),
+}
 
 
 def local_steps_allowed(steps: int, workers: int) -> float:
@@ -129,11 +120,6 @@ class Problem:
     def dimensions(self) -> int:
         """How long a point is."""
         return len(self.task.constants().optimum)
-
-    @property
-    def samples(self) -> int:
-        """How many samples there are."""
-        return len(self.task.samples().labels)
 
     @property
     def gap(self) -> float:
@@ -203,25 +189,7 @@ def get_problem(name: str) -> Problem:
     return PROBLEMS[name]()
 
 
-def expected_of_bsp(workers: int, steps: int) -> float:
-    """What the mean of |gradient|^2 over BSP's iterations is on the quadratic, in expectation.
-
-    Exactly, coordinate by coordinate: of the start (1 - rate h)^(2t) is left after t steps, and
-    noise of variance v/n builds up to rate^2 v/n (1 - (1 - rate h)^(2t)) / (1 - (1 - rate h)^2).
-
-    >>> expected_of_bsp(4, 1000) < _quadratic().bound(4, 1000)
-    True
-    """
-    curvature = torch.tensor(SPECTRUM, dtype=torch.float64)
-    rate, pull = _quadratic().rate(workers, steps), NOISE / len(SPECTRUM) / workers
-    left = (1 - rate * curvature).square()
-    spread = (1 - left**steps) / (1 - left) / steps  # the mean of what is left over all steps
-    noise = rate**2 * pull / (1 - left) * (1 - spread)
-    return float((curvature.square() * (spread + noise)).sum())
-
-
 LOOKS = 250  # at the gradient in a run, at least, or at every step of a shorter one
-RATED = tuple(rate.method for rate in RATES)
 SPREAD = 0.3  # of the logarithm of a gradient's seconds, for workers without barriers
 AT_MEAN, AT_WORKERS = "at_mean", "at_workers"
 
@@ -254,15 +222,20 @@ def gradient_norms(
     require_whole(workers=workers, steps=steps, runs=runs)
     require_whole(0, seed=seed)
     method = training_method(method)
-    sgd = partial(torch.optim.SGD, lr=problem.rate(workers, steps))
+    samples = len(problem.task.samples().labels)
+
+    def drawn(rank: int, step: int) -> Batch:
+        return (torch.randint(samples, (runs,), generator=generator(seed * 100_003 + rank, step)),)
+
+    points = [torch.zeros(problem.dimensions) for _ in range(runs)]
     team = [
         _Runs(
             rank,
             workers,
-            _models(runs, problem.dimensions),
+            nn.ParameterList(points),
             _no_loss,
-            partial(_drawn, seed * 100_003 + rank, runs, problem.samples),
-            sgd,
+            partial(drawn, rank),
+            partial(torch.optim.SGD, lr=problem.rate(workers, steps)),
             method.compression,
             architecture=method.architecture,
             seed=seed,
@@ -270,21 +243,42 @@ def gradient_norms(
         )
         for rank in range(workers)
     ]
-    watch = _Watch(problem, team, runs, steps)
-    watch.look(0)
+    stride = max(1, steps // LOOKS)
+    squares: list[tuple[Tensor, Tensor]] = []
+
+    def look(step: int) -> None:
+        # In the middle of every stride, or the steep beginning would count too much.
+        if step < steps and step % stride == stride // 2:
+            models = torch.stack([worker.parameters.view(runs, -1) for worker in team])
+            at_mean = problem.mean(models.double().mean(0).float())
+            at_workers = problem.mean(models.flatten(0, 1)).view(models.shape)
+            squares.append((_squared(at_mean), _squared(at_workers).mean(0)))
+
+    calls = count(1)
+
+    def on_step(rank: int, done: int, seconds: float) -> None:
+        step, others = divmod(next(calls), workers)
+        if not others:
+            look(step)
+
+    look(0)
     Lockstep(
         team,
         method.synchronisation.loop,
         steps,
         rule=method.rule(workers, team[0].pieces),
         clock=Clock(LogNormal(SPREAD, seed)) if method.architecture == "PS" else None,
-        on_step=watch,
+        on_step=on_step,
     ).run()
-    return watch.norms()
+    return Norms(*(torch.stack(taken).mean(0) for taken in zip(*squares, strict=True)))
+
+
+def _squared(gradients: Tensor) -> Tensor:
+    return gradients.double().square().sum(-1)
 
 
 def rate_study(
-    methods: Sequence[str | TrainingMethod] = RATED,
+    methods: Sequence[str | TrainingMethod] = tuple(RATES),
     *,
     problems: Sequence[str] = tuple(PROBLEMS),
     steps: Sequence[int] = (500, 1000, 2000, 4000),
@@ -304,37 +298,34 @@ def rate_study(
         distinct = sorted(set(values))
         require(len(distinct) > 1, f"{what} {list(values)} make no slope; give two numbers or more")
     middle, most = sorted(set(workers))[len(set(workers)) // 2], max(steps)
-    grid = {(middle, count) for count in steps} | {(count, most) for count in workers}
+    grid = {(middle, some) for some in steps} | {(some, most) for some in workers}
     cells = [
-        (name, str(training_method(method)), count, taken, runs, seed)
+        (name, str(training_method(method)), *sizes, runs, seed)
         for name in problems
         for method in methods
-        for count, taken in sorted(grid)
+        for sizes in sorted(grid)
     ]
     longest_first = sorted(cells, key=lambda cell: -cell[2] * cell[3])
     rows = in_parallel(_cell, longest_first, jobs, progress, "cells")
     found = dict(zip(longest_first, rows, strict=True))
-    return pd.DataFrame([row for cell in cells for row in found[cell]]).assign(source="simulated")
+    return pd.concat([found[cell] for cell in cells], ignore_index=True).assign(source="simulated")
 
 
-def _cell(
-    name: str, method: str, workers: int, steps: int, runs: int, seed: int
-) -> list[dict[str, object]]:
+def _cell(name: str, method: str, workers: int, steps: int, runs: int, seed: int) -> pd.DataFrame:
     problem = get_problem(name)
     norms = gradient_norms(problem, method, workers=workers, steps=steps, runs=runs, seed=seed)
-    common = {
-        "problem": name,
-        "method": method,
-        "workers": workers,
-        "steps": steps,
-        "learning_rate": problem.rate(workers, steps),
-        "bound": problem.bound(workers, steps),
-    }
-    pairs = zip(norms.at_mean.tolist(), norms.at_workers.tolist(), strict=True)
-    return [
-        common | {"run": run, AT_MEAN: mean, AT_WORKERS: own}
-        for run, (mean, own) in enumerate(pairs)
-    ]
+    return pd.DataFrame(
+        {
+            "problem": name,
+            "method": method,
+            "workers": workers,
+            "steps": steps,
+            "learning_rate": problem.rate(workers, steps),
+            "bound": problem.bound(workers, steps),
+            "run": range(runs),
+            **norms._asdict(),
+        }
+    )
 
 
 @dataclass
@@ -355,52 +346,13 @@ class _Runs(Worker):
         self.parameters.add_(gradient, alpha=-self.learning_rate)
 
 
-class _Watch:
-    """Looks at the models while they are trained, at evenly spaced steps."""
-
-    def __init__(self, problem: Problem, team: Sequence[Worker], runs: int, steps: int):
-        self._problem, self._team, self._runs = problem, team, runs
-        self._steps, self._stride = steps, max(1, steps // LOOKS)
-        self._calls = 0
-        self._means: list[Tensor] = []
-        self._own: list[Tensor] = []
-
-    def __call__(self, rank: int, done: int, seconds: float) -> None:
-        self._calls += 1
-        step, others = divmod(self._calls, len(self._team))
-        if not others:
-            self.look(step)
-
-    def look(self, step: int) -> None:
-        # In the middle of every stride, or the steep beginning would count too much.
-        if step >= self._steps or step % self._stride != self._stride // 2:
-            return
-        models = torch.stack([worker.parameters.view(self._runs, -1) for worker in self._team])
-        self._means.append(self._squares(models.double().mean(0).float()))
-        own = self._squares(models.flatten(0, 1)).view(len(self._team), self._runs)
-        self._own.append(own.mean(0))
-
-    def norms(self) -> Norms:
-        return Norms(torch.stack(self._means).mean(0), torch.stack(self._own).mean(0))
-
-    def _squares(self, points: Tensor) -> Tensor:
-        return self._problem.mean(points).double().square().sum(1)
-
-
-def _models(runs: int, dimensions: int) -> nn.Module:
-    return nn.ParameterList([nn.Parameter(torch.zeros(dimensions)) for _ in range(runs)])
-
-
-def _drawn(seed: int, runs: int, samples: int, step: int) -> Batch:
-    return (torch.randint(samples, (runs,), generator=generator(seed, step)),)
-
-
 def _no_loss(module: nn.Module, batch: Batch) -> Tensor:
     raise AssertionError("these workers have gradients and no loss")
 
 
 TOLERANCE = 0.1  # around LEADING, within which a slope agrees with theory
 AGREES, DISAGREES, OPEN = "agrees", "disagrees", "undecided"
+HELD = {"steps": "workers", "workers": "steps"}  # what stays the same while the other one varies
 
 
 def log_slope(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> float:
@@ -439,32 +391,31 @@ def rate_slopes(table: pd.DataFrame) -> pd.DataFrame:
     period of local SGD is longer than `local_steps_allowed` in some cell, so that theory is silent.
     Raises InputError for a table that varies nothing.
     """
-    known = {str(training_method(one.method)): one for one in RATES}
+    known = {str(training_method(method)): stated for method, stated in RATES.items()}
     rows = []
     for (problem, method), part in table.groupby(["problem", "method"], sort=False):
-        stated = known.get(str(method))
-        for against, held in (("steps", "workers"), ("workers", "steps")):
-            swept = _sweep(part, against, held)
-            for measure in (AT_MEAN, AT_WORKERS):
-                wide = swept.pivot(index="run", columns=against, values=measure)
-                slope = slope_interval(wide.columns.tolist(), wide.to_numpy())
-                rows.append(
-                    {
-                        "problem": problem,
-                        "method": method,
-                        "against": against,
-                        "gradient": measure,
-                        "slope": slope.estimate,
-                        "half_width": slope.half_width,
-                        "low": slope.low,
-                        "high": slope.high,
-                        "theory": LEADING,
-                        "verdict": verdict(slope),
-                        "promised": _promised(str(method), swept),
-                        "rate": stated.rate if stated else "",
-                        "tag": stated.tag if stated else "",
-                    }
-                )
+        rate, tag = known.get(str(method), ("", ""))
+        for against, measure in product(HELD, (AT_MEAN, AT_WORKERS)):
+            swept = sweep(part, against)
+            wide = swept.pivot(index="run", columns=against, values=measure)
+            slope = slope_interval(wide.columns.tolist(), wide.to_numpy())
+            rows.append(
+                {
+                    "problem": problem,
+                    "method": method,
+                    "against": against,
+                    "gradient": measure,
+                    "slope": slope.estimate,
+                    "half_width": slope.half_width,
+                    "low": slope.low,
+                    "high": slope.high,
+                    "theory": LEADING,
+                    "verdict": verdict(slope),
+                    "promised": _promised(str(method), swept),
+                    "rate": rate,
+                    "tag": tag,
+                }
+            )
     return pd.DataFrame(rows)
 
 
@@ -478,28 +429,9 @@ def _promised(method: str, swept: pd.DataFrame) -> bool:
 
 def sweep(part: pd.DataFrame, against: str) -> pd.DataFrame:
     """Return the rows in which ``against``, steps or workers, varies and the other does not."""
-    return _sweep(part, against, "workers" if against == "steps" else "steps")
-
-
-def _sweep(part: pd.DataFrame, against: str, held: str) -> pd.DataFrame:
-    counts = part.groupby(held)[against].nunique()
+    counts = part.groupby(HELD[against])[against].nunique()
     require(bool(counts.max() > 1), f"{against} do not vary in this table; make it by rate_study")
-    return part[part[held] == counts.idxmax()]
-
-
-def slope_table(slopes: pd.DataFrame) -> pd.DataFrame:
-    """Return `rate_slopes` to read, by problem, method, and what the slope is of."""
-    table = slopes.set_index(["problem", "method", "gradient", "against"])
-    return pd.DataFrame(
-        {
-            "slope": table["slope"].round(3),
-            "±": table["half_width"].round(3),
-            "verdict": table["verdict"],
-            "promised": table["promised"].map({True: "yes", False: "no"}),
-            "theory": table["rate"],
-            "known": table["tag"],
-        }
-    )
+    return part[part[HELD[against]] == counts.idxmax()]
 
 
 def slope_findings(slopes: pd.DataFrame) -> Findings:
@@ -562,77 +494,56 @@ def consensus_rounds(
     are not on gossip.
     """
     require_whole(workers=workers, rounds=rounds, elements=elements)
-    parts = [
-        pd.DataFrame(_mixed(training_method(method), workers, rounds, elements, seed))
-        for method in methods
-    ]
-    require(bool(parts), "there are no methods to run")
+    require(bool(methods), "there are no methods to run")
+    parts = [_mixed(training_method(method), workers, rounds, elements, seed) for method in methods]
     return pd.concat(parts, ignore_index=True).assign(workers=workers, source="simulated")
-
-
-class _OneStep(Worker):
-    """A worker whose first gradient is random, and whose others are zero."""
-
-    def gradient(self) -> Tensor:
-        self.step += 1
-        self.flat_gradient.zero_()
-        if self.step == 1:
-            self.flat_gradient.copy_(self.first())
-        return self.flat_gradient
-
-    def first(self) -> Tensor:
-        """Return the first gradient."""
-        return torch.randn(len(self.parameters), generator=generator(self.seed, self.rank))
 
 
 def _mixed(
     method: TrainingMethod, workers: int, rounds: int, elements: int, seed: int
-) -> list[dict[str, object]]:
+) -> pd.DataFrame:
     require(method.architecture == "gossip", f"{method} does not gossip; choose d-psgd or choco")
-    sgd = partial(torch.optim.SGD, lr=1.0)
-    team = []
-    for rank in range(workers):
-        module = nn.Module()
-        module.register_parameter("x", nn.Parameter(torch.zeros(elements)))
-        team.append(
-            _OneStep(
-                rank,
-                workers,
-                module,
-                _no_loss_mixing,
-                _no_batch,
-                sgd,
-                method.compression,
-                seed=seed,
-            )
+    starts = [torch.randn(elements, generator=generator(seed, rank)) for rank in range(workers)]
+
+    def pull(rank: int, step: int) -> Batch:
+        return (starts[rank] * (step == 0),)
+
+    team = [
+        Worker(
+            rank,
+            workers,
+            nn.ParameterList([torch.zeros(elements)]),
+            _along,
+            partial(pull, rank),
+            partial(torch.optim.SGD, lr=1.0),
+            method.compression,
+            seed=seed,
         )
-    seen: list[list[Tensor]] = [[worker.first() for worker in team], *([] for _ in range(rounds))]
+        for rank in range(workers)
+    ]
+    seen: list[list[Tensor]] = [starts, *([] for _ in range(rounds))]
 
     def look(rank: int, done: int, seconds: float) -> None:
         seen[done].append(team[rank].parameters.clone())
 
     run = Lockstep(team, method.synchronisation.loop, rounds, on_step=look)
     run.run()
-    per_round = sum(run.bytes_sent) / workers / rounds
-    start = consensus_distance(seen[0])
-    return [
+    distances = np.array([consensus_distance(vectors) for vectors in seen])
+    return pd.DataFrame(
         {
             "method": str(method).removesuffix(" on gossip"),
             "graph": method.synchronisation.topology,
-            "round": done,
-            "distance": consensus_distance(vectors) / start,
-            "bytes_sent": done * per_round,
+            "round": range(rounds + 1),
+            "distance": distances / distances[0],
+            "bytes_sent": np.arange(rounds + 1) * (sum(run.bytes_sent) / workers / rounds),
         }
-        for done, vectors in enumerate(seen)
-    ]
+    )
 
 
-def _no_loss_mixing(module: nn.Module, batch: Batch) -> Tensor:
-    raise AssertionError("these workers have no loss")
-
-
-def _no_batch(step: int) -> Batch:
-    raise AssertionError("these workers have no data")
+def _along(module: nn.Module, batch: Batch) -> Tensor:
+    """A loss whose gradient is the batch, wherever the model is."""
+    (model,), (gradient,) = module.parameters(), batch
+    return model @ gradient
 
 
 def gap_check() -> pd.DataFrame:
@@ -643,22 +554,25 @@ def gap_check() -> pd.DataFrame:
     >>> bool(gap_check()["same"].all())
     True
     """
-    rows = []
-    for graph, stated in STATED.items():
-        for workers, text in stated.items():
-            computed = spectral_gap(make_graph(graph, workers))
-            decimals = len(text.partition(".")[2])
-            rows.append(
-                {
-                    "graph": graph,
-                    "workers": workers,
-                    "computed": round(computed, 4),
-                    "stated": float(text),
-                    "same": round(computed, decimals) == float(text),
-                    "tag": PAPER if workers in IN_PAPER and graph != "complete" else DERIVED,
-                }
-            )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        [
+            _gap_row(graph, workers, text)
+            for graph, stated in STATED.items()
+            for workers, text in stated.items()
+        ]
+    )
+
+
+def _gap_row(graph: str, workers: int, text: str) -> dict[str, object]:
+    computed = spectral_gap(make_graph(graph, workers))
+    return {
+        "graph": graph,
+        "workers": workers,
+        "computed": round(computed, 4),
+        "stated": float(text),
+        "same": round(computed, len(text.partition(".")[2])) == float(text),
+        "tag": PAPER if workers in IN_PAPER and graph != "complete" else DERIVED,
+    }
 
 
 FAILED = 0.9
@@ -670,8 +584,7 @@ WORKS, FAILS = "works", "fails"
 BUCKET = 128  # entries that share a norm: our choice
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """One compression of the published table: what it is here, and per cent by ALGORITHMS [P].
 
     ``gamma`` and ``scale`` are CHOCO's here: the more is lost, the smaller. A scale is 1 / (1 + u)
@@ -679,56 +592,40 @@ class Column:
     coordinates, which CHOCO then takes as they are.
     """
 
-    name: str
     compressor: str
     gamma: float
     scale: float
     published: tuple[float, float, float]
 
+    @property
+    def methods(self) -> dict[str, str]:
+        """The training method of each of ALGORITHMS with this compression."""
+        return {
+            "dcd": f"dcd-psgd(ring) + {self.compressor}",
+            "ecd": f"ecd-psgd(ring) + {self.compressor}",
+            "choco": f"choco(ring, {self.gamma}, {self.scale}) + {self.compressor}",
+        }
+
 
 def _qsgd(bits: int, gamma: float, published: tuple[float, float, float]) -> Column:
     levels = 2 ** (bits - 1) - 1
     error = min(BUCKET / levels**2, math.sqrt(BUCKET) / levels)
-    scale = round(1 / (1 + error), 3)
-    return Column(f"QSGD {bits} bit", f"qsgd({levels}, {BUCKET})", gamma, scale, published)
+    return Column(f"qsgd({levels}, {BUCKET})", gamma, round(1 / (1 + error), 3), published)
 
 
-def _random(share: float, gamma: float, published: tuple[float, float, float]) -> Column:
-    name = f"rand {round(100 * share)} %"
-    return Column(name, f"random-k({share}, True)", gamma, share, published)
-
-
-COLUMNS = (
-    _qsgd(16, 0.9, (92.51, 92.02, 92.34)),
-    _qsgd(8, 0.9, (92.36, 59.11, 92.30)),
-    _qsgd(4, 0.5, (23.56, DIVERGED, 91.92)),
-    _qsgd(2, 0.1, (DIVERGED, DIVERGED, 91.41)),
-    _random(0.5, 0.5, (92.05, DIVERGED, 92.54)),
-    _random(0.1, 0.1, (DIVERGED, DIVERGED, 91.87)),
-    _random(0.01, 0.02, (DIVERGED, DIVERGED, 91.32)),
-    Column("top 50 %", "top-k(0.5)", 0.5, 1.0, (92.40, 17.03, 92.54)),
-    Column("top 10 %", "top-k(0.1)", 0.3, 1.0, (91.97, 16.78, 92.29)),
-    Column("top 1 %", "top-k(0.01)", 0.1, 1.0, (89.79, 18.03, 91.73)),
-    Column("sign", "ef-sign", 0.3, 1.0, (92.40, DIVERGED, 92.46)),
-)
-
-
-def columns(names: Sequence[str] = ()) -> list[Column]:
-    """Return the compressions of these names, by default all. Raises UnknownName."""
-    known = {one.name: one for one in COLUMNS}
-    for name in names:
-        if name not in known:
-            raise UnknownName("compression of the published table", name, known)
-    return [known[name] for name in names or known]
-
-
-def methods_of(column: Column) -> dict[str, str]:
-    """Return the training method of each of ALGORITHMS with this compression."""
-    return {
-        "dcd": f"dcd-psgd(ring) + {column.compressor}",
-        "ecd": f"ecd-psgd(ring) + {column.compressor}",
-        "choco": f"choco(ring, {column.gamma}, {column.scale}) + {column.compressor}",
-    }
+COLUMNS = {
+    "QSGD 16 bit": _qsgd(16, 0.9, (92.51, 92.02, 92.34)),
+    "QSGD 8 bit": _qsgd(8, 0.9, (92.36, 59.11, 92.30)),
+    "QSGD 4 bit": _qsgd(4, 0.5, (23.56, DIVERGED, 91.92)),
+    "QSGD 2 bit": _qsgd(2, 0.1, (DIVERGED, DIVERGED, 91.41)),
+    "rand 50 %": Column("random-k(0.5, True)", 0.5, 0.5, (92.05, DIVERGED, 92.54)),
+    "rand 10 %": Column("random-k(0.1, True)", 0.1, 0.1, (DIVERGED, DIVERGED, 91.87)),
+    "rand 1 %": Column("random-k(0.01, True)", 0.02, 0.01, (DIVERGED, DIVERGED, 91.32)),
+    "top 50 %": Column("top-k(0.5)", 0.5, 1.0, (92.40, 17.03, 92.54)),
+    "top 10 %": Column("top-k(0.1)", 0.3, 1.0, (91.97, 16.78, 92.29)),
+    "top 1 %": Column("top-k(0.01)", 0.1, 1.0, (89.79, 18.03, 91.73)),
+    "sign": Column("ef-sign", 0.3, 1.0, (92.40, DIVERGED, 92.46)),
+}
 
 
 def divergence_pattern(
@@ -748,47 +645,39 @@ def divergence_pattern(
     first row is the exact algorithm, which decides what failing means. ``options`` are those of
     `ddlnb.compare`. Raises UnknownName.
     """
-    chosen = columns(names)
-    asked = [method for column in chosen for method in methods_of(column).values()]
+    names = list(names) or list(COLUMNS)
+    for name in names:
+        if name not in COLUMNS:
+            raise UnknownName("compression of the published table", name, COLUMNS)
+    rows = [("none", "d-psgd", EXACT, PUBLISHED_EXACT)] + [
+        (name, algorithm, method, published)
+        for name in names
+        for (algorithm, method), published in zip(
+            COLUMNS[name].methods.items(), COLUMNS[name].published, strict=True
+        )
+    ]
+    cells = pd.DataFrame(rows, columns=["compression", "algorithm", "method", "published"])
     curves = compare(
-        task, [EXACT, *asked], seeds=seeds, workers=workers, steps=steps, lr=lr, **options
+        task, cells["method"].tolist(), seeds=seeds, workers=workers, steps=steps, lr=lr, **options
     ).curves
-    worst = {
-        method: min(map(_accuracy, runs.values()))
-        for (method,), runs in runs_by(curves, "method").items()
-    }
-    exact = worst[str(training_method(EXACT))]
-    require(exact > 0, f"{EXACT} itself diverged; take a smaller learning rate than {lr}")
-    rows = [_row("none", "d-psgd", EXACT, exact, exact, PUBLISHED_EXACT)]
-    for column in chosen:
-        for (algorithm, method), there in zip(
-            methods_of(column).items(), column.published, strict=True
-        ):
-            here = worst[str(training_method(method))]
-            rows.append(_row(column.name, algorithm, method, here, exact, there))
-    return pd.DataFrame(rows).assign(task=task, workers=workers, steps=steps, tag="[P]")
-
-
-def _accuracy(run: pd.DataFrame) -> float:
-    """Return the per cent at the end of a run, below any other if it diverged."""
-    last = run.iloc[-1]
-    return -math.inf if last["diverged"] else 100 * float(last["test_accuracy"])
-
-
-def _row(
-    compression: str, algorithm: str, method: str, here: float, exact: float, there: float
-) -> dict[str, object]:
-    found, stated = outcome(here, exact), outcome(there, PUBLISHED_EXACT)
-    return {
-        "compression": compression,
-        "algorithm": algorithm,
-        "method": method,
-        "accuracy": here if math.isfinite(here) else math.nan,
-        "here": found,
-        "published": there,
-        "there": stated,
-        "same": found == stated,
-    }
+    ends = curves.groupby(["method", "seed"]).tail(1)
+    accuracy = (100 * ends["test_accuracy"]).mask(ends["diverged"].astype(bool), -math.inf)
+    worst = accuracy.groupby(ends["method"]).min()
+    reached = cells["method"].map(lambda method: worst[str(training_method(method))])
+    require(reached[0] > 0, f"{EXACT} itself diverged; take a smaller learning rate than {lr}")
+    here = reached.map(lambda accuracy: outcome(accuracy, reached[0]))
+    there = cells["published"].map(lambda accuracy: outcome(accuracy, PUBLISHED_EXACT))
+    return cells[["compression", "algorithm", "method"]].assign(
+        accuracy=reached.replace(-math.inf, DIVERGED),
+        here=here,
+        published=cells["published"],
+        there=there,
+        same=here == there,
+        task=task,
+        workers=workers,
+        steps=steps,
+        tag="[P]",
+    )
 
 
 def outcome(accuracy: float, exact: float) -> str:
@@ -803,30 +692,24 @@ def outcome(accuracy: float, exact: float) -> str:
 def pattern_verdicts(pattern: pd.DataFrame) -> pd.DataFrame:
     """Return by algorithm how many compressions it stood here and there; ``same`` ones agree."""
     lossy = pattern[pattern["compression"] != "none"]
-    grouped = lossy.groupby("algorithm", sort=False)
-    return grouped.agg(
-        compressions=("same", "size"),
-        works_here=("here", lambda column: int((column == WORKS).sum())),
-        works_published=("there", lambda column: int((column == WORKS).sum())),
-        same=("same", "sum"),
+    counted = lossy.assign(
+        compressions=1,
+        works_here=lossy["here"] == WORKS,
+        works_published=lossy["there"] == WORKS,
     )
-
-
-def pattern_table(pattern: pd.DataFrame) -> pd.DataFrame:
-    """Return `divergence_pattern` to read, by compression and algorithm; accuracies in per cent."""
-    table = pattern.set_index(["compression", "algorithm"]).round({"accuracy": 1, "published": 1})
-    names = {"accuracy": "accuracy here (%)", "published": "accuracy published (%)"}
-    shown = ["accuracy", "here", "published", "there", "same"]
-    return table[shown].rename(columns=names)
+    shown = ["compressions", "works_here", "works_published", "same"]
+    return counted.groupby("algorithm", sort=False)[shown].sum()
 
 
 GRAPH_COLOURS = {"ring": "#D55E00", "torus": "#0072B2", "complete": "#009E73"}
 STYLES = ("-", (0, (5, 2)), (0, (1, 1)), "-.")
 FLOOR = 1e-9  # what is left below is rounding
 BOUND_COLOUR = "#bbbbbb"
-PANELS = (("steps", AT_MEAN), ("workers", AT_MEAN), ("workers", AT_WORKERS))
-TITLES = {AT_MEAN: "at the mean model", AT_WORKERS: "at the workers' models"}
-AXES = {"steps": "iterations T", "workers": "workers n"}
+PANELS = (  # against what, where the gradient is taken, and their names
+    ("steps", AT_MEAN, "iterations T", "at the mean model"),
+    ("workers", AT_MEAN, "workers n", "at the mean model"),
+    ("workers", AT_WORKERS, "workers n", "at the workers' models"),
+)
 
 
 @styled
@@ -838,9 +721,14 @@ def gossip_mixing(gaps: pd.DataFrame, rounds: pd.DataFrame) -> Figure:
     """
     require(not gaps.empty and not rounds.empty, "there are no gaps or no rounds to draw")
     figure, (left, right) = plt.subplots(1, 2, figsize=(13.5, 4.6))
+    looks = [
+        (method, STYLES[number % len(STYLES)], GRAPH_COLOURS[str(graph)])
+        for graph, part in rounds.groupby("graph", sort=False)
+        for number, method in enumerate(part["method"].unique())
+    ]
     _draw_gaps(left, gaps)
-    _draw_rounds(right, rounds)
-    lines = [legend_line(colour, short(method), style) for method, style, colour in _looks(rounds)]
+    _draw_rounds(right, rounds, looks)
+    lines = [legend_line(colour, short(method), style) for method, style, colour in looks]
     bound = legend_line(BOUND_COLOUR, "bound by the gap, without compression", "-")
     legend(figure, [*lines, bound])
     both = rounds[["source"]].merge(gaps[["source"]], how="outer")
@@ -853,8 +741,8 @@ def _draw_gaps(ax: Axes, gaps: pd.DataFrame) -> None:
         colour = GRAPH_COLOURS[str(graph)]
         ax.plot(part["workers"], part["gap"], marker="o", color=colour, label=graph)
         last = part.iloc[-1]
-        look = {"xytext": (6, 0), "fontsize": None, "color": colour}
-        beside(ax, last["workers"], last["gap"], str(graph), **look)
+        at = last["workers"], last["gap"]
+        beside(ax, *at, str(graph), xytext=(6, 0), fontsize=None, color=colour)
     counts = sorted(gaps["workers"].unique())
     doubling_axis(ax, counts)
     ax.set_yscale("log")
@@ -862,14 +750,14 @@ def _draw_gaps(ax: Axes, gaps: pd.DataFrame) -> None:
     ax.set(xlabel="workers", ylabel="spectral gap", title="Rings mix ever more slowly")
 
 
-def _draw_rounds(ax: Axes, rounds: pd.DataFrame) -> None:
+def _draw_rounds(ax: Axes, rounds: pd.DataFrame, looks: Sequence[tuple[str, Any, str]]) -> None:
     count = int(rounds["workers"].iloc[0])
     last = int(rounds["round"].max())
     for graph in rounds["graph"].unique():
         factor = (1 - spectral_gap(make_graph(graph, count))) ** 2
         bound = factor ** np.arange(last + 1.0)
         ax.plot(np.arange(last + 1)[bound > FLOOR], bound[bound > FLOOR], color=BOUND_COLOUR, lw=3)
-    for method, style, colour in _looks(rounds):
+    for method, style, colour in looks:
         part = rounds[rounds["method"] == method]
         shown = part[part["distance"].shift(fill_value=1.0) > FLOOR]  # to the floor, not along it
         ax.plot(shown["round"], shown["distance"].clip(FLOOR**3), color=colour, linestyle=style)
@@ -880,15 +768,6 @@ def _draw_rounds(ax: Axes, rounds: pd.DataFrame) -> None:
         ylabel="consensus distance, of the first",
         title=f"{counted(count, 'worker')}: what is left to agree on",
     )
-
-
-def _looks(rounds: pd.DataFrame) -> list[tuple[str, Any, str]]:
-    found: list[tuple[str, Any, str]] = []
-    for graph, part in rounds.groupby("graph", sort=False):
-        for number, method in enumerate(part["method"].unique()):
-            style = STYLES[number % len(STYLES)]
-            found.append((method, style, GRAPH_COLOURS[str(graph)]))
-    return found
 
 
 @styled
@@ -908,12 +787,12 @@ def convergence_rates(table: pd.DataFrame) -> Figure:
         squeeze=False,
     )
     for (problem, part), axes in zip(problems, grid, strict=True):
-        for (against, measure), ax in zip(PANELS, axes, strict=True):
+        for (against, measure, _, where), ax in zip(PANELS, axes, strict=True):
             _draw_sweep(ax, sweep(part, against), methods, against, measure)
-            ax.set_title(f"{problem}, {TITLES[measure]}", fontsize=9)
+            ax.set_title(f"{problem}, {where}", fontsize=9)
         axes[0].set_ylabel("mean of |gradient|$^2$")
-    for (against, _), ax in zip(PANELS, grid[-1], strict=True):
-        ax.set_xlabel(AXES[against])
+    for (_, _, label, _), ax in zip(PANELS, grid[-1], strict=True):
+        ax.set_xlabel(label)
     handles, _ = grid[0][0].get_legend_handles_labels()
     handles.append(legend_line(GREY, f"slope {LEADING:g}", "--"))
     legend(figure, handles, "upper center", columns=4)
