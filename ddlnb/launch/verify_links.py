@@ -12,10 +12,12 @@ import struct
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ddlnb.errors import DdlnbError, require
 from ddlnb.launch.emulation.network import EmulatedNetwork
@@ -29,25 +31,24 @@ if TYPE_CHECKING:
 FULL = 0.999  # of a wire's bandwidth
 
 
-def fair_shares(bandwidths: Sequence[float], routes: Sequence[Route]) -> list[float]:
-    """Return the max-min fair rate of a transfer along each route, all at once.
+def fair_shares(bandwidths: Sequence[float], uses: np.ndarray) -> np.ndarray:
+    """Return the max-min fair rates of transfers, all at once: ``uses`` has a row for each.
 
-    >>> fair_shares([10.0, 4.0], [(0,), (0, 1), (1,)])
+    A column of it says which transfers pass a wire.
+
+    >>> fair_shares([10.0, 4.0], np.array([[True, False], [True, True], [False, True]])).tolist()
     [8.0, 2.0, 2.0]
     """
-    room, rates = list(bandwidths), [0.0] * len(routes)
-    growing = set(range(len(routes)))
-    while growing:
-        users = {
-            wire: [one for one in growing if wire in routes[one]]
-            for wire in {wire for one in growing for wire in routes[one]}
-        }
-        share, tightest = min((room[wire] / len(users[wire]), wire) for wire in users)
-        for one in users[tightest]:
-            rates[one] = share
-            growing.discard(one)
-            for wire in routes[one]:
-                room[wire] -= share
+    room, rates = np.array(bandwidths, float), np.zeros(len(uses))
+    growing = np.ones(len(uses), bool)
+    while growing.any():
+        users = uses[growing].sum(axis=0)
+        shares = np.where(users > 0, room / np.maximum(users, 1), np.inf)
+        tightest = shares.argmin()
+        filling = growing & uses[:, tightest]
+        rates[filling] = shares[tightest]
+        room -= uses[filling].sum(axis=0) * shares[tightest]
+        growing &= ~filling
     return rates
 
 
@@ -65,9 +66,10 @@ class Trial:
         """Return whether every host sends to the other half."""
         return self.shift == self.hosts // 2
 
-    def target(self, host: int) -> int:
-        """Return the host that one sends to."""
-        return (host + self.shift) % self.hosts
+    @property
+    def targets(self) -> list[int]:
+        """Return the host that each one sends to."""
+        return [(host + self.shift) % self.hosts for host in range(self.hosts)]
 
     def route(self, source: int, target: int) -> Route:
         """Return the only route from one host to another during the trial."""
@@ -75,36 +77,36 @@ class Trial:
         return ways[self.turn % len(ways)]
 
     @cached_property
-    def routes(self) -> list[Route]:
-        """Return the route of every host's transfer."""
-        return [self.route(host, self.target(host)) for host in range(self.hosts)]
-
-    def round_trip(self, host: int) -> float:
-        """Return the seconds to a host's target and back."""
-        back = self.route(self.target(host), host)
-        return sum(self.topology.wires[wire].link.latency for wire in (*self.routes[host], *back))
+    def uses(self) -> np.ndarray:
+        """Return whether the transfer of a host (rows) passes a wire (columns)."""
+        uses = np.zeros((self.hosts, len(self.topology.wires)), bool)
+        for host, target in enumerate(self.targets):
+            uses[host, list(self.route(host, target))] = True
+        return uses
 
     @cached_property
-    def shares(self) -> list[float]:
-        """Return the fair bytes per second of every host's transfer, headers included."""
-        return fair_shares([wire.link.bandwidth for wire in self.topology.wires], self.routes)
-
-    def senders(self, wire: int) -> list[int]:
-        """Return the hosts whose transfers pass a wire."""
-        return [host for host, route in enumerate(self.routes) if wire in route]
-
-    def load(self, wire: int) -> float:
-        """Return the bytes per second that are to pass a wire."""
-        return sum(self.shares[host] for host in self.senders(wire))
+    def round_trips(self) -> np.ndarray:
+        """Return the seconds from every host to its target and back."""
+        wires = self.topology.wires
+        there_and_back = (
+            (*self.route(host, target), *self.route(target, host))
+            for host, target in enumerate(self.targets)
+        )
+        return np.array([sum(wires[wire].link.latency for wire in way) for way in there_and_back])
 
     @cached_property
-    def full(self) -> dict[int, int]:
-        """Return the wires that the trial fills, each with its number of transfers."""
-        return {
-            wire: len(self.senders(wire))
-            for wire in range(len(self.topology.wires))
-            if self.load(wire) >= FULL * self.topology.wires[wire].link.bandwidth
-        }
+    def load(self) -> np.ndarray:
+        """Return the bytes per second that are to pass every wire, headers included."""
+        return fair_shares(_bandwidths(self.topology), self.uses) @ self.uses
+
+    @property
+    def full(self) -> np.ndarray:
+        """Return whether the trial fills a wire."""
+        return self.load >= FULL * np.array(_bandwidths(self.topology))
+
+
+def _bandwidths(topology: EmulatedTopology) -> list[float]:
+    return [wire.link.bandwidth for wire in topology.wires]
 
 
 def trials(topology: EmulatedTopology, hosts: int) -> list[Trial]:
@@ -113,26 +115,20 @@ def trials(topology: EmulatedTopology, hosts: int) -> list[Trial]:
     First the ring, then the one in which all send to the other half, if that shares any wire; then
     those that fill a wire which none before them fills.
     """
-    chosen: list[Trial] = []
-    filled: dict[int, int] = {}
-    for trial in _candidates(topology, hosts):
-        news = (
-            wire not in filled or (trial.is_across and count > filled[wire])
-            for wire, count in trial.full.items()
-        )
-        if any(news):
-            chosen.append(trial)
-            for wire, count in trial.full.items():
-                filled[wire] = max(count, filled.get(wire, 0))
-    return chosen or [Trial(topology, hosts, 1, 0)]
-
-
-def _candidates(topology: EmulatedTopology, hosts: int) -> Iterator[Trial]:
     require(len(topology.hosts) > 1, "a topology of one host has nothing to try; take at least two")
     require(not topology.apart(), topology.why_apart())
+    chosen: list[Trial] = []
+    filled = np.zeros(len(topology.wires), int)  # by how many transfers, so far
     turns = max(map(len, topology.routes.values()))
-    shifts = dict.fromkeys((1, hosts // 2, *range(2, hosts)))
-    return (Trial(topology, hosts, shift, turn) for shift in shifts for turn in range(turns))
+    for shift in dict.fromkeys((1, hosts // 2, *range(2, hosts))):
+        for turn in range(turns):
+            trial = Trial(topology, hosts, shift, turn)
+            filling = trial.full * trial.uses.sum(axis=0)
+            news = filling > filled if trial.is_across else filling * (filled == 0)
+            if news.any():
+                chosen.append(trial)
+                filled = np.maximum(filled, filling)
+    return chosen or [Trial(topology, hosts, 1, 0)]
 
 
 Run = Callable[..., list]  # as `Ranks.run`: calls a function on every rank
@@ -186,8 +182,8 @@ def _off(table: pd.DataFrame) -> pd.Series:
 
 def _orders(trial: Trial) -> list[tuple[int, float]]:
     """Return for every host whom it sends to, and the seconds before bytes are counted."""
-    start = max(START_SECONDS, START_TRIPS * max(map(trial.round_trip, range(trial.hosts))))
-    return [(trial.target(host), start) for host in range(trial.hosts)]
+    start = max(START_SECONDS, START_TRIPS * trial.round_trips.max())
+    return [(target, start) for target in trial.targets]
 
 
 def _table(
@@ -196,31 +192,29 @@ def _table(
     """Return one row per wire in use: what was asked and what was found."""
     import pandas as pd
 
-    topology = planned[0].topology
-    rows = []
-    for number, wire in enumerate(topology.wires):
-        using = [index for index, trial in enumerate(planned) if trial.senders(number)]
-        if not using:
-            continue
-        at = max(using, key=lambda i: (number in planned[i].full, len(planned[i].senders(number))))
-        near, host = min(
-            ((index, host) for index in using for host in planned[index].senders(number)),
-            key=lambda one: planned[one[0]].round_trip(one[1]),
-        )
-        rows.append(
-            {
-                "link": str(wire),
-                "asked": str(wire.link),
-                "transfers": len(planned[at].senders(number)),
-                "full": number in planned[at].full,
-                "asked_bandwidth": PAYLOAD_SHARE * planned[at].load(number),
-                "bandwidth": sum(found[at][sender][0] for sender in planned[at].senders(number)),
-                "asked_round_trip": planned[near].round_trip(host),
-                "round_trip": found[near][host][1],
-                "late": late,
-            }
-        )
-    return pd.DataFrame(rows)
+    wires = planned[0].topology.wires
+    uses = np.array([trial.uses for trial in planned])  # by trial, host and wire
+    transfers = uses.sum(axis=1)
+    full = np.array([trial.full for trial in planned])
+    asked_trips = np.array([trial.round_trips for trial in planned])
+    rates, trips = np.moveaxis(np.array(found), -1, 0)
+    # Bandwidth is that of the fullest trial, the round trip that of the nearest transfer.
+    fullest = (transfers + (1 + uses.shape[1]) * full).argmax(axis=0), np.arange(len(wires))
+    nearest = np.where(uses, asked_trips[..., None], np.inf).reshape(-1, len(wires)).argmin(axis=0)
+    table = pd.DataFrame(
+        {
+            "link": list(map(str, wires)),
+            "asked": [str(wire.link) for wire in wires],
+            "transfers": transfers[fullest],
+            "full": full[fullest],
+            "asked_bandwidth": PAYLOAD_SHARE * np.array([trial.load for trial in planned])[fullest],
+            "bandwidth": (uses * rates[..., None]).sum(axis=1)[fullest],
+            "asked_round_trip": asked_trips.ravel()[nearest],
+            "round_trip": trips.ravel()[nearest],
+            "late": late,
+        }
+    )
+    return table[table["transfers"] > 0].reset_index(drop=True)
 
 
 def _judge(table: pd.DataFrame) -> None:
