@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -113,29 +113,24 @@ def _threads_left() -> Iterator[int]:
     """Yield how many threads each limit on them leaves, where the system has one."""
     for most in ("/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"):
         with suppress(OSError, ValueError):
-            yield _number(Path(most)) - _threads(psutil.process_iter())
+            yield _number(Path(most)) - _threads()
     with suppress(AttributeError, OSError, psutil.Error):  # psutil has it on Linux only
         own, me = psutil.Process().rlimit(psutil.RLIMIT_NPROC)[0], os.geteuid()
         if own != psutil.RLIM_INFINITY and me != 0:  # root is not held to it
-            mine = (one for one in psutil.process_iter() if _user(one) == me)
-            yield own - _threads(mine)
+            yield own - _threads(me)
     for folder in (_CGROUP, _CGROUP / "pids"):
         with suppress(OSError, ValueError):
             yield _number(folder / "pids.max") - _number(folder / "pids.current")
 
 
-def _threads(processes: Iterable[psutil.Process]) -> int:
+def _threads(user: int | None = None) -> int:
+    """Return the threads of all processes, or of those of a user."""
     total = 0
-    for process in processes:
+    for process in psutil.process_iter():
         with suppress(psutil.Error):
-            total += process.num_threads()
+            if user in (None, process.uids().effective):
+                total += process.num_threads()
     return total
-
-
-def _user(process: psutil.Process) -> int | None:
-    with suppress(psutil.Error):
-        return process.uids().effective
-    return None
 
 
 def _number(path: Path) -> int:
@@ -176,16 +171,15 @@ class Load:
         return f"{taken}{host}: {verdict}."
 
 
-@dataclass
 class LoadWatch:
     """A watch that goes on: ``load`` is what it has seen until now, or until it ended."""
 
-    before: float
-    _seconds: float = field(default_factory=lambda: _now())
-    _start: dict[str, float] = field(default_factory=lambda: _machine_seconds())
-    _first: dict[int, float] = field(default_factory=lambda: _our_seconds())
-    _last: dict[int, float] = field(default_factory=dict)
-    _ended: Load | None = None
+    def __init__(self, before: float):
+        self.before = before
+        self._begin = time.perf_counter()
+        self._start, self._first = _machine_seconds(), _our_seconds()
+        self._last: dict[int, float] = {}
+        self._ended: Load | None = None
 
     @property
     def load(self) -> Load:
@@ -193,7 +187,7 @@ class LoadWatch:
         if self._ended is not None:
             return self._ended
         self.look()
-        capacity = (_now() - self._seconds) * _cores()
+        capacity = (time.perf_counter() - self._begin) * (psutil.cpu_count() or 1)
         now = _machine_seconds()
         work = sum(now[kind] - self._start[kind] for kind in WORK)
         others = max(0.0, work - sum(self._last.values()))
@@ -238,10 +232,6 @@ def watched_load() -> Iterator[LoadWatch]:
         watch.end()
 
 
-def _now() -> float:
-    return time.perf_counter()
-
-
 def _machine_seconds() -> dict[str, float]:
     """Return the seconds of all cores by what they did; steal is there on Linux only."""
     times = psutil.cpu_times()
@@ -257,7 +247,3 @@ def _our_seconds() -> dict[int, float]:
             times = process.cpu_times()
             found[process.pid] = times.user + times.system
     return found
-
-
-def _cores() -> int:
-    return psutil.cpu_count() or 1

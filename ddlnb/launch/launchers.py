@@ -74,10 +74,6 @@ class RankSpec:
             self.launcher not in (*engine_launchers(), EMULATED) and bool(shutil.which("scancel"))
         )
 
-    def node(self, rank: int) -> int:
-        """Return the node of the emulated network that the rank is on."""
-        return rank // self.ranks_per_node
-
 
 def check_launcher(name: str) -> None:
     """Raise UnknownName for a launcher that nobody provides, MissingPart for one not installed."""

@@ -10,7 +10,6 @@ a collective, and takes its folder with it.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import secrets
@@ -42,29 +41,11 @@ Item = TypeVar("Item")
 _PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}  # seconds, seconds, times
 
 
-class Heartbeat:
-    """The owner's end of the heartbeats of its ranks.
-
-    Connections are never accepted: the system keeps them in the queue, and breaks them all when
-    the listener is closed, which a death does too.
-    """
-
-    def __init__(self, host: str, count: int):
-        self._listener = socket.create_server((host, 0), backlog=count)
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port, as hold() takes them."""
-        host, port = self._listener.getsockname()[:2]
-        return host, port
-
-    def close(self) -> None:
-        """Let go: every rank that holds on ends. Safe to call twice."""
-        self._listener.close()
-
-
 def hold(folder: str, host: str, port: int) -> tuple[str, int]:
     """Make this process end with its owner; the name of its machine, and its number in the job.
+
+    The owner listens at that address and never accepts: the system keeps connections in the queue,
+    and breaks them all when the listener is closed, which a death does too.
 
     Called once in every rank. OSError if the owner cannot be reached. The number is that of a
     Slurm task, which counts machine by machine, and 0 where there is none.
@@ -134,7 +115,7 @@ class RankProcesses:
         self._launch = launch
         self.store: Any = None
         self.network: EmulatedNetwork | None = None
-        self._heartbeat: Heartbeat | None = None
+        self._heartbeat: socket.socket | None = None
         self.ended = False
         self._cancel = cancel_command(self.folder.name) if launch.in_slurm else []
         owner = [self.token, str(os.getpid()), str(self.folder)]
@@ -183,15 +164,10 @@ class RankProcesses:
         wait([view.execute(path, silent=True) for view in self._views])
         if self._launch.is_remote:
             self._tie_to_owner(deadline)
-        answers = []
-        for rank in range(self._launch.count):
-            slot = self.network.slot(self._launch.node(rank)) if self.network else None
-            where = str(self.folder), slot, self.store_address[0]
-            answers.append(self.call(rank, prepare, *where))
-        done, late = wait(answers, timeout=max(1, deadline - time.monotonic()))
-        if late:
-            raise _Late(f"only {len(done)} were ready in time")
-        self.pids = [answer.get() for answer in answers]
+        nodes = [rank // self._launch.ranks_per_node for rank in range(self._launch.count)]
+        slots = [self.network.slot(node) if self.network else None for node in nodes]
+        where = [(str(self.folder), slot, self.store_address[0]) for slot in slots]
+        self.pids = self._answers(prepare, where, deadline, "ready")
         self._local = [self._if_local(pid) for pid in self.pids]
 
     def _wait_for_engines(self, deadline: float) -> None:
@@ -218,7 +194,7 @@ class RankProcesses:
     def _is_over(self) -> bool:
         """Return whether the job, mpiexec or a connection that starts the engines has ended."""
         if self._launch.launcher == "slurm":
-            with contextlib.suppress(OSError):  # it may answer the next time
+            with suppress(OSError):  # it may answer the next time
                 return not jobs_in_queue(self.folder.name)
         if self._launch.launcher in ("mpi", "ssh"):
             return self._cluster.engine_set.poll() is not None
@@ -226,13 +202,18 @@ class RankProcesses:
 
     def _tie_to_owner(self, deadline: float) -> None:
         """Make remote ranks end when this process does, and number those of a machine in a row."""
-        self._heartbeat = Heartbeat(self._launch.host, self._launch.count)
-        end = (str(self.folder), *self._heartbeat.address)
-        answers = [self.call(rank, hold, *end) for rank in range(self._launch.count)]
-        done, late = wait(answers, timeout=max(1, deadline - time.monotonic()))
+        self._heartbeat = socket.create_server((self._launch.host, 0), backlog=self._launch.count)
+        end = (str(self.folder), *self._heartbeat.getsockname())
+        slots = self._answers(hold, [end] * self._launch.count, deadline, "reached")
+        self._views = neighbours_together(self._views, slots)
+
+    def _answers(self, function: Callable, where: list[tuple], deadline: float, what: str) -> list:
+        """Return what the function returns on every rank, each with arguments of its own."""
+        calls = [self.call(rank, function, *args) for rank, args in enumerate(where)]
+        done, late = wait(calls, timeout=max(1, deadline - time.monotonic()))
         if late:
-            raise _Late(f"only {len(done)} were reached in time")
-        self._views = neighbours_together(self._views, [answer.get() for answer in answers])
+            raise _Late(f"only {len(done)} were {what} in time")
+        return [call.get() for call in calls]
 
     def _not_started(self, error: Exception) -> str:
         """Return one line that stands alone, then all that the queue and the logs say."""
@@ -264,7 +245,7 @@ class RankProcesses:
 
     def _if_local(self, pid: int) -> psutil.Process | None:
         """Return the process if it runs on this machine: on another the number means nothing."""
-        with contextlib.suppress(psutil.Error):
+        with suppress(psutil.Error):
             process = psutil.Process(pid)
             if reaper.carries(process, self.token):
                 return process
@@ -276,7 +257,7 @@ class RankProcesses:
 
     def forget(self) -> None:
         """Drop what the client keeps of finished calls: a long sweep would fill the memory."""
-        with contextlib.suppress(RuntimeError):
+        with suppress(RuntimeError):
             self._client.purge_local_results("all")
         self._client.history.clear()
 
@@ -292,7 +273,7 @@ class RankProcesses:
 
     def is_stopped(self, rank: int) -> bool:
         """Return whether the process of the rank is held by SIGSTOP or a debugger."""
-        with contextlib.suppress(psutil.Error):
+        with suppress(psutil.Error):
             process = self._local[rank]
             return process is not None and process.status() in (
                 psutil.STATUS_STOPPED,
@@ -302,7 +283,7 @@ class RankProcesses:
 
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to a rank that runs on this machine."""
-        with contextlib.suppress(psutil.Error):
+        with suppress(psutil.Error):
             if process := self._local[rank]:
                 process.send_signal(number)
 
@@ -317,11 +298,11 @@ class RankProcesses:
             self._client.close(linger=0)
         # Only the launcher can end remote processes. The reaper cancels a job of Slurm.
         if self._cluster is not None and self._launch.launcher not in ("local", "mpi", "slurm"):
-            with contextlib.suppress(Exception):
+            with suppress(Exception):
                 self._cluster.stop_engines_sync()
         if self.network is not None:
             self.network.close()
-        with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
+        with suppress(OSError, ValueError, subprocess.TimeoutExpired):
             self._reaper.communicate(reaper.ALL_ENDED, STOP_SECONDS)
         if self._reaper.returncode != 0:  # somebody ended the reaper
             reaper.clean(self.token, self.folder, cancel=self._cancel)

@@ -22,7 +22,7 @@ from ddlnb.engines.measure import measure
 from ddlnb.errors import InputError, RankError
 from ddlnb.files import ROOT
 from ddlnb.launch.launchers import jobs_in_queue
-from ddlnb.launch.processes import Heartbeat, hold, neighbours_together
+from ddlnb.launch.processes import hold, neighbours_together
 from ddlnb.launch.ranks import RankContext, Ranks
 from ddlnb.launch.starters import CONFIG_VARIABLE, remote_script, ssh_arguments
 from ddlnb.plans.methods import SURVEYED
@@ -414,8 +414,8 @@ def test_a_script_for_a_host_ends_its_processes_with_its_input(tmp_path):
 def test_who_holds_a_lifeline_ends_when_it_breaks(tmp_path):
     folder = tmp_path / "ranks"
     folder.mkdir()
-    lifeline = Heartbeat("127.0.0.1", 2)
-    host, port = lifeline.address
+    lifeline = socket.create_server(("127.0.0.1", 0))
+    host, port = lifeline.getsockname()
     program = (
         "import sys, time; from ddlnb.launch.processes import hold; "
         f"print(hold({str(folder)!r}, {host!r}, {port}), flush=True); time.sleep(99)"

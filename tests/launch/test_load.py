@@ -16,7 +16,7 @@ from ddlnb.launch.capacity import BUSY, Load, LoadWatch, watched_load
 def machine_of(monkeypatch, cores=2):
     """Return a made-up machine whose seconds a test sets, seen by the watch."""
     state = SimpleNamespace(clock=0.0, user=0.0, steal=0.0, ours={1: 0.0})
-    monkeypatch.setattr(module, "_now", lambda: state.clock)
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: state.clock))
     monkeypatch.setattr(module, "_our_seconds", lambda: dict(state.ours))
     monkeypatch.setattr(module.psutil, "cpu_count", lambda: cores)
     monkeypatch.setattr(
