@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
+from ddlnb.networks.collectives.base import Algorithm
 from ddlnb.networks.collectives.halving_doubling import powers_only
 from ddlnb.networks.collectives.phases import powers
 from ddlnb.plans.transfers import Collective, Primitive, transfers
@@ -41,10 +41,6 @@ class Rotating(Algorithm):
 
     def _target(self, source: Ranks, step: Ranks, workers: int) -> Ranks:
         return (source + step + 1) % workers
-
-    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
-        """Return the closed form."""
-        return Counts(workers - 1, (workers - 1) / workers**2)
 
 
 @dataclass(frozen=True)
@@ -88,8 +84,3 @@ class Bruck(Algorithm):
             row = transfers(step, source, (source + distance) % workers, part, part + 1, False)
             rows.append(row[np.broadcast_to(going, row.shape)])
         return self.made(primitive, workers, workers**2, *rows)
-
-    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
-        """Return the closed form: the ones in the binary digits of all distances."""
-        ones = sum(distance.bit_count() for distance in range(workers))
-        return Counts(len(powers(workers)), ones / workers**2)

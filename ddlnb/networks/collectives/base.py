@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from ddlnb.networks.collectives.phases import joined
 from ddlnb.plans.transfers import Collective, Primitive, Transfers
 
 ALL_REDUCE: Primitive = "all-reduce"
-
-
-class Counts(NamedTuple):
-    """The closed form of a collective.
-
-    ``steps`` follow one another; ``sent`` is what the rank sends that sends most, as a multiple of
-    the message. The message of an all-to-all is everything that all workers send together.
-    """
-
-    steps: int
-    sent: float
 
 
 class Algorithm(ABC):
@@ -41,10 +30,6 @@ class Algorithm(ABC):
         self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE
     ) -> Collective:
         """Return the transfers among workers of which ``per_node`` neighbours share a node."""
-
-    @abstractmethod
-    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
-        """Return steps and bytes by formula, without making the transfers."""
 
     def made(
         self,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
+from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
 from ddlnb.networks.collectives.phases import misfit, over_dimensions
 from ddlnb.plans.transfers import Collective, Primitive
 
@@ -43,8 +42,3 @@ class BlueConnect(Algorithm):
         ranks, inwards = np.arange(workers).reshape(shape), range(len(shape))
         rows = over_dimensions(ranks, tuple(reversed(inwards)), 0, workers)
         return self.made(primitive, workers, workers, rows)
-
-    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
-        """Return the closed form."""
-        shape = self.shape(workers, per_node)
-        return Counts(2 * (sum(shape) - len(shape)), 2 * (1 - 1 / math.prod(shape)))

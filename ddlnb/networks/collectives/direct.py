@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
+from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
 from ddlnb.networks.collectives.phases import after, joined
 from ddlnb.plans.transfers import Collective, Primitive, transfers
 
@@ -36,8 +36,3 @@ class Direct(Algorithm):
             "all-gather": (gather,),
         }
         return self.made(primitive, workers, workers, *rows[primitive])
-
-    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
-        """Return the closed form."""
-        phases = (2 if primitive == ALL_REDUCE else 1) * (workers > 1)
-        return Counts(phases, phases * (workers - 1) / workers)

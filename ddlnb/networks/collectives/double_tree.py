@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
+from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
 from ddlnb.networks.collectives.phases import Numbers, joined
-from ddlnb.plans.alpha_beta import double_tree_share, tree_levels
 from ddlnb.plans.transfers import Collective, Primitive, Transfers, transfers
 
 
@@ -40,13 +39,6 @@ class DoubleTree(Algorithm):
             for half, parents in enumerate(trees)
         ]
         return self.made(primitive, workers, 2 * self.blocks, *rows)
-
-    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
-        """Return the closed form."""
-        if workers == 1:
-            return Counts(0, 0.0)
-        depth = tree_levels(workers) - workers % 2
-        return Counts(2 * depth + self.blocks - 1, double_tree_share(workers))
 
 
 def up_and_down(parents: Numbers, first: int, blocks: int) -> Transfers:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
+from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
 from ddlnb.plans.transfers import Collective, Primitive, transfers
 
 
@@ -27,7 +27,3 @@ class Exchange(Algorithm):
         target = (source + np.arange(1, workers)) % workers  # not all to the same one first
         rows = transfers(0, source, target, 0, 1, True)
         return self.made(primitive, workers, 1, rows)
-
-    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
-        """Return the closed form."""
-        return Counts(int(workers > 1), workers - 1.0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
+from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
 from ddlnb.networks.collectives.phases import (
     after,
     halving_and_doubling,
@@ -39,13 +39,6 @@ class HalvingDoubling(Algorithm):
         result = after(pairs.lead + 2 * pairs.levels, pairs.result)
         return self.made(primitive, workers, parts, pairs.before, after(pairs.lead, rows), result)
 
-    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
-        """Return the closed form."""
-        levels = workers.bit_length() - 1
-        extra = not is_power_of_two(workers)
-        sent = 2 * (1 - 0.5**levels)
-        return Counts(2 * (levels + extra), sent + extra)
-
 
 @dataclass(frozen=True)
 class RecursiveHalving(Algorithm):
@@ -73,10 +66,6 @@ class RecursiveHalving(Algorithm):
         chosen = rows[first] if primitive == "reduce-scatter" else rows[~first]
         lead = 0 if primitive == "reduce-scatter" else len(distances)
         return self.made(primitive, workers, workers, after(-lead, chosen))
-
-    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
-        """Return the closed form."""
-        return Counts(workers.bit_length() - 1, (workers - 1) / workers)
 
 
 def powers_only(name: str, workers: int, instead: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
+from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
 from ddlnb.networks.collectives.phases import over_dimensions
 from ddlnb.plans.transfers import Collective, Primitive
 
@@ -41,12 +41,6 @@ class Hierarchical(Algorithm):
         """Return the transfers."""
         ranks = np.arange(workers).reshape(-1, self._inside(per_node))
         return self.made(primitive, workers, workers, over_dimensions(ranks, (1, 0), 0, workers))
-
-    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
-        """Return the closed form."""
-        inside = self._inside(per_node)
-        steps = 2 * (inside - 1) + 2 * (workers // inside - 1)
-        return Counts(steps, 2 * (workers - 1) / workers)
 
     def _inside(self, per_node: int) -> int:
         return per_node if self.per_node is None else self.per_node

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
+from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
 from ddlnb.networks.collectives.phases import after, paired, powers
 from ddlnb.plans.transfers import Collective, Primitive, transfers
 
@@ -33,9 +33,3 @@ class RecursiveDoubling(Algorithm):
         ]
         result = after(pairs.lead + pairs.levels, pairs.result)
         return self.made(primitive, workers, 1, pairs.before, *rows, result)
-
-    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
-        """Return the closed form."""
-        levels = workers.bit_length() - 1
-        extra = workers > 1 << levels
-        return Counts(levels + 2 * extra, float(levels + extra))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
+from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
 from ddlnb.networks.collectives.phases import after, ring_all_gather, ring_reduce_scatter, shares
 from ddlnb.plans.transfers import Collective, Primitive
 
@@ -45,19 +45,3 @@ class Ring(Algorithm):
             "all-gather": (gather,),
         }
         return self.made(primitive, workers, parts, *rows[primitive])
-
-    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
-        """Return the closed form.
-
-        A worker sends all parts in a phase but those that end with it, or with its successor.
-        """
-        parts = self.parts or workers
-        own = np.diff(shares(parts, workers))
-        kept = {
-            ALL_REDUCE: own + np.roll(own, -1),
-            "reduce-scatter": own,
-            "all-gather": np.roll(own, -1),
-        }[primitive]
-        phases = 2 if primitive == ALL_REDUCE else 1
-        sent = 0.0 if workers == 1 else phases - float(kept.min()) / parts
-        return Counts(phases * (workers - 1), sent)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
+from ddlnb.networks.collectives.base import Algorithm
 from ddlnb.networks.collectives.phases import after, powers, ring_all_gather
 from ddlnb.plans.transfers import Collective, Primitive, transfers
 
@@ -34,7 +34,3 @@ class ScatterGather(Algorithm):
         ring, bounds = np.arange(workers)[None, :], np.arange(workers + 1)[None, :]
         gather = after(len(powers(workers)), ring_all_gather(ring, bounds))
         return self.made(primitive, workers, workers, *rows, gather)
-
-    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
-        """Return the closed form."""
-        return Counts(len(powers(workers)) + workers - 1, 2 * (workers - 1) / workers)

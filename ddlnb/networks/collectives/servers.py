@@ -7,7 +7,7 @@ from math import gcd
 
 import numpy as np
 
-from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
+from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
 from ddlnb.networks.collectives.phases import (
     Numbers,
     after,
@@ -57,12 +57,6 @@ class ParameterServers(Algorithm):
         return self.made(
             primitive, workers, self.count, push, reversed_steps(push, 2), servers=extra
         )
-
-    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
-        """Return the closed form."""
-        if not self.beside:
-            return Counts(2, max(1.0, workers / self.count))
-        return Counts(2 * (workers > 1), (workers + self.count - 2) / self.count * (workers > 1))
 
 
 @dataclass(frozen=True)
@@ -118,17 +112,6 @@ class BytePS(Algorithm):
         )
         parts = per_node * of_each
         return self.made(primitive, workers, parts, *rows, servers=self.servers)
-
-    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
-        """Return the closed form."""
-        nodes, k = workers // per_node, self.servers
-        inside = 2 * (per_node - 1) / per_node
-        if nodes == 1:
-            return Counts(2 * (per_node - 1), inside)
-        if k >= nodes:
-            return Counts(2 * per_node, max(inside + 1 / per_node, nodes / k))
-        across = 2 * nodes * (nodes - 1) / (nodes**2 + k * nodes - 2 * k)
-        return Counts(2 * per_node, max(inside + across / per_node, across * (k > 0)))
 
 
 def _push(ranks: Numbers, servers: int, beside: int, alone: int) -> Transfers:

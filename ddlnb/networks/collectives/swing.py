@@ -7,7 +7,7 @@ from itertools import cycle, islice
 
 import numpy as np
 
-from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
+from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
 from ddlnb.networks.collectives.halving_doubling import powers_only
 from ddlnb.networks.collectives.phases import Numbers, halving_and_doubling, misfit
 from ddlnb.plans.transfers import Collective, Primitive, Transfers
@@ -48,10 +48,6 @@ class Swing(Algorithm):
         ways = [(axis, sign) for axis in starts for sign in (1, -1)]
         rows = [_one_way(shape, way, number * workers) for number, way in enumerate(ways)]
         return self.made(primitive, workers, len(ways) * workers, *rows)
-
-    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
-        """Return the closed form."""
-        return Counts(2 * (workers.bit_length() - 1), 2 * (workers - 1) / workers)
 
 
 def _one_way(shape: tuple[int, int], way: tuple[int, int], first: int) -> Transfers:

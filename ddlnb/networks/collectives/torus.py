@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
+from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
 from ddlnb.networks.collectives.phases import misfit, over_dimensions, squarest
 from ddlnb.plans.transfers import Collective, Primitive
 
@@ -45,8 +45,3 @@ class Torus(Algorithm):
         by_rows = over_dimensions(ranks, (1, 0), 0, workers)
         by_columns = over_dimensions(ranks, (0, 1), workers, workers)
         return self.made(primitive, workers, 2 * workers, by_rows, by_columns)
-
-    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
-        """Return the closed form."""
-        rows, columns = self.shape(workers)
-        return Counts(2 * (rows + columns - 2), 2 * (workers - 1) / workers)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, Counts
+from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
 from ddlnb.networks.collectives.phases import after, joined, powers, reversed_steps
 from ddlnb.plans.transfers import Collective, Primitive, Transfers, transfers
 
@@ -30,11 +30,6 @@ class Tree(Algorithm):
         down = reversed_steps(up, levels)
         rows = (down,) if primitive == "broadcast" else (up, after(levels, down))
         return self.made(primitive, workers, 1, *rows)
-
-    def counts(self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE) -> Counts:
-        """Return the closed form."""
-        levels = len(powers(workers))
-        return Counts(levels * (1 if primitive == "broadcast" else 2), float(levels))
 
 
 def up_binomial(workers: int) -> Transfers:
