@@ -8,11 +8,10 @@ al. 2020, section 3.3.2; here the rings themselves are built.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow, shortest_path
 
-from ddlnb.errors import InputError, require, require_whole
+from ddlnb.errors import require, require_whole
 from ddlnb.networks.network import Network
+from ddlnb.networks.routes import route
 from ddlnb.networks.topologies import BCube, FatTree
 
 Whole = NDArray[np.int64]
@@ -216,86 +216,35 @@ def fat_tree_ring(ports: int) -> list[Ring]:
     Neighbours under one edge switch meet there, those of one pod at its first aggregation switch,
     pods at the first core switch.
     """
-    network = FatTree(ports).network(1.0)
+    network = replace(FatTree(ports).network(1.0), routing="shortest")
+    hosts = network.endpoints
     ring: list[int] = []
-    for host in range(network.ranks):
-        following = (host + 1) % network.ranks
-        ring += _shortest(network, host, following)[:-1]
+    for host, following in pairwise((*hosts, hosts[0])):
+        ring += [network.links[link].start for link in route(network, host, following).links]
     return [tuple(ring)]
-
-
-def _shortest(network: Network, start: int, stop: int) -> list[int]:
-    """Return a shortest path, by the switches of the smallest numbers."""
-    neighbours = Structure(network).neighbours
-    before = {start: start}
-    queue = deque([start])
-    while stop not in before:
-        node = queue.popleft()
-        for near in neighbours[node]:
-            if near not in before and (near >= network.ranks or near == stop):
-                before[near] = node
-                queue.append(near)
-    path = [stop]
-    while path[-1] != start:
-        path.append(before[path[-1]])
-    return path[::-1]
 
 
 def bcube_rings(ports: int) -> list[Ring]:
     """Return two rings through BCube with two levels and an even number of ports: one both ways.
 
-    It enters every host by one link and leaves it by the other, and uses every link once. In
-    each switch it joins the ports in pairs, which is why their number has to be even: begin with
-    any pairs, and while there are several rings, exchange the partners of two pairs of a switch
-    that belong to different rings, which joins these. Raises InputError for an odd number.
+    It enters every host by one link and leaves it by the other, and uses every link once: so it
+    joins the ports of each switch in pairs, which is why their number has to be even. Hosts are
+    squares of a board, and switches its rows and columns. A walk that turns at every square, from
+    row r along column r + s + 1 to row r + 1, has been on two squares of each row when it is back
+    in row 0; it goes on with s + 2 until it has been on all. Raises InputError for an odd number.
     """
     require_whole(2, ports=ports)
-    if ports % 2:
-        raise InputError(
-            f"ports {ports} cannot be joined in pairs in every switch; take an even number"
-        )
+    require(
+        ports % 2 == 0,
+        f"ports {ports} cannot be joined in pairs in every switch; take an even number",
+    )
     network = BCube(ports, 2).network(1.0)
-    neighbours = Structure(network).neighbours
-    partner: dict[tuple[int, int], int] = {}  # (switch, host) -> host
-    for switch in range(network.ranks, len(network.devices)):
-        near = neighbours[switch]
-        for one, other in zip(near[::2], near[1::2], strict=True):
-            partner[switch, one], partner[switch, other] = other, one
-    while len(cycles := _cycles(network, partner)) > 1:
-        _join(network, partner, cycles)
-    return [cycles[0], reversed_ring(cycles[0])]
-
-
-def _cycles(network: Network, partner: dict[tuple[int, int], int]) -> list[Ring]:
-    neighbours = Structure(network).neighbours
-    left, found = set(range(network.ranks)), []
-    while left:
-        first = min(left)
-        host, switch = first, neighbours[first][0]
-        ring: list[int] = []
-        while host in left:
-            left.remove(host)
-            ring += [host, switch]
-            host = partner[switch, host]
-            low, high = neighbours[host]
-            switch = high if switch == low else low
-        found.append(tuple(ring))
-    return found
-
-
-def _join(network: Network, partner: dict[tuple[int, int], int], cycles: Sequence[Ring]) -> None:
-    neighbours = Structure(network).neighbours
-    ring_of = {node: i for i, ring in enumerate(cycles) for node in hosts_on(network, ring)}
-    for switch in range(network.ranks, len(network.devices)):
-        near = neighbours[switch]
-        one = near[0]
-        for other in near[1:]:
-            if ring_of[one] != ring_of[other]:
-                mine, theirs = partner[switch, one], partner[switch, other]
-                for left, right in ((one, other), (mine, theirs)):
-                    partner[switch, left], partner[switch, right] = right, left
-                return
-    raise AssertionError("a connected network has a switch with two rings")
+    ring: list[int] = []
+    for s, row in product(range(0, ports, 2), range(ports)):
+        column, below = (row + s + 1) % ports, (row + 1) % ports
+        ring += [row * ports + column, network.device(f"switch1_{column}")]
+        ring += [below * ports + column, network.device(f"switch0_{below}")]
+    return [tuple(ring), reversed_ring(tuple(ring))]
 
 
 def torus_rings(side: int) -> list[Ring]:
