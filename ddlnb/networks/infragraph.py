@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any
 
@@ -70,17 +71,15 @@ def read_infragraph(path: str | Path, routing: str = "ecmp") -> Network:
 
 def _devices(graph: Any) -> Iterator[Device]:
     """Yield a device for every node of the graph; machines are instances that hold a GPU or CPU."""
-    machines: dict[tuple[str, int], int] = {}
-    for _, about in graph.nodes(data=True):
-        if about["type"] in ("xpu", "nic"):
-            machines.setdefault((about["instance"], about["instance_idx"]), len(machines))
-    if not machines:  # hosts alone
-        for _, about in graph.nodes(data=True):
-            if about["type"] == "cpu":
-                machines.setdefault((about["instance"], about["instance_idx"]), len(machines))
-    for name, about in graph.nodes(data=True):
-        node = machines.get((about["instance"], about["instance_idx"]))
-        kind = KINDS.get(about["type"], "switch")
+    about = dict(graph.nodes(data=True))
+    place = {name: (one["instance"], one["instance_idx"]) for name, one in about.items()}
+    has_cards = any(one["type"] in ("xpu", "nic") for one in about.values())
+    inside = ("xpu", "nic") if has_cards else ("cpu",)  # hosts alone
+    machines = dict.fromkeys(place[name] for name, one in about.items() if one["type"] in inside)
+    numbers = {machine: number for number, machine in enumerate(machines)}
+    for name, one in about.items():
+        node = numbers.get(place[name])
+        kind = KINDS.get(one["type"], "switch")
         yield Device(name, "switch" if kind == "host" and node is None else kind, node)
 
 
@@ -93,6 +92,9 @@ def _value(path: str | Path, text: str | None, units: dict[str, float], default:
             f"{path}: {text!r} is in none of {', '.join(units)}; write it in one of these"
         )
     return float(number) * units[unit]
+
+
+Joint = tuple[str, str, float, float]  # components at both ends, bandwidth, latency
 
 
 class _Writer:
@@ -108,116 +110,86 @@ class _Writer:
 
     def text(self) -> str:
         """Return the file's text."""
-        for one, other in zip(self._network.links[::2], self._network.links[1::2], strict=True):
-            ends = (self._network.devices[one.start].name, self._network.devices[one.end].name)
+        devices, links = self._network.devices, self._network.links
+        for one, other in zip(links[::2], links[1::2], strict=True):
             require(
                 (one.bandwidth, one.latency) == (other.bandwidth, other.latency),
-                f"the directions of the cable between {ends[0]} and {ends[1]} differ, and an "
-                f"InfraGraph file has one bandwidth for both",
+                f"the directions of the cable between {devices[one.start].name} and "
+                f"{devices[one.end].name} differ, and an InfraGraph file has one bandwidth for "
+                f"both",
             )
-        self._add_machines()
-        self._add_switches()
-        for link in self._network.links[::2]:
-            if self._is_inside(link):
-                continue
+        inside: dict[int, list[Link]] = defaultdict(list)
+        outside = []
+        for link in links[::2]:
+            node = devices[link.start].node
+            if node is not None and node == devices[link.end].node:
+                inside[node].append(link)
+            else:
+                outside.append(link)
+        self._add_machines(inside)
+        for number, device in enumerate(devices):
+            if device.node is None:
+                name = re.sub(r"\W", "_", device.name)
+                self._add(f"{name}_device", ("switch[0]",), ())
+                self._made.instances.add(name=name, device=f"{name}_device", count=1)
+                self._where[number] = (f"{name}[0]", "switch[0]")
+        for link in outside:
             edge = self._made.edges.add(
                 scheme=self._package.InfrastructureEdge.ONE2ONE,
-                link=self._link(self._made, link),
+                link=self._link(self._made, link.bandwidth, link.latency),
             )
             for end, at in ((edge.ep1, link.start), (edge.ep2, link.end)):
                 end.instance, end.component = self._where[at]
         return str(self._made.serialize(encoding=self._package.Infrastructure.YAML))
 
-    def _is_inside(self, link: Link) -> bool:
-        nodes = [self._network.devices[end].node for end in (link.start, link.end)]
-        return nodes[0] is not None and nodes[0] == nodes[1]
-
-    def _add_machines(self) -> None:
+    def _add_machines(self, inside: Mapping[int, Sequence[Link]]) -> None:
         """Add a device for every kind of machine, and an instance for each run of equal ones."""
-        parts: dict[int, list[int]] = defaultdict(list)
+        parts: dict[int, dict[int, str]] = defaultdict(dict)  # components of the devices, by node
+        numbers: dict[tuple[int, str], count] = defaultdict(count)
         for number, device in enumerate(self._network.devices):
             if device.node is not None:
-                parts[device.node].append(number)
-        inside: dict[int, list[Link]] = defaultdict(list)
-        for link in self._network.links[::2]:
-            node = self._network.devices[link.start].node
-            if self._is_inside(link) and node is not None:
-                inside[node].append(link)
-        before, instance = None, None
-        for node in sorted(parts):
-            components = self._components(parts[node])
-            signature = (
-                tuple(components[number] for number in parts[node]),
-                tuple(
-                    (components[link.start], components[link.end], link.bandwidth, link.latency)
-                    for link in inside[node]
-                ),
+                choice = CHOICES[device.kind]
+                parts[device.node][number] = f"{choice}[{next(numbers[device.node, choice])}]"
+
+        def kind(node: int) -> tuple[tuple[str, ...], tuple[Joint, ...]]:
+            named = parts[node]
+            return tuple(named.values()), tuple(
+                (named[link.start], named[link.end], link.bandwidth, link.latency)
+                for link in inside.get(node, ())
             )
-            if signature != before or instance is None:
-                name = f"node{node}"
-                self._made.devices.append(self._machine(name, components, inside[node]))
-                instance = self._made.instances.add(name=name, device=name, count=0)
-                before = signature
-            for number in parts[node]:
-                self._where[number] = (f"{instance.name}[{instance.count}]", components[number])
-            instance.count += 1
 
-    def _components(self, parts: list[int]) -> dict[int, str]:
-        """Return the component of every device of a machine, such as ``xpu[3]``."""
-        counts: dict[str, int] = defaultdict(int)
-        found = {}
-        for number in parts:
-            choice = CHOICES[self._network.devices[number].kind]
-            found[number] = f"{choice}[{counts[choice]}]"
-            counts[choice] += 1
-        return found
+        for (components, joints), alike in groupby(sorted(parts), kind):
+            nodes = list(alike)
+            name = f"node{nodes[0]}"
+            self._add(name, components, joints)
+            self._made.instances.add(name=name, device=name, count=len(nodes))
+            for index, node in enumerate(nodes):
+                for number, component in parts[node].items():
+                    self._where[number] = (f"{name}[{index}]", component)
 
-    def _machine(self, name: str, components: dict[int, str], links: list[Link]) -> Any:
+    def _add(self, name: str, components: Sequence[str], joints: Sequence[Joint]) -> None:
+        """Add a device; the format wants a link and an edge of every one."""
         device = self._package.Device(name=name)
-        counts: dict[str, int] = defaultdict(int)
-        for component in components.values():
-            counts[component.partition("[")[0]] += 1
-        for choice, count in counts.items():
-            made = device.components.add(name=choice, count=count)
-            made.choice = choice
-        for link in links:
-            edge = device.edges.add(
-                scheme=self._package.DeviceEdge.ONE2ONE, link=self._link(device, link)
-            )
-            edge.ep1.component = components[link.start]
-            edge.ep2.component = components[link.end]
-        return self._complete(device)
-
-    def _add_switches(self) -> None:
-        for number, device in enumerate(self._network.devices):
-            if device.node is not None:
-                continue
-            name = re.sub(r"\W", "_", device.name)
-            made = self._package.Device(name=f"{name}_device")
-            made.components.add(name="switch", count=1).choice = "switch"
-            self._made.devices.append(self._complete(made))
-            self._made.instances.add(name=name, device=made.name, count=1)
-            self._where[number] = (f"{name}[0]", "switch[0]")
-
-    def _complete(self, device: Any) -> Any:
-        """Return the device with a link and an edge, which the format wants of every device."""
-        if not len(device.edges):
-            first = device.components[0].name
+        for choice, number in Counter(part.partition("[")[0] for part in components).items():
+            device.components.add(name=choice, count=number).choice = choice
+        edges = [(one, other, self._link(device, *link)) for one, other, *link in joints]
+        if not edges:
             device.links.add(name="none")
-            edge = device.edges.add(scheme=self._package.DeviceEdge.ONE2ONE, link="none")
-            edge.ep1.component = edge.ep2.component = f"{first}[0]"
-        return device
+            edges = [(components[0], components[0], "none")]
+        for one, other, link in edges:
+            edge = device.edges.add(scheme=self._package.DeviceEdge.ONE2ONE, link=link)
+            edge.ep1.component, edge.ep2.component = one, other
+        self._made.devices.append(device)
 
-    def _link(self, owner: Any, link: Link) -> str:
+    def _link(self, owner: Any, bandwidth: float, latency: float) -> str:
         """Return the name of a link of these properties; it is added where the owner lacks it."""
-        key = (link.bandwidth, link.latency)
-        name = self._links.setdefault(key, f"link{len(self._links)}")
+        name = self._links.setdefault((bandwidth, latency), f"link{len(self._links)}")
         if name not in {known.name for known in owner.links}:
             made = owner.links.add(name=name)
-            if math.isfinite(link.bandwidth):
-                made.physical.bandwidth.gigabytes_per_second = link.bandwidth / GB
-            if link.latency:
-                made.physical.latency.us = link.latency / US
+            if math.isfinite(bandwidth):
+                made.physical.bandwidth.gigabytes_per_second = bandwidth / GB
+            if latency:
+                made.physical.latency.us = latency / US
         return name
 
 
