@@ -28,6 +28,7 @@ from pydantic import BeforeValidator, ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
 from ddlnb.errors import InputError, UnknownName, require_positive, require_whole
+from ddlnb.units import bytes_from
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,9 +56,23 @@ class Asked:
 
 @dataclass_transform(frozen_default=True)
 def question(kind: Kind) -> Kind:
-    """Return the class as a frozen dataclass that checks its fields."""
+    """Return the class as a frozen dataclass that checks its fields.
+
+    Making one raises InputError for what its fields do not allow.
+    """
     config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
-    return cast(Kind, validated(frozen=True, config=config)(kind))
+    made: Any = validated(frozen=True, config=config)(kind)
+    check = made.__init__
+
+    @wraps(check)
+    def checked(self: Any, *given: Any, **named: Any) -> None:
+        try:
+            check(self, *given, **named)
+        except ValidationError as error:
+            raise _refused(error, kind) from None
+
+    made.__init__ = checked
+    return cast(Kind, made)
 
 
 def asks(kind: Callable[P, Any]) -> Callable[[Callable[[Any], A]], Callable[P, A]]:
@@ -70,7 +85,7 @@ def asks(kind: Callable[P, Any]) -> Callable[[Callable[[Any], A]], Callable[P, A
     def decorated(answer: Callable[[Any], A]) -> Callable[P, A]:
         @wraps(answer)
         def asked(*given: P.args, **named: P.kwargs) -> A:
-            return answer(checked(kind, *given, **named))
+            return answer(kind(*given, **named))
 
         meanings = "\n".join(f"    {name}: {one.meaning}" for name, one in options(kind).items())
         asked.__doc__ = f"{inspect.cleandoc(answer.__doc__ or '')}\n\nArguments:\n{meanings}\n"
@@ -85,26 +100,15 @@ def asks(kind: Callable[P, Any]) -> Callable[[Callable[[Any], A]], Callable[P, A
     return decorated
 
 
-def checked(kind: Callable[P, A], *given: P.args, **named: P.kwargs) -> A:
-    """Return the question of these fields. Raises InputError for what it does not allow."""
-    try:
-        return kind(*given, **named)
-    except ValidationError as error:
-        raise _refused(error, kind) from None
-
-
 def options(kind: Any) -> dict[str, Asked]:
-    """Return the options of a question, or of settings whose fields have a meaning, by field."""
+    """Return the options of a question by the names of its fields."""
     hints = get_type_hints(kind, include_extras=True)
-    found: dict[str, Asked] = {}
-    for field in fields(kind):
-        annotated = getattr(hints[field.name], "__metadata__", ())
-        said = next((one for one in annotated if isinstance(one, Asked)), None)
-        if said is None and "meaning" in field.metadata:
-            said = Asked(field.metadata["meaning"])
-        if said is not None:
-            found[field.name] = said
-    return found
+    return {
+        field.name: said
+        for field in fields(kind)
+        for said in getattr(hints[field.name], "__metadata__", ())
+        if isinstance(said, Asked)
+    }
 
 
 def _refused(error: ValidationError, kind: Any) -> InputError:
@@ -133,6 +137,23 @@ def _whole(least: int) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def one_of(*known: str) -> BeforeValidator:
+    """Return a check of a field: one of these names. It raises UnknownName."""
+
+    def check(value: Any, info: ValidationInfo) -> Any:
+        if value not in known:
+            raise UnknownName(str(info.field_name), value, known)
+        return value
+
+    return BeforeValidator(check)
+
+
+def _size(value: Any) -> Any:
+    if value is not None:
+        bytes_from(value)
+    return value
+
+
 def _positive(value: Any, info: ValidationInfo) -> Any:
     if value is not None:
         require_positive(**{str(info.field_name): value})
@@ -145,6 +166,7 @@ Natural = Annotated[int, _whole(0)]
 MaybeWhole = Annotated[int | None, _whole(1)]
 MaybeNatural = Annotated[int | None, _whole(0)]
 MaybePositive = Annotated[float | None, BeforeValidator(_positive)]
+MaybeBytes = Annotated[str | int | None, BeforeValidator(_size)]
 
 
 @dataclass(frozen=True)

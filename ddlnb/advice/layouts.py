@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +31,10 @@ from ddlnb.parallelism.forecast.forecast import (
     alike,
 )
 from ddlnb.parallelism.forecast.frameworks import A100, H100, Fitted, Parameters
-from ddlnb.parallelism.forecast.layouts import LayoutQuestion, Ranking, ranked
+from ddlnb.parallelism.forecast.layouts import Ranking, ranked
+from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.parallelism.model import SHAPES
-from ddlnb.questions import Answer, Table
+from ddlnb.questions import Answer, Table, question
 from ddlnb.simulator.recommendation import TIE
 from ddlnb.units import GIB, show_rate, show_rates
 from ddlnb.workloads.memory import OPTIMIZER_COPIES, require_optimizer
@@ -47,13 +48,14 @@ if TYPE_CHECKING:
 FLOAT32 = 4  # bytes
 
 
-@dataclass(frozen=True)
+@question
 class PricedQuestion(LayoutQuestion):
     """A question about layouts that advice answers: what GPUs cost counts, too.
 
     ``because`` says why the model has to be split, where that was found out before.
     """
 
+    _: KW_ONLY
     prices: Prices = field(default_factory=Prices)
     because: str = ""
 
@@ -130,7 +132,7 @@ def split_on(
             protocol=usual.protocol,
             source=cluster.name,
         )
-    return PricedQuestion.of(
+    return PricedQuestion(
         model,
         gpu,
         cluster.nodes_in_use,
@@ -546,7 +548,7 @@ def advise_layouts(
     >>> found.reasons["what"].iloc[1]
     'twice the bandwidth between nodes'
     """
-    asked = PricedQuestion.of(model, gpu, nodes, prices=prices or Prices(), **options)
+    asked = PricedQuestion(model, gpu, nodes, prices=prices or Prices(), **options)
     return advise_on_layouts(asked, top=top, draws=draws, seed=seed)
 
 

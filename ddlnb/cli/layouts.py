@@ -11,67 +11,33 @@ import typer
 from ddlnb.cli.options import (
     Csv,
     Family,
+    grouped,
     price,
     print_answer,
     print_table,
     refuse_others,
     refuse_unused,
+    require_writable_files,
 )
 from ddlnb.cli.questions import MachineName
+from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.units import counted, digits, show_rate
 
 if TYPE_CHECKING:
-    from ddlnb.hardware.gpu import Gpu
-    from ddlnb.hardware.interconnect import Interconnect
     from ddlnb.parallelism.forecast.layouts import Ranking
     from ddlnb.parallelism.heterogeneous import Sharing
 
 app = typer.Typer(cls=Family, help="Split a large model over GPUs: rank, play, or share layouts.")
-GPU, GPUS_PER_NODE = "H100", 8  # of the nodes, where nothing is said
 COUNTED = re.compile(r"\s*(\d+)\s*x\s*(\S.*)")
 
 
 @app.command()
+@grouped
 def scale(
+    *,
     context: typer.Context,
-    model: Annotated[
-        str | None, typer.Option(help="A large model, such as llama3-8b or gpt3-175b.")
-    ] = None,
-    gpu: Annotated[str, typer.Option(help=f"A GPU by name; default: {GPU}.")] = "",
-    nodes: Annotated[int, typer.Option(help="How many nodes.")] = 8,
-    gpus_per_node: Annotated[
-        int | None, typer.Option(help=f"GPUs of a node; default: {GPUS_PER_NODE}.")
-    ] = None,
-    network: Annotated[
-        str,
-        typer.Option(help="What joins nodes, such as 8x400GbIB; default: usual for the GPU."),
-    ] = "",
+    asked: Annotated[dict[str, Any], LayoutQuestion],
     machine: MachineName = "",
-    sequence: Annotated[int | None, typer.Option(help="Tokens of a sequence.")] = None,
-    global_batch: Annotated[
-        int | None, typer.Option(help="Sequences of a step; default: four million tokens.")
-    ] = None,
-    framework: Annotated[
-        str, typer.Option(help="nanotron, fsdp, megatron or nemo: whose steps are forecast.")
-    ] = "nanotron",
-    precision: Annotated[str, typer.Option(help="bf16, fp16 or fp8.")] = "bf16",
-    schedule: Annotated[
-        str, typer.Option(help="Of pipelines: 1f1b, zero-bubble or gpipe.")
-    ] = "1f1b",
-    vpp: Annotated[
-        int | None,
-        typer.Option(
-            help="Chunks of layers per pipeline stage, 1 for none; default: all that the framework "
-            "can run and that divide."
-        ),
-    ] = None,
-    overlap: Annotated[
-        bool | None,
-        typer.Option(
-            help="Reduce gradients and gather parameters while GPUs compute; default: as the "
-            "framework does."
-        ),
-    ] = None,
     top: Annotated[int, typer.Option(help="How many splits are shown.")] = 10,
     advise: Annotated[
         bool, typer.Option("--advise", help="Say how sure the ranking is, and what would pay.")
@@ -111,14 +77,19 @@ def scale(
     from ddlnb.errors import InputError
 
     if table is not None or out is not None:
-        if table is None or out is None or model is not None:
+        if table is None or out is None or "model" in asked:
             raise InputError("give both --table IN.csv and --out OUT.csv, without --model")
         why = "rows of --table say what runs on what, each in its own columns (gpu, network, ...)"
         refuse_others(context, why, "table", "out", "keep_going")
         return _table(table, out, keep_going)
     refuse_unused("there is no --table whose rows could be left empty", keep_going=keep_going)
-    if model is None:
+    if "model" not in asked:
         raise InputError("give --model, such as llama3-8b, or --table IN.csv and --out OUT.csv")
+    if advise and csv:
+        raise InputError("--csv prints one table, and --advise several; leave out one of them")
+    if not advise:
+        refuse_unused("prices and pages need --advise", gpu_price=gpu_price, page=page)
+    require_writable_files(advice_html=page)
     from ddlnb.advice.layouts import (
         DRAWS,
         PricedQuestion,
@@ -128,63 +99,35 @@ def scale(
     )
     from ddlnb.advice.question import Prices
     from ddlnb.cli.advise import write_page
-    from ddlnb.files import require_writable_file
 
-    if advise and csv:
-        raise InputError("--csv prints one table, and --advise several; leave out one of them")
-    if not advise:
-        refuse_unused("prices and pages need --advise", gpu_price=gpu_price, page=page)
-    if page is not None:
-        require_writable_file(page, "advice.html")
-    kind, per_node, joined = _node(gpu, gpus_per_node, network, machine)
-    if network and nodes == 1:
-        typer.echo(f"note: network {network} is not used, as there is one node", err=True)
-    asked = PricedQuestion.of(
-        model,
-        kind,
-        nodes,
-        gpus_per_node=per_node,
-        network=joined,
-        sequence=sequence,
-        global_batch=global_batch,
-        framework=framework,
-        precision=precision,
-        schedule=schedule,
-        vpp=vpp,
-        overlap=overlap,
-        prices=Prices() if gpu_price is None else Prices(gpu_price),
-    )
-    if advise:
-        answer = advise_on_layouts(asked, top=top)
-        print_answer(answer)
-        return write_page(answer, page)
-    found = asked.ranking
-    named = kind if isinstance(kind, str) else kind.name
-    print_table(_rows(found, top), csv, _title(found, named, asked.gpus, framework))
-    if not csv:
-        for said in layout_sentences(asked, split_options(asked, top=top, draws=DRAWS)):
-            typer.echo(said)
-        typer.echo("--advise says what else can be done, what would pay, and what is not known.")
-
-
-def _node(
-    gpu: str, gpus_per_node: int | None, network: str, machine: str
-) -> tuple[str | Gpu, int, str | Interconnect | None]:
-    """Return the GPU of a node, how many it has, and what joins nodes."""
+    named, network = asked.get("gpu", LayoutQuestion.gpu), asked.get("network", "")
     if machine:
         from ddlnb.hardware.catalogue import get_machine, parts_of
 
-        return parts_of(get_machine(machine), gpu, gpus_per_node, network)
-    return gpu or GPU, GPUS_PER_NODE if gpus_per_node is None else gpus_per_node, network or None
-
-
-def _title(found: Ranking, gpu: str, gpus: int, framework: str) -> str:
-    whole = len(found.outlook.cases)
-    batch = int(found.outlook.cases.step_tokens[0])
-    return (
-        f"{found.model.name} on {gpus} x {gpu} ({framework}), {batch:,} tokens per step: "
-        f"{len(found)} of {whole} layouts fit"
+        parts = parts_of(
+            get_machine(machine), asked.get("gpu", ""), asked.get("gpus_per_node"), network
+        )
+        named = parts[0].name
+        asked |= zip(("gpu", "gpus_per_node", "network"), parts, strict=True)
+    prices = Prices() if gpu_price is None else Prices(gpu_price)
+    question = PricedQuestion(**asked, prices=prices)
+    if network and question.nodes == 1:
+        typer.echo(f"note: network {network} is not used, as there is one node", err=True)
+    if advise:
+        answer = advise_on_layouts(question, top=top)
+        print_answer(answer)
+        return write_page(answer, page)
+    found = question.ranking
+    cases = found.outlook.cases
+    title = (
+        f"{found.model.name} on {question.gpus} x {named} ({question.framework}), "
+        f"{int(cases.step_tokens[0]):,} tokens per step: {len(found)} of {len(cases)} layouts fit"
     )
+    print_table(_rows(found, top), csv, title)
+    if not csv:
+        for said in layout_sentences(question, split_options(question, top=top, draws=DRAWS)):
+            typer.echo(said)
+        typer.echo("--advise says what else can be done, what would pay, and what is not known.")
 
 
 def _rows(found: Ranking, top: int) -> list[dict[str, Any]]:

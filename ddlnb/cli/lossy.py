@@ -10,7 +10,6 @@ import typer
 
 from ddlnb.cli.options import Csv, WorkerCounts, grouped, print_table
 from ddlnb.cli.questions import KeptHardware
-from ddlnb.questions import checked
 from ddlnb.simulator.questions import Trained
 from ddlnb.units import counted
 
@@ -80,7 +79,7 @@ def lossy(
     require(curves is None or not gpus, "the curves say how many workers; leave out --gpus")
     first = hardware.chosen()
     slower = get_straggler(straggler) if straggler else None
-    workload = checked(Trained, cluster=first, **asked).workload
+    workload = Trained(cluster=first, **asked).workload
     options = {"compression": compression, "base": base or BASE, "slower": slower}
     how = _assumed(compression, base or BASE, straggler)
     if curves is not None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ddlnb.cli.models import profile as profile_layers
-from ddlnb.cli.options import OWN, Csv, Family, Model, Yes, announce, numbers, print_answer
+from ddlnb.cli.options import OWN, Csv, Family, Model, Yes, announce, grouped, numbers, print_answer
 from ddlnb.engines.settings import (
     DEFAULTS,
     MEASUREMENT_PROFILES,
@@ -18,101 +18,43 @@ from ddlnb.engines.settings import (
 )
 from ddlnb.errors import require_extra
 from ddlnb.launch.capacity import fitting_workers
-from ddlnb.launch.options import EMULATED, HERE, LaunchOptions, meanings
-
-_MEANINGS = meanings(MeasurementSettings) | meanings(LaunchOptions)
+from ddlnb.launch.options import EMULATED, HERE, LaunchOptions
 
 app = typer.Typer(cls=Family)
 
 
-def _take_defaults(context: typer.Context, name: str | None) -> str | None:
-    """Make the values of a measurement profile the defaults of the options that have them."""
-    if name is not None:
-        profile = get_measurement_profile(name)
-        called = {
-            "repetitions": "repeat",
-            "timeout_seconds": "timeout",
-            "start_timeout_seconds": "start_timeout",
-        }
-        context.default_map = {called.get(k, k): value for k, value in profile.options.items()}
-    return name
-
-
-def option(name: str, *flags: str) -> Any:
-    """Return the command line's option for a field of the settings or of their site."""
-    return typer.Option(*flags, help=_MEANINGS[name])
-
-
-Methods = Annotated[
-    list[str] | None, typer.Option("--method", help="A method, or 'all'; repeatable.")
-]
-KeptPlans = Annotated[
-    list[Path] | None,
-    typer.Option("--plan", help="A plan of `ddlnb plan --out` to run as it is; repeatable."),
-]
-Engines = Annotated[list[str] | None, option("engine", "--engine")]
-Baselines = Annotated[bool, option("baselines")]
-Workers = Annotated[
-    list[int] | None,
-    numbers(f"{_MEANINGS['workers']} Several are measured in turn. Default: {DEFAULTS.workers}."),
-]
-LocalBatch = Annotated[int | None, option("local_batch", "--batch")]
-Iterations = Annotated[int, option("iterations")]
-Warmup = Annotated[int, option("warmup")]
-Optimizer = Annotated[str, option("optimizer")]
-Partition = Annotated[str | None, option("partition")]
-Credit = Annotated[str | None, option("credit")]
-Timeout = Annotated[float, option("timeout_seconds", "--timeout")]
-StartTimeout = Annotated[float, option("start_timeout_seconds", "--start-timeout")]
-Profile = Annotated[
-    str | None,
-    typer.Option(
-        help=f"{', '.join(MEASUREMENT_PROFILES)}: the survey's warm-up, iterations, runs and "
-        f"numbers of workers, as far as there is room; options that you give count instead.",
-        callback=_take_defaults,
-        is_eager=True,
-    ),
-]
-
-
 @app.command(OWN)
+@grouped
 def measure(
+    *,
     model: Model,
-    method: Methods = None,
-    plan: KeptPlans = None,
-    profile: Profile = None,
-    batch: LocalBatch = None,
-    workers: Workers = None,
-    servers: Annotated[int | None, option("servers")] = DEFAULTS.servers,
-    engine: Engines = None,
-    baselines: Baselines = True,
-    iterations: Iterations = DEFAULTS.iterations,
-    warmup: Warmup = DEFAULTS.warmup,
-    repeat: Annotated[int, option("repetitions")] = DEFAULTS.repetitions,
-    optimizer: Optimizer = "sgd",
-    partition: Partition = None,
-    credit: Credit = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Results file (.csv); repeating the command completes it.")
+    method: Annotated[
+        list[str] | None, typer.Option(help="A method, or 'all'; repeatable.")
     ] = None,
-    launcher: Annotated[str, option("launcher")] = HERE.launcher,
-    host: Annotated[str, option("host")] = HERE.host,
-    on: Annotated[list[str] | None, option("hosts")] = None,
-    network: Annotated[list[str] | None, option("network")] = None,
-    scale: Annotated[float, option("scale")] = HERE.scale,
-    ranks_per_node: Annotated[int, option("ranks_per_node")] = HERE.ranks_per_node,
+    plan: Annotated[
+        list[Path] | None,
+        typer.Option(help="A plan of `ddlnb plan --out` to run as it is; repeatable."),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{', '.join(MEASUREMENT_PROFILES)}: the survey's warm-up, iterations, runs and "
+            f"numbers of workers, as far as there is room; options that you give count instead."
+        ),
+    ] = None,
+    workers: Annotated[
+        list[int] | None,
+        numbers(f"Worker processes. Several are measured in turn. Default: {DEFAULTS.workers}."),
+    ] = None,
+    asked: Annotated[dict[str, Any], MeasurementSettings],
+    site: Annotated[dict[str, Any], LaunchOptions],
     replay: Annotated[
         str | None,
         typer.Option(help="A profile of data/profiles to replay instead of computing."),
     ] = None,
-    device: Annotated[str, option("device")] = DEFAULTS.device,
-    backend: Annotated[str, option("backend")] = DEFAULTS.backend,
-    topology: Annotated[str, option("topology")] = DEFAULTS.topology,
-    collective: Annotated[str | None, option("collective")] = DEFAULTS.collective,
-    replan: Annotated[int | None, option("replan")] = DEFAULTS.replan,
-    becomes: Annotated[list[str] | None, option("becomes")] = None,
-    timeout: Timeout = DEFAULTS.timeout_seconds,
-    start_timeout: StartTimeout = DEFAULTS.start_timeout_seconds,
+    out: Annotated[
+        Path | None, typer.Option(help="Results file (.csv); repeating the command completes it.")
+    ] = None,
     yes: Yes = False,
     csv: Csv = False,
 ) -> None:
@@ -123,35 +65,11 @@ def measure(
     """
     require_extra("run", "measuring")
     counts = _counts(workers, profile)
-    settings = MeasurementSettings(
-        workers=max(counts),
-        servers=servers,
-        engine=engine or DEFAULTS.engine,
-        baselines=baselines,
-        local_batch=batch,
-        iterations=iterations,
-        warmup=warmup,
-        repetitions=repeat,
-        optimizer=optimizer,
-        partition=partition,
-        credit=credit,
-        device=device,
-        backend=backend,
-        topology=topology,
-        collective=collective,
-        replan=replan,
-        becomes=becomes or (),
-        timeout_seconds=timeout,
-        start_timeout_seconds=start_timeout,
-        site=LaunchOptions(
-            launcher=launcher,
-            host=host,
-            hosts=tuple(on or ()),
-            network=network[0] if network and len(network) == 1 else network,
-            scale=scale,
-            ranks_per_node=ranks_per_node,
-        ),
-    )
+    if len(site.get("network", ())) == 1:
+        (site["network"],) = site["network"]
+    if profile is not None:
+        asked = get_measurement_profile(profile).options | asked
+    settings = MeasurementSettings(workers=max(counts), site=LaunchOptions(**site), **asked)
     if profile and not workers:
         counts, left_out = fitting_workers(counts, settings.site, settings.device)
         if left_out:

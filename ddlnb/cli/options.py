@@ -280,7 +280,7 @@ def grouped(command: Callable[..., Any]) -> Callable[..., None]:
 
 
 def asked_options(kind: Any, without: Sequence[str] = ()) -> Iterator[inspect.Parameter]:
-    """Yield the options that the fields of a question, or of settings, are on the command line.
+    """Yield the options that the fields of a question are on the command line.
 
     All may be left out: then they are None, and the question has its default.
     """
@@ -289,16 +289,19 @@ def asked_options(kind: Any, without: Sequence[str] = ()) -> Iterator[inspect.Pa
     for name, asked in options(kind).items():
         if name in without:
             continue
-        flags = [asked.flag or f"--{name.replace('_', '-')}"]
+        flag = asked.flag or f"--{name.replace('_', '-')}"
+        default = defaults[name]
+        meaning = asked.meaning
+        if not asked.kind and isinstance(default, int | float | str) and default != "":
+            meaning += f" Default: {'yes' if default is True else default}."
         annotation: Any
         if asked.kind == NUMBERS:
-            annotation = Annotated[list[int] | None, numbers(asked.meaning, int, *flags)]
+            annotation = Annotated[list[int] | None, numbers(meaning, int, flag)]
         else:
             one = list[str] if asked.kind == WORDS else _single(hints[name])
-            extra: dict[str, Any] = {"autocompletion": COMPLETED.get(name)}
-            if isinstance(defaults[name], int | float):
-                extra["show_default"] = str(defaults[name])
-            annotation = Annotated[one | None, typer.Option(*flags, help=asked.meaning, **extra)]
+            flags = f"{flag}/--no-{flag[2:]}" if one is bool else flag
+            option = typer.Option(flags, help=meaning, autocompletion=COMPLETED.get(name))
+            annotation = Annotated[one | None, option]
         yield inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
         )
@@ -306,7 +309,9 @@ def asked_options(kind: Any, without: Sequence[str] = ()) -> Iterator[inspect.Pa
 
 def _single(hint: Any) -> Any:
     """Return the type that the command line reads: str for what Python takes in several ways."""
-    return next((one for one in (int, float) if one is hint or one in get_args(hint)), str)
+    return next(
+        (one for one in (bool, str, int, float) if one is hint or one in get_args(hint)), str
+    )
 
 
 def known_models() -> list[str]:

@@ -19,7 +19,6 @@ from ddlnb.cli.options import (
 )
 from ddlnb.cli.questions import KeptHardware
 from ddlnb.errors import require
-from ddlnb.questions import checked
 from ddlnb.simulator import questions
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ def plan(
         )
         on = hardware.chosen()
         on = on if gpus is None else on.with_workers(gpus)
-        workload = checked(questions.Sent, cluster=on, **asked).workload
+        workload = questions.Sent(cluster=on, **asked).workload
         what = _sent(sent, compression, mixed)
         made = plan_on_cluster(workload, on, chosen, servers, time_limit, what)
         return _print_plan(made, out)

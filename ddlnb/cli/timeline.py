@@ -17,7 +17,6 @@ from ddlnb.cli.options import (
 )
 from ddlnb.cli.questions import KeptHardware, Otherwise
 from ddlnb.errors import require, require_whole
-from ddlnb.questions import checked
 from ddlnb.simulator.questions import Sent
 from ddlnb.units import show_seconds
 
@@ -70,7 +69,7 @@ def timeline(
     on = get_cluster(otherwise.on(hardware.chosen()), gpus)
     chosen = otherwise.methods(method or ["MG-WFBP"], on, servers)
     sound_pairs(on, chosen, servers=servers)
-    workload = checked(Sent, cluster=on, **asked).workload
+    workload = Sent(cluster=on, **asked).workload
     lines = {
         one.name: simulate(workload, on, one, servers=servers, iterations=iterations)
         for one in chosen

@@ -10,37 +10,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import Csv, Yes, announce, first_line, numbers, print_table
+from ddlnb.cli.options import Csv, Yes, announce, first_line, grouped, numbers, print_table
 from ddlnb.errors import require_extra
-from ddlnb.launch.options import meanings
 from ddlnb.training.settings import TrainingSettings
 from ddlnb.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_MEANINGS = meanings(TrainingSettings)
-
 app = typer.Typer()
 
 
-def setting(name: str) -> Any:
-    """Return the command line's option for a field of the settings of a run."""
-    return typer.Option(help=_MEANINGS[name])
-
-
 @app.command()
+@grouped
 def train(
-    task: Annotated[str, setting("task")] = "digits",
-    method: Annotated[
-        list[str] | None, typer.Option(help=f"{_MEANINGS['method']} Repeatable.")
-    ] = None,
+    *,
+    asked: Annotated[dict[str, Any], TrainingSettings],
     workers: Annotated[
         list[int] | None,
         numbers(f"Numbers of workers, such as 4,8. Default: {TrainingSettings.workers}."),
     ] = None,
-    steps: Annotated[int, setting("steps")] = TrainingSettings.steps,
-    local_batch: Annotated[int | None, setting("local_batch")] = None,
     lr: Annotated[
         list[float] | None,
         numbers("Learning rates, such as 0.1,0.2. Default: the optimizer's first guess.", float),
@@ -54,8 +43,6 @@ def train(
             "seeds, halved up to 4 times until it is stable.",
         ),
     ] = False,
-    optimizer: Annotated[str, setting("optimizer")] = "sgd",
-    schedule: Annotated[str, setting("schedule")] = "constant",
     straggler: Annotated[
         str | None,
         typer.Option(
@@ -63,11 +50,8 @@ def train(
             "take none."
         ),
     ] = None,
-    executor: Annotated[str, setting("executor")] = TrainingSettings.executor,
-    split: Annotated[str, setting("split")] = "iid",
     seed: Annotated[int, typer.Option(help="The first seed.")] = TrainingSettings.seed,
     seeds: Annotated[int, typer.Option(help="Number of seeds, counted up from --seed.")] = 1,
-    evaluate_every: Annotated[int | None, setting("evaluate_every")] = None,
     target: Annotated[
         float | None, typer.Option(help="A test loss; adds the steps and bytes to reach it.")
     ] = None,
@@ -104,7 +88,7 @@ def train(
     if list_:
         _print_choices(csv)
         return
-    require(bool(method), "give at least one --method, such as --method bsp; see --list")
+    require("method" in asked, "give at least one --method, such as --method bsp; see --list")
     if out is not None:
         require(out.suffix == ".csv", f"curves file {str(out)!r} must have a name in .csv")
         require_writable_file(out, "curves.csv")
@@ -112,8 +96,8 @@ def train(
     require_whole(seeds=seeds)
     require_whole(0, seed=seed)
     result = compare(
-        get_learning_task(task, data),
-        list(method or ()),
+        get_learning_task(asked.pop("task", "digits"), data),
+        asked.pop("method"),
         seeds=range(seed, seed + seeds),
         workers=workers or TrainingSettings.workers,
         lr=lr or None,
@@ -122,14 +106,8 @@ def train(
         jobs=jobs,
         progress=sys.stderr.isatty(),
         before=partial(announce, yes=yes),
-        steps=steps,
-        local_batch=local_batch,
-        optimizer=optimizer,
-        schedule=schedule,
-        split=split,
         clock=None if straggler is None else Clock(get_straggler(straggler)),
-        executor=executor,
-        evaluate_every=evaluate_every,
+        **asked,
     )
     if out is not None:
         write_atomically(out, result.curves.to_csv(index=False))

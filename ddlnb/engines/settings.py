@@ -1,19 +1,30 @@
 """The settings of a measurement: every option once, with its meaning, default and validation.
 
-Importing it loads neither torch nor pandas: the command line takes its help and defaults from here.
+Importing it loads neither torch nor pandas: the command line takes its options from here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from ddlnb.errors import InputError, UnknownName, require, require_whole
+from pydantic import AfterValidator, SkipValidation
+
+from ddlnb.errors import UnknownName, require
 from ddlnb.launch.options import HERE, LaunchOptions, NetworkChange, network_changes, wired
+from ddlnb.questions import (
+    WORDS,
+    Asked,
+    MaybeBytes,
+    MaybeWhole,
+    Natural,
+    Whole,
+    one_of,
+    question,
+)
 from ddlnb.registry import supplied
-from ddlnb.units import bytes_from
 
 if TYPE_CHECKING:
     import torch
@@ -23,12 +34,13 @@ if TYPE_CHECKING:
     from ddlnb.plans.transfers import Collective
     from ddlnb.workloads.task import Task
 
+    MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+else:  # what these are is checked where they are used
+    AlphaBeta = MakeOptimizer = Any
+
 # What ranks that train import: those of one machine can import it once for all.
 TRAINING = ("torch._dynamo",)  # which torch imports with the first optimizer
 MEASURING = ("ddlnb.engines.worker", "ddlnb.engines.probes", *TRAINING)
-
-
-MakeOptimizer = Callable[[Iterable["nn.Parameter"]], "torch.optim.Optimizer"]
 
 
 def _optimizer(kind: str, parameters: Iterable[nn.Parameter], **options: Any) -> Any:
@@ -69,19 +81,23 @@ def optimizer_name(optimizer: str | MakeOptimizer) -> str:
     return getattr(inner, "__name__", type(optimizer).__name__) + (f"({shown})" * bool(shown))
 
 
-DEVICES = ("cpu", "cuda")
-BACKENDS = ("gloo", "nccl")
 LEAST_WINDOW = 10  # iterations; in fewer, one that takes long by accident hides a drift
 TOPOLOGIES = ("ring", "mesh")  # of all-reduces: the backend's own, and ours of two hops
 
 
-@dataclass(frozen=True, kw_only=True)
+def _known_optimizer(name: str | MakeOptimizer) -> str | MakeOptimizer:
+    get_optimizer(name)
+    return name
+
+
+@question
 class MeasurementSettings:
     """How methods are measured: on which workers, for how long, and with what.
 
     ``changed`` returns the same settings with other values, those of its ``site`` (launcher, hosts,
     network, scale) by name as well. Seconds are real ones; sizes are bytes, or texts with a unit.
-    Raises InputError or UnknownName for a value that makes no sense.
+    ``cost`` is the time of an all-reduce by which methods plan, by default as measured. Raises
+    InputError or UnknownName for a value that makes no sense.
 
     >>> import ddlnb
     >>> settings = ddlnb.MeasurementSettings(workers=4, partition="256KB")
@@ -91,105 +107,85 @@ class MeasurementSettings:
     (20, 3)
     """
 
-    workers: int = field(default=2, metadata={"meaning": "Worker processes."})
-    servers: int | None = field(
-        default=None,
-        metadata={"meaning": "Parameter servers of the PS methods; default: one per host."},
-    )
-    engine: str | Sequence[str] = field(
-        default="torch",
-        metadata={"meaning": "An engine of `ddlnb methods`; repeatable. Default: torch, our own."},
-    )
-    baselines: bool | Sequence[str] = field(
-        default=True,
-        metadata={"meaning": "Also run one worker alone, and DistributedDataParallel."},
-    )
-    local_batch: int | None = field(
-        default=None, metadata={"meaning": "Samples per worker; default: the model's own."}
-    )
-    iterations: int = field(default=20, metadata={"meaning": "Timed iterations of a run."})
-    warmup: int = field(default=5, metadata={"meaning": "Iterations before the clock starts."})
-    repetitions: int = field(default=3, metadata={"meaning": "Runs of every method, alternating."})
-    optimizer: str | MakeOptimizer = field(
-        default="sgd", metadata={"meaning": "sgd, adam or adamw."}
-    )
-    partition: str | int | None = field(
-        default=None,
-        metadata={"meaning": "Largest message of methods that partition, such as 256KB."},
-    )
-    credit: str | int | None = field(
-        default=None,
-        metadata={"meaning": "Bytes in flight of methods with a credit, such as 1MB."},
-    )
-    cost: AlphaBeta | None = field(
-        default=None,
-        metadata={"meaning": "Time of an all-reduce by which methods plan; default: as measured."},
-    )
-    device: str = field(default="cpu", metadata={"meaning": "cpu or cuda."})
-    backend: str = field(default="gloo", metadata={"meaning": "gloo on CPUs, nccl on GPUs."})
-    topology: str = field(
-        default="ring",
-        metadata={
-            "meaning": "Of our own engine's all-reduces: ring (the backend's), or mesh (two hops, "
-            "for links with long delays)."
-        },
-    )
-    collective: str | None = field(
-        default=None,
-        metadata={
-            "meaning": "Of our own engine's all-reduces: how messages travel, such as "
-            "halving-doubling or 'torus(2, 4)'. Default: torch's own."
-        },
-    )
-    replan: int | None = field(
-        default=None,
-        metadata={
-            "meaning": "Timed iterations (10 or more) between looks at whether the network drifted "
-            "from what method searched planned for; it then plans anew. Default: never."
-        },
-    )
-    becomes: str | NetworkChange | Sequence[str | NetworkChange] = field(
-        default=(),
-        metadata={
-            "meaning": "With launcher emulated: what the network becomes while a run is on it, and "
-            "before which iteration, counted from 0 with the warm-up: '100Mb/s 50us from 30'; "
-            "repeatable. No cable may become faster than it began."
-        },
-    )
-    timeout_seconds: float = field(
-        default=300.0, metadata={"meaning": "Seconds that one run may take."}
-    )
-    start_timeout_seconds: float = field(
-        default=120.0,
-        metadata={"meaning": "Seconds that processes may take to start, such as in a queue."},
-    )
-    site: LaunchOptions = HERE
+    _: KW_ONLY
+    workers: Annotated[Whole, Asked("Worker processes.")] = 2
+    servers: Annotated[
+        MaybeWhole, Asked("Parameter servers of the PS methods; default: one per host.")
+    ] = None
+    engine: Annotated[
+        SkipValidation[str | Sequence[str]],
+        Asked("An engine of `ddlnb methods`; repeatable. Default: torch, our own.", kind=WORDS),
+    ] = "torch"
+    baselines: Annotated[
+        SkipValidation[bool | Sequence[str]],
+        Asked("Also run one worker alone, and DistributedDataParallel."),
+    ] = True
+    local_batch: Annotated[
+        MaybeWhole, Asked("Samples per worker; default: the model's own.", "--batch")
+    ] = None
+    iterations: Annotated[Whole, Asked("Timed iterations of a run.")] = 20
+    warmup: Annotated[Natural, Asked("Iterations before the clock starts.")] = 5
+    repetitions: Annotated[Whole, Asked("Runs of every method, alternating.", "--repeat")] = 3
+    optimizer: Annotated[
+        SkipValidation[str | MakeOptimizer],
+        AfterValidator(_known_optimizer),
+        Asked("sgd, adam or adamw."),
+    ] = "sgd"
+    partition: Annotated[
+        MaybeBytes, Asked("Largest message of methods that partition, such as 256KB.")
+    ] = None
+    credit: Annotated[
+        MaybeBytes, Asked("Bytes in flight of methods with a credit, such as 1MB.")
+    ] = None
+    cost: AlphaBeta | None = None
+    device: Annotated[str, one_of("cpu", "cuda"), Asked("cpu or cuda.")] = "cpu"
+    backend: Annotated[str, one_of("gloo", "nccl"), Asked("gloo on CPUs, nccl on GPUs.")] = "gloo"
+    topology: Annotated[
+        str,
+        one_of(*TOPOLOGIES),
+        Asked(
+            "Of our own engine's all-reduces: ring (the backend's), or mesh (two hops, for links "
+            "with long delays)."
+        ),
+    ] = TOPOLOGIES[0]
+    collective: Annotated[
+        str | None,
+        Asked(
+            "Of our own engine's all-reduces: how messages travel, such as halving-doubling or "
+            "'torus(2, 4)'. Default: torch's own."
+        ),
+    ] = None
+    replan: Annotated[
+        MaybeWhole,
+        Asked(
+            "Timed iterations (10 or more) between looks at whether the network drifted from what "
+            "method searched planned for; it then plans anew. Default: never."
+        ),
+    ] = None
+    becomes: Annotated[
+        SkipValidation[str | NetworkChange | Sequence[str | NetworkChange]],
+        Asked(
+            "With launcher emulated: what the network becomes while a run is on it, and before "
+            "which iteration, counted from 0 with the warm-up: '100Mb/s 50us from 30'; repeatable. "
+            "No cable may become faster than it began.",
+            kind=WORDS,
+        ),
+    ] = ()
+    timeout_seconds: Annotated[float, Asked("Seconds that one run may take.", "--timeout")] = 300.0
+    start_timeout_seconds: Annotated[
+        float,
+        Asked("Seconds that processes may take to start, such as in a queue.", "--start-timeout"),
+    ] = 120.0
+    site: SkipValidation[LaunchOptions] = HERE
 
     def __post_init__(self) -> None:
-        require_whole(
-            workers=self.workers, iterations=self.iterations, repetitions=self.repetitions
-        )
-        require_whole(0, warmup=self.warmup)
         if self.site.is_emulated:
             object.__setattr__(self, "site", wired(self.site))
         _ = self.changes  # refuses what cannot be
-        optional = {"servers": self.servers, "local_batch": self.local_batch, "replan": self.replan}
-        require_whole(**{name: value for name, value in optional.items() if value is not None})
-        get_optimizer(self.optimizer)
-        for size in (self.partition, self.credit):
-            if size is not None:
-                bytes_from(size)
-        for what, name, known in (
-            ("device", self.device, DEVICES),
-            ("backend", self.backend, BACKENDS),
-            ("topology", self.topology, TOPOLOGIES),
-        ):
-            if name not in known:
-                raise UnknownName(what, name, known)
-        if (self.device, self.backend) == ("cpu", "nccl"):
-            raise InputError(
-                "backend 'nccl' exchanges gradients of GPUs; use it with device='cuda'"
-            )
+        require(
+            (self.device, self.backend) != ("cpu", "nccl"),
+            "backend 'nccl' exchanges gradients of GPUs; use it with device='cuda'",
+        )
         require(
             self.topology == TOPOLOGIES[0] or self.device == "cpu",
             f"topology {self.topology!r} runs on CPUs; leave it out with device {self.device!r}, "

@@ -6,56 +6,51 @@ An emulated network may become another one while a run is on it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Annotated
+
+from pydantic import SkipValidation
 
 from ddlnb.errors import require, require_whole
 from ddlnb.launch.emulation.topology import EmulatedTopology, Link, get_link, links_of, star
+from ddlnb.questions import WORDS, Asked, Whole, question
 from ddlnb.registry import several, supplied
 
 EMULATED = "emulated"  # the launcher of local processes on nodes of an emulated network
 Network = str | Link | Sequence[str | Link] | EmulatedTopology
 
 
-def meanings(of: type) -> dict[str, str]:
-    """Return what the fields of a dataclass mean, by name: their help on the command line."""
-    return {each.name: each.metadata["meaning"] for each in fields(of) if each.metadata}
-
-
-@dataclass(frozen=True)
+@question
 class LaunchOptions:
     """A launcher, and what it has to know of machines and the network between them."""
 
-    launcher: str = field(
-        default="local",
-        metadata={"meaning": "local, emulated, mpi, slurm, ssh, or an IPython profile."},
+    launcher: Annotated[str, Asked("local, emulated, mpi, slurm, ssh, or an IPython profile.")] = (
+        "local"
     )
-    host: str = field(
-        default="127.0.0.1",
-        metadata={"meaning": "This machine's address for ranks on other machines."},
+    host: Annotated[str, Asked("This machine's address for ranks on other machines.")] = "127.0.0.1"
+    hosts: Annotated[
+        SkipValidation[tuple[str, ...]],
+        Asked(
+            "A machine to start ranks on, with launcher ssh; repeatable. Names are those of "
+            "~/.ssh/config, or of the file that DDLNB_SSH_CONFIG names.",
+            "--on",
+            WORDS,
+        ),
+    ] = ()
+    network: Annotated[
+        SkipValidation[Network | None],
+        Asked(
+            "What tables call the network, such as 10GbE; with launcher emulated the network to "
+            "emulate, also '1Gb/s 50us', once for every node if they differ, or "
+            "'two-tier(2, 2, 2) of 1Gb/s 50us': every cable of a topology.",
+            kind=WORDS,
+        ),
+    ] = None
+    scale: Annotated[float, Asked("Slows an emulated network and replayed computation: 0.01.")] = (
+        1.0
     )
-    hosts: tuple[str, ...] = field(
-        default=(),
-        metadata={
-            "meaning": "A machine to start ranks on, with launcher ssh; repeatable. Names are "
-            "those of ~/.ssh/config, or of the file that DDLNB_SSH_CONFIG names."
-        },
-    )
-    network: Network | None = field(
-        default=None,
-        metadata={
-            "meaning": "What tables call the network, such as 10GbE; with launcher emulated the "
-            "network to emulate, also '1Gb/s 50us', once for every node if they differ, or "
-            "'two-tier(2, 2, 2) of 1Gb/s 50us': every cable of a topology."
-        },
-    )
-    scale: float = field(
-        default=1.0,
-        metadata={"meaning": "Slows an emulated network and replayed computation: 0.01."},
-    )
-    ranks_per_node: int = field(
-        default=1, metadata={"meaning": "Ranks that share the link of an emulated node."}
-    )
+    ranks_per_node: Annotated[Whole, Asked("Ranks that share the link of an emulated node.")] = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hosts", tuple(self.hosts))
@@ -66,7 +61,6 @@ class LaunchOptions:
             f"launcher {self.launcher!r} with hosts={self.hosts!r}: give hosts=['name', ...] with "
             f"launcher 'ssh', and only with it",
         )
-        require_whole(ranks_per_node=self.ranks_per_node)
         require(
             0 < self.scale <= 1,
             f"scale={self.scale!r} must be above 0 and at most 1, such as 1/100",

@@ -6,17 +6,22 @@ help texts from here; torch is loaded when settings are made.
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from ddlnb.errors import UnknownName, require, require_whole
+from pydantic import SkipValidation
+
+from ddlnb.errors import UnknownName, require
+from ddlnb.questions import WORDS, Asked, MaybeWhole, Natural, Whole, one_of, question
 
 if TYPE_CHECKING:
     from ddlnb.training.executors.clock import Clock
     from ddlnb.training.method import TrainingJob, TrainingMethod
     from ddlnb.training.optimizers import Optimizer, RateSchedule
     from ddlnb.training.tasks.task import LearningTask, Split
+else:  # what these are is checked where they are looked up
+    Clock = TrainingMethod = Optimizer = RateSchedule = LearningTask = Split = Any
 
 LOCKSTEP = "lockstep"
 EXECUTORS = (LOCKSTEP, "distributed", "byteps")
@@ -24,13 +29,14 @@ EVALUATIONS = 20  # rows of a curve behind the first one, unless evaluate_every 
 RATE_SPAN = 2.0**24  # a float32 keeps 24 bits: steps that differ by more cannot both be sensible
 
 
-@dataclass(frozen=True)
+@question
 class TrainingSettings:
     """What one run of one method on one task depends on, but for the processes that it uses.
 
     Choices may be given as text: ``method="local(8)"``, ``split="non-iid(0.1)"``;
     the fields then hold what the text stands for. ``local_batch`` and ``lr`` that are left out are
-    those of the task and of the optimizer. `training_settings` makes one from keywords.
+    those of the task and of the optimizer; ``clock`` gives the virtual seconds of gradients and
+    messages. `training_settings` makes one from keywords.
 
     Raises UnknownName and InputError, and MissingPart if the executor needs what this machine
     lacks.
@@ -41,46 +47,44 @@ class TrainingSettings:
     ('local(8) on A2A', 0.1, 1)
     """
 
-    task: LearningTask = field(metadata={"meaning": "A task of `ddlnb train --list`."})
-    method: TrainingMethod = field(
-        metadata={"meaning": "Such as 'bsp', 'ssp(3)' or 'bsp + top-k(0.01) + feedback on A2A'."}
-    )
+    task: Annotated[LearningTask, Asked("A task of `ddlnb train --list`. Default: digits.")]
+    method: Annotated[
+        TrainingMethod,
+        Asked(
+            "Such as 'bsp', 'ssp(3)' or 'bsp + top-k(0.01) + feedback on A2A'. Repeatable.",
+            kind=WORDS,
+        ),
+    ]
     _: KW_ONLY
-    workers: int = field(default=8, metadata={"meaning": "Workers that train together."})
-    steps: int = field(default=300, metadata={"meaning": "Gradients of every worker."})
-    local_batch: int = field(  # type: ignore[assignment]
-        default=None, metadata={"meaning": "Samples of a gradient; default: the task's own number."}
-    )
-    lr: float = field(  # type: ignore[assignment]
-        default=None, metadata={"meaning": "Learning rate; default: the optimizer's first guess."}
-    )
-    optimizer: Optimizer = field(  # type: ignore[assignment]
-        default="sgd",
-        metadata={"meaning": "Such as sgd, momentum(0.9, 0.0005) or lars(0.01); see --list."},
-    )
-    schedule: RateSchedule = field(  # type: ignore[assignment]
-        default="constant",
-        metadata={"meaning": "Schedule of the learning rate: constant, warm-up(50), cosine(50)."},
-    )
-    split: Split = field(  # type: ignore[assignment]
-        default="iid",
-        metadata={"meaning": "Split of the samples: iid, or non-iid(0.1); less skews labels more."},
-    )
-    seed: int = field(default=0, metadata={"meaning": "Seed of the model, samples and batches."})
-    clock: Clock | None = field(
-        default=None, metadata={"meaning": "Virtual seconds of gradients and messages."}
-    )
-    evaluate_every: int | None = field(
-        default=None,
-        metadata={"meaning": f"Steps between rows; default: {EVALUATIONS} rows a run."},
-    )
-    executor: str = field(
-        default=LOCKSTEP,
-        metadata={
-            "meaning": "lockstep, distributed (processes over gloo and our parameter servers) or "
-            "byteps."
-        },
-    )
+    workers: Annotated[Whole, Asked("Workers that train together.")] = 8
+    steps: Annotated[Whole, Asked("Gradients of every worker.")] = 300
+    local_batch: Annotated[
+        MaybeWhole, Asked("Samples of a gradient; default: the task's own number.")
+    ] = None
+    lr: Annotated[
+        SkipValidation[float],
+        Asked("Learning rate; default: the optimizer's first guess."),
+    ] = None  # type: ignore[assignment]
+    optimizer: Annotated[
+        Optimizer, Asked("Such as sgd, momentum(0.9, 0.0005) or lars(0.01); see --list.")
+    ] = "sgd"  # type: ignore[assignment]
+    schedule: Annotated[
+        RateSchedule,
+        Asked("Schedule of the learning rate: constant, warm-up(50), cosine(50)."),
+    ] = "constant"  # type: ignore[assignment]
+    split: Annotated[
+        Split, Asked("Split of the samples: iid, or non-iid(0.1); less skews labels more.")
+    ] = "iid"  # type: ignore[assignment]
+    seed: Annotated[Natural, Asked("Seed of the model, samples and batches.")] = 0
+    clock: Clock | None = None
+    evaluate_every: Annotated[
+        MaybeWhole, Asked(f"Steps between rows; default: {EVALUATIONS} rows a run.")
+    ] = None
+    executor: Annotated[
+        str,
+        one_of(*EXECUTORS),
+        Asked("lockstep, distributed (processes over gloo and our parameter servers) or byteps."),
+    ] = LOCKSTEP
 
     def __post_init__(self) -> None:
         from ddlnb.training.method import training_method
@@ -97,9 +101,6 @@ class TrainingSettings:
             self._set("local_batch", self.task.local_batch)
         if self.lr is None:
             self._set("lr", self.optimizer.first_rate(self.task))
-        require_whole(local_batch=self.local_batch, workers=self.workers, steps=self.steps)
-        require_whole(0, seed=self.seed)
-        require_whole(evaluate_every=self.every)
         self.schedule.require_fits(self.steps)
         self._check_rate()
         self.method.check_optimizer(self.optimizer)
@@ -120,8 +121,6 @@ class TrainingSettings:
         )
 
     def _check_executor(self) -> None:
-        if self.executor not in EXECUTORS:
-            raise UnknownName("executor", self.executor, EXECUTORS)
         if self.executor != LOCKSTEP:
             from ddlnb.training.executors.distributed import require_trains
 

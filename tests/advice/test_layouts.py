@@ -39,7 +39,7 @@ PRICES = ddlnb.Prices(gpu_hour=2.0)
 
 @pytest.fixture(scope="module")
 def asked():
-    return PricedQuestion.of("llama3-8b", "H100", nodes=4, sequence=4096, prices=PRICES)
+    return PricedQuestion("llama3-8b", "H100", nodes=4, sequence=4096, prices=PRICES)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_chances_are_how_often_the_one_of_two_published_layouts_was_faster():
 
 @pytest.mark.parametrize(("chance", "said"), [(0.0, "risks none of it"), (0.01, "hardly risks it")])
 def test_a_small_chance_of_a_slow_run_is_not_called_none(chance, said):
-    asked = PricedQuestion.of("llama3-70b", "H100", 16)
+    asked = PricedQuestion("llama3-70b", "H100", 16)
     rows = split_options(asked, top=2)
     rows["chance_of_slow"] = [0.16, chance]
     slow = next(one for one in layout_sentences(asked, rows) if one.startswith("With a chance"))

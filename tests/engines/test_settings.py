@@ -12,8 +12,9 @@ from ddlnb.engines.measure import measure, measure_scaling
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.engines.targets import targets_of
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.launch.options import LaunchOptions, emulated, meanings
+from ddlnb.launch.options import LaunchOptions, emulated
 from ddlnb.plans.methods import METHODS
+from ddlnb.questions import options
 
 
 def test_an_option_that_there_is_not_is_one_error_with_the_nearest():
@@ -36,7 +37,7 @@ def test_settings_at_ranks_that_are_up_keep_only_the_name_of_the_network():
 
 def test_every_option_has_a_meaning():
     for kind in (MeasurementSettings, LaunchOptions):
-        assert {one.name for one in fields(kind)} - {"site"} == meanings(kind).keys()
+        assert {one.name for one in fields(kind)} - {"site", "cost"} == options(kind).keys()
 
 
 @pytest.mark.parametrize(

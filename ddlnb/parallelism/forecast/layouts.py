@@ -6,184 +6,24 @@ Every function and command about layouts takes what `LayoutQuestion` says, check
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.clusters.named import usual_network
-from ddlnb.errors import InputError, UnknownName, require, require_whole
-from ddlnb.hardware.catalogue import get_gpu, get_interconnect
+from ddlnb.errors import InputError, require, require_whole
 from ddlnb.hardware.gpu import Gpu
-from ddlnb.hardware.interconnect import Interconnect
 from ddlnb.parallelism.forecast.cases import FULL, NONE, Cases
 from ddlnb.parallelism.forecast.forecast import Outlook, forecast
-from ddlnb.parallelism.forecast.frameworks import (
-    FRAMEWORKS,
-    Fitted,
-    Framework,
-    get_framework,
-    saved_fit,
-)
+from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.parallelism.forecast.step import PARTS
 from ddlnb.parallelism.forecast.sustained import gpu_columns
 from ddlnb.parallelism.layout import Layout
-from ddlnb.parallelism.model import Transformer, get_shape
-from ddlnb.parallelism.schedules import INTERLEAVED, INTERLEAVES, SCHEDULES
+from ddlnb.parallelism.model import Transformer
+from ddlnb.parallelism.schedules import INTERLEAVED
 from ddlnb.units import GIB, counted, digits
-
-BATCH_TOKENS = 4 * 1024 * 1024  # of a step, where nobody says
-MOST_SEQUENCES = 1_000_000  # of a step; the largest published batches have some ten thousand
-
-
-@dataclass(frozen=True)
-class LayoutQuestion:
-    """A large model on machines: which of its layouts is the fastest?
-
-    - model, gpu, nodes, gpus_per_node: what is trained, and on what.
-    - sequence, global_batch: tokens of a sequence, sequences of a step.
-    - network: what joins nodes; None for the ports that nodes with such a GPU usually have.
-    - framework: nanotron, fsdp, megatron or nemo, whose ways and fitted parameters are taken.
-    - precision: one that the GPU has a rate for.
-    - schedule: of pipelines: 1f1b, zero-bubble or gpipe.
-    - vpp: chunks of layers per stage, which make 1f1b the interleaved schedule; None for all that
-      divide the layers of a stage, where the framework can run them and micro batches are a
-      multiple of the stages.
-    - overlap: whether replicas reduce gradients and gather parameters while the GPU computes; None
-      for the framework's way.
-    - fitted: the parameters of the forecast.
-
-    Raises UnknownName for unknown names, and InputError for numbers that cannot be.
-    """
-
-    model: Transformer
-    gpu: Gpu
-    nodes: int
-    sequence: int
-    global_batch: int
-    network: Interconnect | None = None
-    gpus_per_node: int = 8
-    framework: str = "nanotron"
-    precision: str = "bf16"
-    schedule: str = "1f1b"
-    vpp: int | None = None
-    overlap: bool | None = None
-    fitted: Fitted = field(default_factory=saved_fit)
-
-    def __post_init__(self) -> None:
-        require_whole(
-            nodes=self.nodes,
-            gpus_per_node=self.gpus_per_node,
-            vpp=1 if self.vpp is None else self.vpp,
-            sequence=self.sequence,
-            global_batch=self.global_batch,
-        )
-        require(
-            self.global_batch <= MOST_SEQUENCES,
-            f"global_batch {self.global_batch:,} must be at most {MOST_SEQUENCES:,} sequences of a "
-            f"step; is it a number of tokens? Divide these by the sequence, {self.sequence:,}",
-        )
-        searched = [name for name, one in SCHEDULES.items() if not one.chunked]
-        if self.schedule not in searched:  # chunks (vpp) make 1f1b the interleaved one
-            raise UnknownName("schedule of the search", self.schedule, searched)
-        require(
-            self.ways.splits_models or self.schedule == INTERLEAVES,
-            f"schedule {self.schedule} is one of pipelines, and {self.framework} has none; leave "
-            f"it out, or take another framework",
-        )
-        self.gpu.peak(self.precision)
-        if self.vpp is not None and self.vpp > 1:
-            able = [name for name, one in FRAMEWORKS.items() if one.interleaves]
-            require(
-                self.ways.interleaves,
-                f"vpp {self.vpp}: {self.framework} runs no interleaved pipelines; use vpp 1, or "
-                f"one of the frameworks {', '.join(able)}",
-            )
-            require(
-                self.schedule == INTERLEAVES,
-                f"vpp {self.vpp}: the schedule {self.schedule} has one chunk per stage; use vpp "
-                f"1, or the schedule {INTERLEAVES}",
-            )
-
-    @classmethod
-    def of(
-        cls,
-        model: str | Transformer,
-        gpu: str | Gpu = "H100",
-        nodes: int = 8,
-        *,
-        network: str | Interconnect | None = None,
-        sequence: int | None = None,
-        global_batch: int | None = None,
-        **options: Any,
-    ) -> Self:
-        """Return the question about things by their names; ``options`` are the other fields.
-
-        ``sequence`` is by default the model's own, ``global_batch`` four million tokens.
-
-        >>> asked = LayoutQuestion.of("llama3-8b", nodes=4, sequence=4096, framework="fsdp")
-        >>> str(asked), asked.global_batch, asked.overlaps
-        ('llama3-8b on 32 x H100-SXM (fsdp)', 1024, True)
-        """
-        known = [one.name for one in fields(cls)]
-        for name in options:
-            if name not in known:
-                raise UnknownName("option", name, known)
-        shape = get_shape(model)
-        long = shape.sequence if sequence is None else sequence
-        require_whole(sequence=long)
-        return cls(
-            model=shape,
-            gpu=get_gpu(gpu),
-            nodes=nodes,
-            network=get_interconnect(network) if network else None,
-            sequence=long,
-            global_batch=max(BATCH_TOKENS // long, 1) if global_batch is None else global_batch,
-            **options,
-        )
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of all nodes."""
-        return self.nodes * self.gpus_per_node
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of a step."""
-        return self.global_batch * self.sequence
-
-    @property
-    def across(self) -> float:
-        """Bytes per second of a node to others, by the line."""
-        return self.network.line_rate if self.network else self.gpu.port * self.gpus_per_node
-
-    @property
-    def sockets(self) -> float:
-        """Bytes per second of a node to others over TCP; infinite for networks with RDMA."""
-        joined = self.network or get_interconnect(usual_network(self.gpu, self.gpus_per_node))
-        return joined.socket_bandwidth
-
-    @property
-    def ways(self) -> Framework:
-        """What the framework does differently from others."""
-        return get_framework(self.framework)
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether replicas exchange while the GPU computes."""
-        return self.ways.overlaps if self.overlap is None else self.overlap
-
-    @property
-    def interleaves(self) -> bool:
-        """Whether the search looks at interleaved pipelines."""
-        return self.ways.interleaves and self.schedule == INTERLEAVES and self.vpp != 1
-
-    def __str__(self) -> str:
-        joined = f", {self.network.name}" if self.network and self.nodes > 1 else ""
-        return f"{self.model.name} on {self.gpus:,} x {self.gpu.name}{joined} ({self.framework})"
-
 
 MOST_TENSOR, MOST_STAGES = 32, 64
 RECOMPUTATIONS = {NONE: "none", FULL: "full"}
@@ -299,7 +139,7 @@ def scale(
     >>> best["layout"], 5_000 < best["tokens_per_s_per_gpu"] < 12_000
     ('dp32 tp2 zero1 sp mb2 acc16', True)
     """
-    return ranked(LayoutQuestion.of(model, gpu, nodes, **options))
+    return ranked(LayoutQuestion(model, gpu, nodes, **options))  # type: ignore[arg-type]
 
 
 def ranked(asked: LayoutQuestion) -> Ranking:

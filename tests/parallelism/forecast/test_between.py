@@ -13,7 +13,8 @@ from ddlnb.parallelism.forecast.cases import Cases
 from ddlnb.parallelism.forecast.fit import observed
 from ddlnb.parallelism.forecast.forecast import spread_of
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, saved_fit
-from ddlnb.parallelism.forecast.layouts import LayoutQuestion, scale
+from ddlnb.parallelism.forecast.layouts import scale
+from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.parallelism.forecast.step import replica_rates, step
 from ddlnb.parallelism.forecast.table import Row, case
 from tests.parallelism.forecast.tables import RUN
@@ -47,7 +48,7 @@ def test_networks_with_rdma_count_as_they_were_fitted() -> None:
 
 
 def test_a_gpu_that_is_usually_joined_by_ethernet_is_so_here() -> None:
-    usual = LayoutQuestion.of("llama3-1b", "T4", 2, gpus_per_node=4, precision="fp16")
+    usual = LayoutQuestion("llama3-1b", "T4", 2, gpus_per_node=4, precision="fp16")
     assert usual.sockets == get_interconnect("50GbE").bandwidth.value
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.parallelism.forecast.layouts import LayoutQuestion, Ranking, scale
+from ddlnb.parallelism.forecast.layouts import Ranking, scale
+from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.parallelism.model import SHAPES
 
 
@@ -66,7 +67,7 @@ def test_one_gpu_has_nothing_to_exchange() -> None:
         ({"schedule": "interleaved"}, "unknown schedule of the search 'interleaved'"),
         ({"framework": "jax"}, "unknown framework 'jax'"),
         ({"precision": "fp7"}, "unknown precision of H100-SXM 'fp7'"),
-        ({"batch": 256}, r"unknown option 'batch'; .* \(did you mean 'global_batch'"),
+        ({"batch": 256}, r"unknown argument 'batch'; .* \(did you mean 'global_batch'"),
         ({"model": "lama3-8b"}, "did you mean 'llama3-8b'"),
     ],
 )
@@ -86,7 +87,7 @@ def test_schedule_and_overlap_are_asked_for_by_name() -> None:
 
 
 def test_a_question_that_is_changed_is_checked_again() -> None:
-    asked = LayoutQuestion.of("llama3-8b", nodes=4, framework="nemo")
+    asked = LayoutQuestion("llama3-8b", nodes=4, framework="nemo")
     assert replace(asked, vpp=2).interleaves
     with pytest.raises(InputError, match="nodes 0 must be a whole number"):
         replace(asked, nodes=0)

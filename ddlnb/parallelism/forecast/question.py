@@ -1,0 +1,176 @@
+"""What is asked about the layouts of a large model: declared once, for Python and the command line.
+
+It is light: names are looked up when a question is made, and the command line takes its options
+from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY
+from typing import TYPE_CHECKING, Annotated, Any
+
+from ddlnb.errors import UnknownName, require
+from ddlnb.questions import Asked, MaybeWhole, Whole, question
+
+if TYPE_CHECKING:
+    from ddlnb.hardware.gpu import Gpu
+    from ddlnb.hardware.interconnect import Interconnect
+    from ddlnb.parallelism.forecast.frameworks import Fitted, Framework
+    from ddlnb.parallelism.model import Transformer
+else:  # what these are is checked where they are looked up
+    Fitted = Gpu = Interconnect = Transformer = Any
+
+BATCH_TOKENS = 4 * 1024 * 1024  # of a step, where nobody says
+MOST_SEQUENCES = 1_000_000  # of a step; the largest published batches have some ten thousand
+
+
+@question
+class LayoutQuestion:
+    """A large model on machines: which of its layouts is the fastest?
+
+    Models, GPUs, networks and frameworks may be given by their names; the fields then hold what
+    these stand for, but for the framework. What is left out is looked up: the tokens of a sequence
+    are the model's own, the sequences of a step four million tokens, ``fitted`` the kept
+    parameters of the forecast. ``network`` is what joins nodes, None for the ports that nodes with
+    such a GPU usually have; ``precision`` one that the GPU has a rate for. ``vpp`` is the number of
+    chunks of layers per stage, which make 1f1b the interleaved schedule: None for all that divide
+    the layers of a stage, where the framework can run them and micro batches are a multiple of the
+    stages.
+
+    Raises UnknownName for unknown names, and InputError for numbers that cannot be.
+
+    >>> asked = LayoutQuestion("llama3-8b", nodes=4, sequence=4096, framework="fsdp")
+    >>> str(asked), asked.global_batch, asked.overlaps
+    ('llama3-8b on 32 x H100-SXM (fsdp)', 1024, True)
+    """
+
+    model: Annotated[Transformer, Asked("A large model, such as llama3-8b or gpt3-175b.")]
+    gpu: Annotated[Gpu, Asked("A GPU by name.")] = "H100"  # type: ignore[assignment]
+    nodes: Annotated[Whole, Asked("How many nodes.")] = 8
+    _: KW_ONLY
+    gpus_per_node: Annotated[Whole, Asked("GPUs of a node.")] = 8
+    network: Annotated[
+        Interconnect | None,
+        Asked("What joins nodes, such as 8x400GbIB; default: usual for the GPU."),
+    ] = None
+    sequence: Annotated[MaybeWhole, Asked("Tokens of a sequence; default: the model's own.")] = None  # type: ignore[assignment]
+    global_batch: Annotated[
+        MaybeWhole, Asked("Sequences of a step; default: four million tokens.")
+    ] = None  # type: ignore[assignment]
+    framework: Annotated[
+        str, Asked("nanotron, fsdp, megatron or nemo: whose steps are forecast.")
+    ] = "nanotron"
+    precision: Annotated[str, Asked("bf16, fp16 or fp8.")] = "bf16"
+    schedule: Annotated[str, Asked("Of pipelines: 1f1b, zero-bubble or gpipe.")] = "1f1b"
+    vpp: Annotated[
+        MaybeWhole,
+        Asked(
+            "Chunks of layers per pipeline stage, 1 for none; default: all that the framework can "
+            "run and that divide."
+        ),
+    ] = None
+    overlap: Annotated[
+        bool | None,
+        Asked(
+            "Reduce gradients and gather parameters while GPUs compute; default: as the framework "
+            "does."
+        ),
+    ] = None
+    fitted: Fitted = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        from ddlnb.hardware.catalogue import get_gpu, get_interconnect
+        from ddlnb.parallelism.forecast.frameworks import saved_fit
+        from ddlnb.parallelism.model import get_shape
+
+        self._set("model", get_shape(self.model))
+        self._set("gpu", get_gpu(self.gpu))
+        self._set("network", get_interconnect(self.network) if self.network else None)
+        if self.sequence is None:
+            self._set("sequence", self.model.sequence)
+        if self.global_batch is None:
+            self._set("global_batch", max(BATCH_TOKENS // self.sequence, 1))
+        if self.fitted is None:
+            self._set("fitted", saved_fit())
+        self._check()
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check(self) -> None:
+        from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS
+        from ddlnb.parallelism.schedules import INTERLEAVES, SCHEDULES
+
+        require(
+            self.global_batch <= MOST_SEQUENCES,
+            f"global_batch {self.global_batch:,} must be at most {MOST_SEQUENCES:,} sequences of a "
+            f"step; is it a number of tokens? Divide these by the sequence, {self.sequence:,}",
+        )
+        searched = [name for name, one in SCHEDULES.items() if not one.chunked]
+        if self.schedule not in searched:  # chunks (vpp) make 1f1b the interleaved one
+            raise UnknownName("schedule of the search", self.schedule, searched)
+        require(
+            self.ways.splits_models or self.schedule == INTERLEAVES,
+            f"schedule {self.schedule} is one of pipelines, and {self.framework} has none; leave "
+            f"it out, or take another framework",
+        )
+        self.gpu.peak(self.precision)
+        if self.vpp is not None and self.vpp > 1:
+            able = [name for name, one in FRAMEWORKS.items() if one.interleaves]
+            require(
+                self.ways.interleaves,
+                f"vpp {self.vpp}: {self.framework} runs no interleaved pipelines; use vpp 1, or "
+                f"one of the frameworks {', '.join(able)}",
+            )
+            require(
+                self.schedule == INTERLEAVES,
+                f"vpp {self.vpp}: the schedule {self.schedule} has one chunk per stage; use vpp "
+                f"1, or the schedule {INTERLEAVES}",
+            )
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all nodes."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step."""
+        return self.global_batch * self.sequence
+
+    @property
+    def across(self) -> float:
+        """Bytes per second of a node to others, by the line."""
+        return self.network.line_rate if self.network else self.gpu.port * self.gpus_per_node
+
+    @property
+    def sockets(self) -> float:
+        """Bytes per second of a node to others over TCP; infinite for networks with RDMA."""
+        from ddlnb.clusters.named import usual_network
+        from ddlnb.hardware.catalogue import get_interconnect
+
+        joined = self.network or get_interconnect(usual_network(self.gpu, self.gpus_per_node))
+        return joined.socket_bandwidth
+
+    @property
+    def ways(self) -> Framework:
+        """What the framework does differently from others."""
+        from ddlnb.parallelism.forecast.frameworks import get_framework
+
+        return get_framework(self.framework)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether replicas exchange while the GPU computes."""
+        return self.ways.overlaps if self.overlap is None else self.overlap
+
+    @property
+    def interleaves(self) -> bool:
+        """Whether the search looks at interleaved pipelines."""
+        from ddlnb.parallelism.schedules import INTERLEAVES
+
+        return self.ways.interleaves and self.schedule == INTERLEAVES and self.vpp != 1
+
+    def __str__(self) -> str:
+        joined = f", {self.network.name}" if self.network and self.nodes > 1 else ""
+        return f"{self.model.name} on {self.gpus:,} x {self.gpu.name}{joined} ({self.framework})"
