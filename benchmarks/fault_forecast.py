@@ -22,7 +22,7 @@ from pathlib import Path
 import pandas as pd
 
 from ddlnb.files import provenance
-from ddlnb.parallelism.goodput.checkpoints import useful_share
+from ddlnb.parallelism.goodput.failures import useful_share
 from ddlnb.parallelism.goodput.simulate import Job
 from tests.parallelism.finish import finish, lives
 

@@ -9,5 +9,5 @@ __getattr__ = loader(
     get_shape="model",
     Job="goodput.simulate",
     Layout="layout",
-    play_iteration="simulated.iteration",
+    play_iteration="iteration",
 )

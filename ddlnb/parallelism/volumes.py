@@ -83,15 +83,29 @@ def exchanges(
     require_fits(model, layout)
     precision = get_precision(precision)
     require(0 <= stage < layout.pp, f"stage {stage} must be one of 0 to {layout.pp - 1}")
-    all_stages = pipeline_stages(model, layout.pp, layout.vpp)
-    held = all_stages[stage]
+    stages = pipeline_stages(model, layout.pp, layout.vpp)
+    held, blocks = stages[stage], set(map(id, model.block_layers))
+    is_again = layout.recomputation == "full"
+    shares = (
+        shares_by_layer(held, layout) if layout.zero == 3 else [(share_of(held, layout), 1)]
+    )  # of ZeRO-3 a layer at a time, otherwise the stage as a whole
     found = [
-        *_within_layers(held, model, layout, precision),
-        *_between_stages(held, all_stages, layout, precision),
-        *_of_gradients(held, layout, precision),
+        *(
+            one
+            for layer, count in held.layers
+            for one in within_layer(
+                layer, count, is_again and id(layer) in blocks, layout, precision
+            )
+        ),
+        *_between_stages(held, stages, layout, precision),
+        *(one for own, count in shares for one in among_replicas(own, count, layout, precision)),
         *_of_copies(held, layout, precision),
     ]
     return tuple(one for one in found if one.ranks > 1 and one.times and one.bytes)
+
+
+# What, primitive, bytes, when, and how often in a pass of a micro batch, or in an update.
+Call = tuple[str, str, float, str, int]
 
 
 def within_layer(
@@ -101,149 +115,120 @@ def within_layer(
 
     A layer that is computed ``again`` exchanges again what its forward pass exchanged.
     """
-    yield from _tensor(layer, count, again, layout, precision)
-    yield from _context(layer, count, again, layout, precision)
-    yield from _experts(layer, count, again, layout, precision)
+    passes = {"backward": count * layout.micro_batches}
+    passes["forward"] = passes["backward"] * (1 + again)
+    calls = {
+        "tp": _tensor(layer, layout, precision),
+        "cp": _context(layer, layout, precision),
+        "ep": _experts(layer, layout, precision),
+    }
+    for axis, calls_of in calls.items():
+        for what, primitive, size, when, often in calls_of:
+            ranks, times = group_size(layout, axis), often * passes[when]
+            yield GroupExchange(what, primitive, axis, ranks, size, times, when)
 
 
-def _within_layers(
-    stage: PipelineStage, model: ModelShape, layout: Layout, precision: Precision
-) -> Iterator[GroupExchange]:
-    blocks = set(map(id, model.block_layers))
-    for layer, count in stage.layers:
-        again = layout.recomputation == "full" and id(layer) in blocks
-        yield from within_layer(layer, count, again, layout, precision)
-
-
-def _tensor(
-    layer: LayerShape, count: int, again: bool, layout: Layout, precision: Precision
-) -> Iterator[GroupExchange]:
-    times = count * layout.micro_batches
-    forward = times * (1 + again)
+def _tensor(layer: LayerShape, layout: Layout, precision: Precision) -> Iterator[Call]:
     samples = layout.micro_batch / layout.cp
     for region in layer.regions:
-        enters, leaves = (
-            elements * samples * precision.activation for elements in (region.enters, region.leaves)
-        )
-
-        def one(
-            primitive: str, size: float, often: int, when: str, what: str = region.name
-        ) -> GroupExchange:
-            return GroupExchange(what, primitive, "tp", layout.tp, size, often, when)
-
+        name, width = region.name, samples * precision.activation
+        enters, leaves = region.enters * width, region.leaves * width
         if layout.sequence_parallel:
-            yield one("all-gather", enters, forward, "forward")
-            yield one("reduce-scatter", leaves, forward, "forward")
-            yield one("all-gather", leaves, times, "backward")
-            yield one("reduce-scatter", enters, times, "backward")
-            if layout.gather_again:
-                yield one("all-gather", enters, times, "backward")
+            yield name, "all-gather", enters, "forward", 1
+            yield name, "reduce-scatter", leaves, "forward", 1
+            yield name, "all-gather", leaves, "backward", 1
+            yield name, "reduce-scatter", enters, "backward", 1
+            yield name, "all-gather", enters, "backward", int(layout.gather_again)
         else:
-            yield one("all-reduce", leaves, forward, "forward")
-            yield one("all-reduce", enters, times, "backward")
-    values = layer.loss_values / 3 * samples * precision.logit
-    yield GroupExchange("loss", "all-reduce", "tp", layout.tp, values, 3 * times, "forward")
+            yield name, "all-reduce", leaves, "forward", 1
+            yield name, "all-reduce", enters, "backward", 1
+    yield "loss", "all-reduce", layer.loss_values / 3 * samples * precision.logit, "forward", 3
 
 
-def _context(
-    layer: LayerShape, count: int, again: bool, layout: Layout, precision: Precision
-) -> Iterator[GroupExchange]:
-    if layer.attention is None or layout.cp == 1:
+def _context(layer: LayerShape, layout: Layout, precision: Precision) -> Iterator[Call]:
+    if layer.attention is None:
         return
-    times = count * layout.micro_batches
-    forward = times * (1 + again)
     per_rank = layout.micro_batch * precision.activation / layout.cp
     pieces = min(layout.tp, layer.attention.pieces or layout.tp)
     query = layer.attention.query / layout.tp * per_rank
     keys = layer.attention.key_value / pieces * per_rank
-    hops = layout.cp - 1
-
-    def one(what: str, primitive: str, size: float, often: int, when: str) -> GroupExchange:
-        return GroupExchange(what, primitive, "cp", layout.cp, size, often, when)
-
     if layout.context == "ring":
-        yield one("keys, values", "send", keys, forward * hops, "forward")
-        yield one("keys, values", "send", keys, times * hops, "backward")
-        yield one("gradients of keys, values", "send", keys, times * (hops + 1), "backward")
+        yield "keys, values", "send", keys, "forward", layout.cp - 1
+        yield "keys, values", "send", keys, "backward", layout.cp - 1
+        yield "gradients of keys, values", "send", keys, "backward", layout.cp
     else:
-        for when, often in (("forward", forward), ("backward", times)):
-            yield one("queries", "all-to-all", query, often, when)
-            yield one("keys, values", "all-to-all", keys, often, when)
-            yield one("attention output", "all-to-all", query, often, when)
+        for when in ("forward", "backward"):
+            yield "queries", "all-to-all", query, when, 1
+            yield "keys, values", "all-to-all", keys, when, 1
+            yield "attention output", "all-to-all", query, when, 1
 
 
-def _experts(
-    layer: LayerShape, count: int, again: bool, layout: Layout, precision: Precision
-) -> Iterator[GroupExchange]:
+def _experts(layer: LayerShape, layout: Layout, precision: Precision) -> Iterator[Call]:
     size = layer.dispatched * layout.micro_batch / layout.cp * precision.activation
-    times = count * layout.micro_batches
-    for when, often in (("forward", times * (1 + again)), ("backward", times)):
+    for when in ("forward", "backward"):
         for what in ("dispatch", "combine"):
-            yield GroupExchange(what, "all-to-all", "ep", layout.ep, size, often, when)
+            yield what, "all-to-all", size, when, 1
+
+
+def boundary_bytes(layer: LayerShape, layout: Layout, precision: Precision) -> float:
+    """Return the bytes of the message to the next stage, behind a layer, of one micro batch."""
+    require(
+        layer.output_elements > 0,
+        f"how much leaves layer {layer.name!r} is not known, and a pipeline of "
+        f"{layout.pp} stages is cut there; give its output elements per sample",
+    )
+    split = layout.tp if layout.sequence_parallel else 1
+    return layer.output_elements * (layout.micro_batch * precision.activation / layout.cp / split)
 
 
 def _between_stages(
     stage: PipelineStage, every: tuple[PipelineStage, ...], layout: Layout, precision: Precision
 ) -> Iterator[GroupExchange]:
     """What this stage sends: outputs of its chunks forward, gradients of their inputs backward."""
-    parts = layout.pp * layout.vpp
-    split = layout.tp if layout.sequence_parallel else 1
-    per_element = layout.micro_batch * precision.activation / layout.cp / split
-
-    def sent(what: str, part: int, when: str) -> GroupExchange:
-        """Return the messages over the boundary behind a part, one per micro batch."""
-        number, index = divmod(part, layout.pp)
-        layer = every[index].chunks[number][-1][0]
-        require(
-            layer.output_elements > 0,
-            f"how much leaves layer {layer.name!r} is not known, and a pipeline of "
-            f"{layout.pp} stages is cut there; give its output elements per sample",
-        )
-        size = layer.output_elements * per_element
-        return GroupExchange(what, "send", "pp", layout.pp, size, layout.micro_batches, when)
-
-    for number in range(len(stage.chunks)):
-        part = stage.index + number * layout.pp
-        if layout.pp > 1 and part < parts - 1:
-            yield sent("activations", part, "forward")
-        if layout.pp > 1 and part > 0:
-            yield sent("gradients of activations", part - 1, "backward")
-
-
-def _of_gradients(
-    stage: PipelineStage, layout: Layout, precision: Precision
-) -> Iterator[GroupExchange]:
-    """What replicas exchange: of ZeRO-3 a layer at a time, otherwise of the stage as a whole."""
-    if layout.zero == 3:
-        for share, count in shares_by_layer(stage, layout):
-            yield from _gathered(share, count, layout, precision)
+    if layout.pp == 1:
         return
-    for axis, elements in share_of(stage, layout).by_axis.items():
-        ranks = group_size(layout, axis)
-        size = elements * precision.reduced
-        if layout.zero == 0:
-            yield GroupExchange("gradients", "all-reduce", axis, ranks, size, 1, "update")
-            continue
-        # With ZeRO-2 no rank can add up the gradients of micro batches alone.
-        often, when = (1, "update") if layout.zero == 1 else (layout.micro_batches, "backward")
-        yield GroupExchange("gradients", "reduce-scatter", axis, ranks, size, often, when)
-        size = elements * precision.parameter
-        yield GroupExchange("parameters", "all-gather", axis, ranks, size, 1, "update")
+    last = layout.pp * layout.vpp - 1
+    for part in range(stage.index, last + 1, layout.pp):
+        for what, when, boundary in (
+            ("activations", "forward", part),
+            ("gradients of activations", "backward", part - 1),
+        ):
+            if 0 <= boundary < last:
+                number, index = divmod(boundary, layout.pp)
+                size = boundary_bytes(every[index].chunks[number][-1][0], layout, precision)
+                yield GroupExchange(what, "send", "pp", layout.pp, size, layout.micro_batches, when)
 
 
-def _gathered(
+def among_replicas(
     share: Share, count: int, layout: Layout, precision: Precision
 ) -> Iterator[GroupExchange]:
-    times = count * layout.micro_batches
+    """Return what replicas exchange of so many equal shares of parameters in one iteration.
+
+    With ZeRO-2 no rank can add up the gradients of micro batches alone; ZeRO-3 gathers parameters
+    for every pass.
+    """
+    often = layout.micro_batches
+    calls = {
+        0: [("gradients", "all-reduce", 1, "update")],
+        1: [
+            ("gradients", "reduce-scatter", 1, "update"),
+            ("parameters", "all-gather", 1, "update"),
+        ],
+        2: [
+            ("gradients", "reduce-scatter", often, "backward"),
+            ("parameters", "all-gather", 1, "update"),
+        ],
+        3: [
+            ("parameters", "all-gather", often, "forward"),
+            ("parameters", "all-gather", often, "backward"),
+            ("gradients", "reduce-scatter", often, "backward"),
+        ],
+    }[layout.zero]
+    width = {"gradients": precision.reduced, "parameters": precision.parameter}
     for axis, elements in share.by_axis.items():
-        ranks = group_size(layout, axis)
-        parameters = elements * precision.parameter
-        yield GroupExchange("parameters", "all-gather", axis, ranks, parameters, times, "forward")
-        yield GroupExchange("parameters", "all-gather", axis, ranks, parameters, times, "backward")
-        gradients = elements * precision.reduced
-        yield GroupExchange(
-            "gradients", "reduce-scatter", axis, ranks, gradients, times, "backward"
-        )
+        for what, primitive, times, when in calls:
+            ranks, size = group_size(layout, axis), elements * width[what]
+            yield GroupExchange(what, primitive, axis, ranks, size, count * times, when)
 
 
 def _of_copies(
@@ -293,19 +278,12 @@ def traffic_matrices(
     for stage in range(layout.pp):
         for one in exchanges(model, layout, precision, stage):
             matrix = matrices.setdefault(one.axis, np.zeros((layout.ranks, layout.ranks)))
-            _add(matrix, one, layout, stage, algorithms)
+            between = _between(one, layout, stage, algorithms)
+            for row in groups(layout, one.axis):
+                for rank, sent in zip(row, between, strict=True):
+                    if position(layout, rank)["pp"] == stage:
+                        matrix[rank, list(row)] += sent
     return matrices
-
-
-def _add(
-    matrix: Numbers, one: GroupExchange, layout: Layout, stage: int, algorithms: Mapping[str, str]
-) -> None:
-    """Add what the ranks of a stage send to the others of their groups."""
-    between = _between(one, layout, stage, algorithms)
-    for row in groups(layout, one.axis):
-        senders = [rank for rank in row if position(layout, rank)["pp"] == stage]
-        for rank in senders:
-            matrix[rank, list(row)] += between[row.index(rank)]
 
 
 def _between(

@@ -34,10 +34,10 @@ from ddlnb.networks.flows import Startup, busiest_seconds, link_bytes
 from ddlnb.networks.network import Network, Numbers
 from ddlnb.networks.play import share
 from ddlnb.networks.topologies import Star, TwoTier, get_topology
+from ddlnb.parallelism.iteration import parts_of, play_iteration
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.memory import get_precision, pipeline_stages, shares_by_layer
 from ddlnb.parallelism.model import llama
-from ddlnb.parallelism.simulated.iteration import parts_of, play_iteration
 from ddlnb.parallelism.volumes import traffic_matrices
 from ddlnb.survey.items import Findings, findings
 from ddlnb.units import MS, bandwidth_from, seconds_from

@@ -13,7 +13,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ddlnb.figures.style import DARK, GREY, METHOD_COLOURS, POINT, note, styled
-from ddlnb.parallelism.goodput.checkpoints import daly_interval, useful_share
 from ddlnb.parallelism.goodput.compare import (
     checkpoint_intervals as checkpoint_intervals,
 )
@@ -28,10 +27,12 @@ from ddlnb.parallelism.goodput.compare import (
 )
 from ddlnb.parallelism.goodput.failures import (
     FailureRecord,
+    daly_interval,
     failure_records,
     fit_failure_rate,
     in_hours,
     published_failures,
+    useful_share,
 )
 from ddlnb.parallelism.goodput.simulate import Job, fit_slow_downs, published_quantiles
 from ddlnb.registry import several

@@ -11,11 +11,11 @@ from ddlnb.errors import UnknownName
 from ddlnb.networks.flows import Startup
 from ddlnb.networks.topologies import Star, with_islands
 from ddlnb.parallelism.executed.table import CASES, strategy_rows, strategy_table
+from ddlnb.parallelism.iteration import parts_of, play_iteration
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.memory import memory
 from ddlnb.parallelism.model import Transformer, llama
 from ddlnb.parallelism.schedules import in_flight
-from ddlnb.parallelism.simulated.iteration import parts_of, play_iteration
 from ddlnb.results.timeline import Timeline
 from ddlnb.survey.items import Findings, findings
 from ddlnb.units import GIB, bandwidth_from, seconds_from

@@ -24,7 +24,9 @@ from ddlnb.parallelism.forecast.layouts import scale
 from ddlnb.parallelism.forecast.step import weight_seconds
 from ddlnb.parallelism.forecast.table import forecast_table
 from ddlnb.parallelism.heterogeneous import gpu_kinds
+from ddlnb.parallelism.iteration import parts_of, play_iteration
 from ddlnb.parallelism.layout import Layout
+from ddlnb.parallelism.machines import machines_of
 from ddlnb.parallelism.memory import memory
 from ddlnb.parallelism.schedules import (
     SCHEDULES,
@@ -34,8 +36,6 @@ from ddlnb.parallelism.schedules import (
     register_schedule,
     schedule,
 )
-from ddlnb.parallelism.simulated.iteration import parts_of, play_iteration
-from ddlnb.parallelism.simulated.seconds import machines_of
 from tests.parallelism.forecast.tables import write_table
 
 # Twice as far ahead as 1F1B, so that a late message holds up nobody.

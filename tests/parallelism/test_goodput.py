@@ -10,19 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddlnb.errors import InputError
-from ddlnb.parallelism.goodput.checkpoints import (
-    best_interval,
-    daly_interval,
-    useful_share,
-    young_interval,
-)
 from ddlnb.parallelism.goodput.compare import checkpoint_intervals, goodput_sentences, goodput_table
 from ddlnb.parallelism.goodput.failures import (
     DAY,
     HOUR,
+    best_interval,
+    daly_interval,
     failure_records,
     fit_failure_rate,
     hardware_share,
+    useful_share,
+    young_interval,
 )
 from ddlnb.parallelism.goodput.simulate import (
     Job,

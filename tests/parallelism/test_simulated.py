@@ -14,11 +14,11 @@ from ddlnb.errors import InputError
 from ddlnb.networks.flows import busiest_seconds, link_bytes
 from ddlnb.networks.play import share
 from ddlnb.networks.topologies import RailOptimised, Star, TwoTier, with_islands
+from ddlnb.parallelism.iteration import parts_of, play_iteration
 from ddlnb.parallelism.layout import AXES, Layout, position
+from ddlnb.parallelism.machines import LayoutNetwork
 from ddlnb.parallelism.model import Transformer, llama
 from ddlnb.parallelism.schedules import play, schedule
-from ddlnb.parallelism.simulated.iteration import parts_of, play_iteration
-from ddlnb.parallelism.simulated.seconds import LayoutNetwork
 from ddlnb.parallelism.volumes import GroupExchange, exchanges, traffic_matrices
 
 FLOPS = 1e12

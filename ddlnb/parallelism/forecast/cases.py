@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddlnb.errors import InputError, require
+from ddlnb.hardware.gpu import Gpu
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework
 from ddlnb.parallelism.partition import even_partition
 
@@ -199,6 +200,18 @@ class Cases:
         """
         matrices = self.layers * self.layer_parameters + self.head_parameters
         return 6 * matrices + 6 * self.layers * self.sequence * self.hidden
+
+
+def gpu_columns(gpu: Gpu, precision: str) -> dict[str, Any]:
+    """Return the columns of `Cases` that describe a GPU at a precision."""
+    return {
+        "peak": gpu.peak(precision),
+        "core_peak": gpu.peak("bf16" if precision == "fp8" else precision),
+        "sustained": gpu.sustained(precision),
+        "memory": gpu.memory,
+        "memory_bandwidth": gpu.memory_bandwidth,
+        "inside": gpu.inside_bandwidth,
+    }
 
 
 @dataclass(frozen=True)

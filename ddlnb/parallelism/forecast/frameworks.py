@@ -11,10 +11,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.files import CALIBRATION
+from ddlnb.hardware.gpu import Gpu
 from ddlnb.registry import register_entry
 
 A100, H100 = 312e12, 989.4e12  # FLOP/s
@@ -329,3 +333,27 @@ def fit_text(fitted: Fitted) -> str:
         },
         sort_keys=False,
     )
+
+
+Flops = TypeVar("Flops", float, NDArray[np.float64])
+
+
+def matrix_flops(peak: Flops, sustained: Flops, values: Parameters) -> Flops:
+    """Return the FLOP/s that matrices in the layers of a model get, of GPUs with these peaks.
+
+    Power and clock leave a share of the peak to matrices of any size, and layers get a share of
+    that, which is fitted to published runs.
+    """
+    return peak * sustained * values.matrix_share
+
+
+def layer_flops(gpu: Gpu, precision: str = "bf16", framework: str = "nanotron") -> float:
+    """Return the FLOP/s that matrices in the layers of a model get on a GPU, by the saved fit.
+
+    >>> import ddlnb
+    >>> h100 = ddlnb.hardware.get_gpu("H100")
+    >>> round(layer_flops(h100) / h100.peak("bf16"), 2)
+    0.56
+    """
+    values = saved_fit().of(framework)
+    return matrix_flops(gpu.peak(precision), gpu.sustained(precision), values)

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.hardware.gpu import Gpu
-from ddlnb.parallelism.forecast.cases import FULL, NONE, Cases
+from ddlnb.parallelism.forecast.cases import FULL, NONE, Cases, gpu_columns
 from ddlnb.parallelism.forecast.forecast import Outlook, forecast
 from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.parallelism.forecast.step import PARTS
-from ddlnb.parallelism.forecast.sustained import gpu_columns
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.model import Transformer
 from ddlnb.parallelism.schedules import INTERLEAVED

@@ -25,8 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddlnb.parallelism.forecast.cases import FULL, SELECTIVE, Cases, Column
-from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Fitted, Framework, Parameters
-from ddlnb.parallelism.forecast.sustained import matrix_flops
+from ddlnb.parallelism.forecast.frameworks import (
+    FRAMEWORKS,
+    Fitted,
+    Framework,
+    Parameters,
+    matrix_flops,
+)
 from ddlnb.parallelism.schedules import SCHEDULES
 
 LEAST = 1e-30  # seconds: against dividing by the 0 of stages that are not there

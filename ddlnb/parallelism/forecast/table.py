@@ -23,10 +23,9 @@ from ddlnb.files import write_atomically
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect, gpus, protocol_of
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.hardware.interconnect import Interconnect
-from ddlnb.parallelism.forecast.cases import FULL, NONE, SELECTIVE, Cases
+from ddlnb.parallelism.forecast.cases import FULL, NONE, SELECTIVE, Cases, gpu_columns
 from ddlnb.parallelism.forecast.forecast import forecast
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework, framework_in
-from ddlnb.parallelism.forecast.sustained import gpu_columns
 from ddlnb.parallelism.schedules import INTERLEAVED, INTERLEAVES, SCHEDULES
 from ddlnb.units import BITS_PER_BYTE, GB, counted
 
@@ -216,7 +215,7 @@ def _precision(row: Row) -> str:
     return next((one for one in ("fp8", "bf16", "fp16", "tf32", "fp32") if one in text), "bf16")
 
 
-def _model(row: Row) -> dict[str, float]:
+def _model(row: Row) -> dict[str, int]:
     layers, hidden = row.whole("layers"), row.whole("hidden")
     heads = row.whole("heads", default=max(1, hidden // 128), told="hidden / 128")
     model = {

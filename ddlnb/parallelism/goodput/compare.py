@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlnb.parallelism.goodput.checkpoints import (
+from ddlnb.parallelism.goodput.failures import (
+    DAY,
+    FailureRate,
     best_interval,
     daly_interval,
+    fit_failure_rate,
+    in_hours,
     useful_share,
     young_interval,
 )
-from ddlnb.parallelism.goodput.failures import DAY, FailureRate, fit_failure_rate, in_hours
 from ddlnb.parallelism.goodput.simulate import DRAWS, MONTH, Job, goodput, play
 from ddlnb.registry import several
 from ddlnb.units import counted, digits

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from ddlnb.errors import require, require_positive, require_whole
-from ddlnb.parallelism.goodput.checkpoints import daly_interval
 from ddlnb.parallelism.goodput.failures import (
     DAY,
     HOUR,
     FailureRate,
+    daly_interval,
     fit_failure_rate,
     hardware_share,
     published_failures,

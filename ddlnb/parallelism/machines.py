@@ -6,8 +6,10 @@ hardware: GPUs, nodes, what joins them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from math import gcd
 from typing import cast
 
@@ -24,12 +26,12 @@ from ddlnb.networks.flows import Startup
 from ddlnb.networks.network import Network
 from ddlnb.networks.play import play, share
 from ddlnb.networks.topologies import Star, Topology, get_topology, with_islands
-from ddlnb.parallelism.forecast.sustained import layer_flops
-from ddlnb.parallelism.layout import Layout, group_size, groups
+from ddlnb.parallelism.forecast.frameworks import layer_flops
+from ddlnb.parallelism.layout import Layout, groups
 from ddlnb.parallelism.memory import PipelineStage, Precision, Share, shares_by_layer
 from ddlnb.parallelism.model import LayerShape, ModelShape, recomputed_flops
 from ddlnb.parallelism.schedules import Pass
-from ddlnb.parallelism.volumes import ALGORITHMS, GroupExchange, within_layer
+from ddlnb.parallelism.volumes import ALGORITHMS, GroupExchange, among_replicas, within_layer
 from ddlnb.plans.transfers import Collective, Primitive
 
 
@@ -131,9 +133,9 @@ class LayoutNetwork:
         """Return the seconds of a message of this size from every rank of a stage to another."""
         key = f"stage {source}", f"stage {target}", size
         if key not in self._known:
-            rows = self._placed("pp")
-            flows = [(row[source], row[target], size, 0.0) for row in rows]
-            self._known[key] = share(self.network, flows, startup=self.startup).seconds
+            self._known[key] = self._shared(
+                [(row[source], row[target], size, 0.0) for row in self._placed("pp")]
+            )
         return self._known[key]
 
     def _placed(self, axis: str) -> list[tuple[int, ...]]:
@@ -144,18 +146,17 @@ class LayoutNetwork:
     def _played(self, exchange: GroupExchange) -> float:
         rows = self._placed(exchange.axis)
         if exchange.primitive == "send":  # of the ring of context parallelism
-            flows = [
-                (one, row[(at + 1) % len(row)], exchange.bytes, 0.0)
-                for row in rows
-                for at, one in enumerate(row)
-            ]
-            return share(self.network, flows, startup=self.startup).seconds
+            return self._shared(
+                [
+                    (one, following, exchange.bytes, 0.0)
+                    for row in rows
+                    for one, following in zip(row, (*row[1:], row[0]), strict=True)
+                ]
+            )
         primitive = cast(Primitive, exchange.primitive)
         is_reduced = primitive == "all-reduce"
         algorithm = get_algorithm(self.all_reduce if is_reduced else ALGORITHMS[primitive])
-        per_node = 1
-        if algorithm.knows_nodes:
-            rows, per_node = self._by_node(rows)
+        rows, per_node = self._by_node(rows) if algorithm.knows_nodes else (rows, 1)
         one = get_collective(algorithm, exchange.ranks, per_node=per_node, primitive=primitive)
         return play(
             _beside_each_other(one, len(rows)),
@@ -165,16 +166,15 @@ class LayoutNetwork:
             placement=[place for row in rows for place in row],
         ).seconds
 
+    def _shared(self, flows: list[tuple[int, int, float, float]]) -> float:
+        return share(self.network, flows, startup=self.startup).seconds
+
     def _by_node(self, rows: list[tuple[int, ...]]) -> tuple[list[tuple[int, ...]], int]:
         """Return the groups sorted by node, and into how large blocks that are whole on a node."""
         nodes = self.network.nodes
-        counts = [
-            int(count)
-            for row in rows
-            for count in np.unique([nodes[place] for place in row], return_counts=True)[1]
-        ]
+        counts = (Counter(nodes[place] for place in row).values() for row in rows)
         return [tuple(sorted(row, key=lambda place: (nodes[place], place))) for row in rows], gcd(
-            *counts
+            *chain.from_iterable(counts)
         )
 
 
@@ -243,71 +243,59 @@ def works_of(
     blocks = set(map(id, model.block_layers))
     shares = iter(shares_by_layer(stage, layout))
     samples = layout.micro_batch / layout.cp / layout.tp
-    chunks: list[list[LayerWork]] = []
-    for chunk in stage.chunks:
-        works: list[LayerWork] = []
-        for layer, count in chunk:
-            share, _ = next(shares)
-            how = layout.recomputation if id(layer) in blocks else "none"
-            forward = layer.forward_flops * samples / flops_per_second
-            work = LayerWork(
-                layer.name,
-                forward,
-                again=recomputed_flops(layer, how) * samples / flops_per_second,
-                waits=_inside(layer, how == "full", layout, precision, links),
-                gather=_gather(share, layout, precision, links),
-                reduce=_reduce(share, layout, precision, links),
-            )
-            works += [work] * count
-        chunks.append(works)
-    return chunks
+
+    def work_of(layer: LayerShape) -> LayerWork:
+        share, _ = next(shares)
+        how = layout.recomputation if id(layer) in blocks else "none"
+        gathered = _among_replicas("parameters", share, layout, precision, links)
+        size, seconds = sum(w.bytes for w in gathered), sum(w.seconds for w in gathered)
+        return LayerWork(
+            layer.name,
+            layer.forward_flops * samples / flops_per_second,
+            recomputed_flops(layer, how) * samples / flops_per_second,
+            _inside(layer, how == "full", layout, precision, links),
+            Wait("data", "parameters", size, seconds)
+            if layout.zero == 3 and layout.shards > 1
+            else None,
+            _among_replicas("gradients", share, layout, precision, links),
+        )
+
+    return [
+        [work for layer, count in chunk for work in [work_of(layer)] * count]
+        for chunk in stage.chunks
+    ]
 
 
 def _inside(
     layer: LayerShape, again: bool, layout: Layout, precision: Precision, links: LayoutNetwork
 ) -> dict[str, tuple[Wait, ...]]:
-    """Return what a micro batch waits for in the forward and in the backward pass of a layer."""
+    """Return what a micro batch waits for in the forward and in the backward pass of a layer.
+
+    What the forward pass exchanges the backward pass exchanges once more, if it is computed again.
+    """
     waits: dict[str, list[Wait]] = {"forward": [], "backward": []}
     for one in within_layer(layer, 1, again, layout, precision):
-        if one.ranks == 1 or not one.bytes or not one.times:
-            continue
         often = one.times // layout.micro_batches
-        wait = _wait(one, links)
-        if again and one.when == "forward":  # half of them when it is computed again
-            waits["backward"] += [wait] * (often // 2)
-            often -= often // 2
-        waits[one.when] += [wait] * often
+        if one.ranks > 1 and one.bytes and often:
+            wait = wait_for(one, links)
+            later = often // 2 if again and one.when == "forward" else 0
+            waits["backward"] += [wait] * later
+            waits[one.when] += [wait] * (often - later)
     return {"F": tuple(waits["forward"]), "B": tuple(waits["backward"])}
 
 
-def _gather(
-    share: Share, layout: Layout, precision: Precision, links: LayoutNetwork
-) -> Wait | None:
-    if layout.zero < 3 or layout.shards == 1:
-        return None
-    waits = _among_replicas("all-gather", "parameters", share, precision.parameter, layout, links)
-    return Wait("data", "parameters", sum(w.bytes for w in waits), sum(w.seconds for w in waits))
-
-
-def _reduce(
-    share: Share, layout: Layout, precision: Precision, links: LayoutNetwork
-) -> tuple[Wait, ...]:
-    primitive = "all-reduce" if layout.zero == 0 else "reduce-scatter"
-    return _among_replicas(primitive, "gradients", share, precision.reduced, layout, links)
-
-
 def _among_replicas(
-    primitive: str, what: str, share: Share, width: int, layout: Layout, links: LayoutNetwork
+    what: str, share: Share, layout: Layout, precision: Precision, links: LayoutNetwork
 ) -> tuple[Wait, ...]:
-    """Return the exchanges of a layer's tensors among those that hold them alike."""
-    found: Sequence[GroupExchange] = [
-        GroupExchange(
-            what, primitive, axis, group_size(layout, axis), elements * width, 1, "update"
-        )
-        for axis, elements in share.by_axis.items()
-    ]
-    return tuple(_wait(one, links) for one in found if one.ranks > 1 and one.bytes)
+    """Return the waits for one exchange of a layer's parameters, or gradients, of each kind."""
+    found = {
+        one.axis: one
+        for one in among_replicas(share, 1, layout, precision)
+        if one.what == what and one.ranks > 1 and one.bytes
+    }
+    return tuple(wait_for(one, links) for one in found.values())
 
 
-def _wait(one: GroupExchange, links: LayoutNetwork) -> Wait:
+def wait_for(one: GroupExchange, links: LayoutNetwork) -> Wait:
+    """Return what waiting for one call of an exchange takes."""
     return Wait(one.axis, f"{one.primitive} {one.what}", round(one.bytes), links.seconds(one))

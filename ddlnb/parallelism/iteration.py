@@ -14,6 +14,7 @@ from ddlnb.errors import require_positive
 from ddlnb.networks.flows import NO_STARTUP, Startup
 from ddlnb.networks.network import Network
 from ddlnb.parallelism.layout import Layout
+from ddlnb.parallelism.machines import LayerWork, LayoutNetwork, Wait, wait_for, works_of
 from ddlnb.parallelism.memory import (
     PipelineStage,
     Precision,
@@ -24,9 +25,8 @@ from ddlnb.parallelism.memory import (
     share_of,
 )
 from ddlnb.parallelism.model import ModelShape
-from ddlnb.parallelism.schedules import SCHEDULES, Pass, PipelineSchedule, in_order, schedule
-from ddlnb.parallelism.simulated.seconds import LayerWork, LayoutNetwork, Wait, works_of
-from ddlnb.parallelism.volumes import GroupExchange, exchanges
+from ddlnb.parallelism.schedules import SCHEDULES, Pass, in_order, schedule
+from ddlnb.parallelism.volumes import GroupExchange, boundary_bytes, exchanges
 from ddlnb.results.timeline import Span, Timeline
 
 
@@ -65,19 +65,16 @@ def play_iteration(
     precision = get_precision(precision)
     links = LayoutNetwork(layout, network, startup, placement, all_reduce)
     stages = [
-        _Stage(
-            held,
-            works_of(held, model, layout, precision, links, flops_per_second),
-            layout,
-            share_of(held, layout).elements,
-        )
+        _Stage(held, works_of(held, model, layout, precision, links, flops_per_second))
         for held in pipeline_stages(model, layout.pp, layout.vpp)
     ]
-    kind = SCHEDULES[layout.schedule]
-    player = _Player(model, layout, precision, links, stages, overlap, kind)
-    player.play_passes()
+    player = _Player(layout, precision, links, stages, overlap)
+    orders = schedule(layout.schedule, layout.pp, layout.micro_batches, layout.vpp)
+    for index, one in in_order(orders, layout.vpp):
+        player.play_pass(stages[index], one)
     for stage in stages:
-        player.finish(stage, memory_bandwidth)
+        after = exchanges(model, layout, precision, stage.held.index)
+        player.finish(stage, [one for one in after if one.when == "update"], memory_bandwidth)
     end = max(stage.free for stage in stages)
     for stage in stages:
         stage.wait("bubble", end)
@@ -106,8 +103,6 @@ class _Stage:
 
     held: PipelineStage
     chunks: list[list[LayerWork]]
-    layout: Layout
-    elements: int
     free: float = 0.0
     line_free: float = 0.0
     put_off: list[Wait] = field(default_factory=list)
@@ -144,53 +139,39 @@ class _Stage:
 
 @dataclass
 class _Player:
-    model: ModelShape
     layout: Layout
     precision: Precision
     links: LayoutNetwork
     stages: list[_Stage]
     overlap: bool
-    schedule: PipelineSchedule
     arrived: dict[tuple[str, int, int], float] = field(default_factory=dict)
 
-    def play_passes(self) -> None:
-        """Play forward and backward passes of all stages, each in its order."""
-        layout = self.layout
-        orders = schedule(layout.schedule, layout.pp, layout.micro_batches, layout.vpp)
-        for index, one in in_order(orders, layout.vpp):
-            self._pass(self.stages[index], one)
-
-    def finish(self, stage: _Stage, memory_bandwidth: float) -> None:
+    def finish(
+        self, stage: _Stage, after: Sequence[GroupExchange], memory_bandwidth: float
+    ) -> None:
         """Wait for gradients, update, and gather what other replicas have updated."""
-        after = [
-            one
-            for one in exchanges(self.model, self.layout, self.precision, stage.held.index)
-            if one.when == "update"
-        ]
-        self._at_once(stage, [one for one in after if one.axis in ("tp", "ends")])
+        stage.exchange(wait_for(one, self.links) for one in after if one.axis in ("tp", "ends"))
         for wait in stage.put_off:
             stage.beside(wait, stage.free)
         stage.wait("data", stage.line_free)
-        widths = self.precision
-        shards = self.layout.shards if self.layout.zero else 1
-        states = sharded(stage.elements, shards) * (
+        widths, shards = self.precision, self.layout.shards if self.layout.zero else 1
+        states = sharded(share_of(stage.held, self.layout).elements, shards) * (
             2 * widths.optimizer + 2 * widths.parameter + widths.gradient
         )
         stage.compute("update", "update", states / memory_bandwidth)
-        self._at_once(stage, [one for one in after if one.primitive == "all-gather"])
+        gathered = (one for one in after if one.primitive == "all-gather")
+        stage.exchange(wait_for(one, self.links) for one in gathered)
 
-    def _at_once(self, stage: _Stage, found: list[GroupExchange]) -> None:
-        stage.exchange(
-            Wait(one.axis, f"{one.primitive} {one.what}", round(one.bytes), self.links.seconds(one))
-            for one in found
-        )
-
-    def _pass(self, stage: _Stage, one: Pass) -> None:
+    def play_pass(self, stage: _Stage, one: Pass) -> None:
         """Play a pass through the layers of a chunk, and send what comes of it."""
-        part, is_split = stage.held.index + one.chunk * self.layout.pp, self.schedule.splits
+        part, is_split = (
+            stage.held.index + one.chunk * self.layout.pp,
+            SCHEDULES[self.layout.schedule].splits,
+        )
         stage.wait("bubble", self.arrived.get((one.kind, one.micro_batch, part), 0.0))
-        works = stage.chunks[one.chunk][:: 1 if one.kind == "F" else -1]
+        step = 1 if one.kind == "F" else -1
         kind = "forward" if one.kind == "F" else "backward"
+        works = stage.chunks[one.chunk][::step]
         gathered = 0.0 if one.kind == "W" else self._gathered(stage, works[:1])
         for number, work in enumerate(works):
             stage.wait("data", gathered)
@@ -200,7 +181,6 @@ class _Player:
             stage.exchange(work.waits.get(one.kind, ()))
             if one.kind == ("W" if is_split else "B"):
                 self._reduce(stage, work, one)
-        step = 1 if one.kind == "F" else -1
         if one.kind != "W" and 0 <= part + step < self.layout.pp * self.layout.vpp:
             self._send(stage, one, part, part + step)
 
@@ -219,14 +199,11 @@ class _Player:
                     stage.put_off.append(wait)
 
     def _send(self, stage: _Stage, one: Pass, part: int, towards: int) -> None:
-        layout = self.layout
-        number, index = divmod(min(part, towards), layout.pp)  # the boundary lies behind that
+        number, index = divmod(min(part, towards), self.layout.pp)  # the boundary is behind that
         layer = self.stages[index].held.chunks[number][-1][0]
-        split = layout.tp if layout.sequence_parallel else 1
-        elements = layer.output_elements * layout.micro_batch / layout.cp / split
-        size = elements * self.precision.activation
-        source, target = stage.held.index, towards % layout.pp
-        apart = target != source
-        stop = stage.free + (self.links.boundary_seconds(size, source, target) if apart else 0.0)
+        size = boundary_bytes(layer, self.layout, self.precision)
+        source, target = stage.held.index, towards % self.layout.pp
+        seconds = self.links.boundary_seconds(size, source, target) if target != source else 0.0
+        stop = stage.free + seconds
         stage.span("message", f"to stage {target}", stage.free, stop, round(size))
         self.arrived[one.kind, one.micro_batch, towards] = stop

@@ -1,1 +1,0 @@
-"""One iteration of a layout, played: who computes, exchanges and waits when. Simulated."""
