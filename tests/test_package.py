@@ -93,9 +93,3 @@ def test_links_and_paths_in_the_documents_lead_somewhere(page):
         assert "://" in target or (file.parent / target).exists(), target
     for path in re.findall(r"`((?:ddlnb|tests|docs|data|benchmarks|scripts)/[\w./-]+)`", text):
         assert "NAME" in path or (ROOT / path).exists(), path
-
-
-def test_every_notebook_is_in_the_page_on_reproducing():
-    page = (ROOT / "docs" / "reproduce.md").read_text()
-    for notebook in (ROOT / "notebooks").glob("*.ipynb"):
-        assert f"`{notebook.stem}`" in page, notebook.stem

@@ -59,17 +59,6 @@ def test_a_notebook_tags_only_its_own_items_and_only_checks():
             assert not tagged or "assert " in "".join(cell["source"]), notebook.name
 
 
-def test_the_page_on_later_surveys_has_every_item_with_its_source_and_places(without_a_run):
-    page = (ROOT / "docs" / "later_surveys.md").read_text().splitlines()
-    later = {key: one for key, one in without_a_run.items() if key[0] in "CD"}
-    lines = {line[2:5]: line for line in page if line[:3] in ("| C", "| D")}
-    assert list(lines) == list(later)
-    for key, entry in later.items():
-        parts = [entry.item.text, entry.item.source, entry.item.missing, entry.how]
-        for said in (*parts, *(one.where for one in entry.evidence)):
-            assert said in lines[key], (key, said)
-
-
 # What executed notebooks say.
 
 
