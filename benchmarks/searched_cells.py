@@ -149,7 +149,7 @@ def _idle(twin: Cluster) -> Cluster:
     assert twin.planning is not None
     longer = max(0.0, twin.planning.latency_seconds - twin.cost.latency_seconds)
     latency = twin.effects.operation_latency + longer
-    return replace(twin, effects=replace(twin.effects, operation_latency=latency))
+    return twin.with_effects(operation_latency=latency)
 
 
 def _methods() -> list[Method]:

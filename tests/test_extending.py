@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
 import ddlnb
+from ddlnb.advice.explain import explain_gap
 from ddlnb.cli.app import app
-from ddlnb.clusters.file import get_cluster
+from ddlnb.clusters.effects import (
+    BANDWIDTH,
+    EFFECTS,
+    FACTOR,
+    SECONDS,
+    SHARE,
+    Effect,
+    register_effect,
+    without,
+)
+from ddlnb.clusters.file import get_cluster, read_cluster, write_cluster
 from ddlnb.compression.base import QUANTISATION, Codec, Memory, Round, as_bytes
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
 from ddlnb.compression.top_k import TopK
@@ -26,8 +39,10 @@ from ddlnb.plans.bucketing import Bucketing, per_tensor
 from ddlnb.plans.methods import METHODS, Method, get_method, register_method
 from ddlnb.plans.plan import Gate, Launch, Message
 from ddlnb.plans.requests import Flow
+from ddlnb.simulator.breakdown import breakdown
+from ddlnb.simulator.draws import draw_clusters
 from ddlnb.simulator.forecast import forecast
-from ddlnb.simulator.simulate import simulate
+from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
 from ddlnb.survey.fig2_taxonomy import combinations, taxonomy
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.method import SYNCHRONISATIONS, training_method
@@ -115,6 +130,111 @@ def test_a_name_that_is_taken_is_refused(pairs):
     with pytest.raises(InputError, match="'Pairs-A2A' is registered with other choices"):
         register_method(replace(pairs, gate=Gate.OWN_LAYER))
     assert METHODS[pairs.name] is pairs
+
+
+# Effects: checksums before a message is sent, an interrupt for every byte, its share of a link, a
+# logger's part of the computation.
+
+CHECKSUM = Effect(
+    "checksum_bandwidth",
+    BANDWIDTH,
+    "software",
+    "latency",
+    "rate at which checksums of messages are computed",
+    formulas={"message latency": lambda value, messages: messages.bytes / value},
+)
+OWN_EFFECTS = {
+    CHECKSUM: "1 GB/s",
+    Effect(
+        "interrupt_bandwidth",
+        BANDWIDTH,
+        "software",
+        "bandwidth",
+        "rate at which interrupts are answered",
+        formulas={"message work": lambda value, messages: messages.bytes / value},
+    ): "1 GB/s",
+    Effect(
+        "interrupt_share",
+        SHARE,
+        "between",
+        "contention",
+        "share of a link that interrupts leave while the worker computes",
+        formulas={"message share": lambda value, messages: value},
+    ): "0.5",
+    Effect(
+        "rendezvous_latency",
+        SECONDS,
+        "software",
+        "latency",
+        "time until all ranks have met",
+        formulas={"collective latency": lambda value, workers: value * math.log2(workers)},
+    ): "1 ms",
+    Effect(
+        "logging_latency",
+        SECONDS,
+        "compute",
+        "computation",
+        "time that a logger takes of every task",
+        formulas={"task seconds": lambda value, tasks: np.full(len(tasks.listed), value)},
+    ): "100 us",
+    Effect(
+        "power_factor",
+        FACTOR,
+        "compute",
+        "computation",
+        "seconds of computation of a machine of so many workers that is capped",
+        formulas={"task factor": lambda value, workers: value if workers > 4 else 1.0},
+    ): "1.5",
+}
+
+
+@pytest.fixture
+def own_effects() -> Iterator[None]:
+    for effect in OWN_EFFECTS:
+        register_effect(effect)
+    yield
+    for effect in OWN_EFFECTS:
+        del EFFECTS[effect.name]
+
+
+@pytest.mark.usefixtures("own_effects")
+@pytest.mark.parametrize("effect", OWN_EFFECTS, ids=lambda effect: effect.name)
+def test_an_effect_from_outside_costs_time_and_is_told_apart(effect, tmp_path):
+    plain = get_cluster("survey-10GbE", 8)
+    with_it = plain.with_effects(**{effect.name: OWN_EFFECTS[effect]})
+    path = write_cluster(with_it, tmp_path / "mine.yaml")
+    assert read_cluster(path).with_workers(8).effects == with_it.effects
+    assert f"{effect.name}: {effect.meaning}" in printed("cluster", "show", str(path))
+    workload = read_profile("resnet50_b64_rtx2080ti")
+    methods = [METHODS[name] for name in ("BSP-A2A", "WFBP-A2A", "WFBP-PS")]
+
+    def parts(cluster):
+        return breakdown([Cell(workload, cluster, method, planned_on=plain) for method in methods])
+
+    pairs = list(zip(parts(plain), parts(with_it), strict=True))
+    assert all(one.iteration_seconds <= two.iteration_seconds for one, two in pairs)
+    assert any(getattr(one, effect.group) < getattr(two, effect.group) for one, two in pairs)
+    gone = without(effect.group)
+    assert parts(with_it.with_effects(**gone)) == parts(plain.with_effects(**gone))
+    assert with_it.assumed == (*plain.assumed, effect.name)
+    drawn = {getattr(one.effects, effect.name) for one in draw_clusters(with_it, 20)}
+    assert len(drawn) > 10
+
+
+@pytest.mark.usefixtures("own_effects")
+def test_an_effect_from_outside_explains_a_slow_measurement():
+    cluster = get_cluster("survey-10GbE", 8).with_effects(checksum_bandwidth="1 GB/s")
+    workload = read_profile("resnet50_b64_rtx2080ti")
+    cell = Cell(workload, cluster, METHODS["WFBP-A2A"])
+    measured = 0.7 * cell.samples / steady_seconds([cell])[0].iteration_seconds
+    assert CHECKSUM.meaning in {one.meaning for one in explain_gap(cell, measured).suspects}
+
+
+def test_an_effect_from_outside_has_a_name_of_its_own():
+    with pytest.raises(InputError, match="'there' needs a name that an attribute"):
+        register_effect(replace(CHECKSUM, name="there"))
+    with pytest.raises(InputError, match="'rank_latency' is registered with other choices"):
+        register_effect(replace(CHECKSUM, name="rank_latency"))
 
 
 # A compressor: entries rounded to multiples.

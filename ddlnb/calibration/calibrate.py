@@ -11,7 +11,7 @@ from ddlnb.calibration.clusters import Calibration, calibrate_parameters
 from ddlnb.calibration.observations import row_observations
 from ddlnb.calibration.parameters import listed_effects
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.clusters.effects import UNITS
+from ddlnb.clusters.effects import EFFECTS
 from ddlnb.clusters.file import get_cluster, write_cluster
 from ddlnb.errors import InputError, require
 from ddlnb.files import BUILD, require_writable
@@ -40,7 +40,7 @@ class Calibrated:
         unidentified = set(found.identifiability.unidentified)
         rows = []
         for parameter in found.parameters:
-            show = UNITS[parameter.effect].show
+            show = EFFECTS[parameter.effect].unit.show
             low, high = found.intervals[parameter.name]
             rows.append(
                 {

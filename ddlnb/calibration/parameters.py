@@ -10,7 +10,7 @@ import numpy as np
 
 from ddlnb.calibration.fit import Prior
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.clusters.effects import SHARE, UNITS, Effects
+from ddlnb.clusters.effects import EFFECTS, SHARE, Effects
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.simulator.tasks import Identity
 
@@ -42,11 +42,11 @@ class Parameter:
     prior_spread: float | None = field(kw_only=True, default=None)
 
     def __post_init__(self) -> None:
-        if self.effect not in UNITS:
-            raise UnknownName("effect", self.effect, UNITS)
+        if self.effect not in EFFECTS:
+            raise UnknownName("effect", self.effect, EFFECTS)
         if isinstance(self.of, str):
             object.__setattr__(self, "of", (self.of,))
-        unit = UNITS[self.effect]
+        unit = EFFECTS[self.effect].unit
         require(
             0 < self.low < self.high < math.inf and unit.least <= self.low <= unit.most,
             f"{self.name}: low {self.low} and high {self.high} must be positive and finite, low "
@@ -191,10 +191,10 @@ def prior_of(parameters: Sequence[Parameter]) -> Prior:
 def listed_effects(cluster: Cluster) -> list[Parameter]:
     """Return a parameter for every effect that the cluster lists, with its value as the prior."""
     found = []
-    for effect, unit in UNITS.items():
-        value = getattr(cluster.effects, effect)
-        if value in (0.0, math.inf) or value == getattr(NO_EFFECT, effect):
+    for effect, value in cluster.effects.there.items():
+        if value in (0.0, math.inf):
             continue
+        unit = EFFECTS[effect].unit
         most = 1.0 if unit is SHARE else value * WITHIN
         low = max(value / WITHIN, unit.least) if unit is SHARE else value / WITHIN
         found.append(

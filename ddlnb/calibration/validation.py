@@ -19,7 +19,7 @@ from ddlnb.calibration.observations import (
     predictions,
 )
 from ddlnb.calibration.parameters import ParameterValues
-from ddlnb.clusters.effects import UNITS
+from ddlnb.clusters.effects import EFFECTS
 from ddlnb.errors import UnknownName
 from ddlnb.plans.alpha_beta import AlphaBeta, ring_all_reduce
 from ddlnb.simulator.simulate import Cell
@@ -155,8 +155,8 @@ def ablation(
     if effects is None:
         effects = list(dict.fromkeys(one.effect for one in values.parameters))
     for effect in effects:
-        if effect not in UNITS:
-            raise UnknownName("effect", effect, UNITS)
+        if effect not in EFFECTS:
+            raise UnknownName("effect", effect, EFFECTS)
     changed = [values, *(replace(values, without=(effect,)) for effect in effects)]
     counted = [one for one in observations if one.labels.method is not None] or list(observations)
     predicted = predictions([observation.quantity for observation in counted], changed)

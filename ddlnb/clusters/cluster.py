@@ -13,7 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ddlnb.clusters.all_reduce import ALL_REDUCES, Load
-from ddlnb.clusters.effects import EFFECTS, UNITS, UNLIMITED, Effects, Unit, effect_from
+from ddlnb.clusters.effects import EFFECTS, UNLIMITED, Effects, Unit, effect_from
 from ddlnb.clusters.fabric import Curve, Fabric, Links, Numbers, ServerLoads, fabric_of
 from ddlnb.clusters.heterogeneous import HOMOGENEOUS, Delay, Factors, Heterogeneity, named
 from ddlnb.errors import InputError, UnknownName, require, require_whole
@@ -115,12 +115,10 @@ class Cluster:
 
         Zero and infinite values have none: they stand for effects that are not there.
         """
-        default = Effects()
         assumed = {
-            name: _assumed(unit, value)
-            for name, unit in UNITS.items()
-            if (value := getattr(self.effects, name)) != getattr(default, name)
-            and 0 < value < UNLIMITED
+            name: _assumed(EFFECTS[name].unit, value)
+            for name, value in self.effects.there.items()
+            if 0 < value < UNLIMITED
         }
         return {**assumed, **self.fits}
 
@@ -256,7 +254,7 @@ class Cluster:
     @property
     def _software(self) -> float:
         """Seconds of latency of a collective that are not the links'."""
-        return self.effects.operation_latency + self.effects.rank_latency * self.workers
+        return sum(self.effects.terms("collective latency", self.workers), 0.0)
 
     def _curve(self, primitive: Primitive) -> Curve:
         return self.fabric.curve(*self._on_links(primitive))
@@ -373,13 +371,13 @@ class Cluster:
         not, InputError for a value that it cannot have.
         """
         for name in values:
-            if name not in UNITS:
-                raise UnknownName("effect", name, UNITS)
+            if name not in EFFECTS:
+                raise UnknownName("effect", name, EFFECTS)
         numbers = {
             name: effect_from(name, value) if isinstance(value, str) else value
             for name, value in values.items()
         }
-        return replace(self, effects=replace(self.effects, **numbers))
+        return replace(self, effects=self.effects.but(**numbers))
 
     def with_heterogeneity(
         self, compute: Factors = (), link: Factors = (), delay: Delay | None = None
@@ -421,13 +419,10 @@ def _plus(left: float, right: float) -> float:
 
 def describe(cluster: Cluster) -> list[dict[str, str]]:
     """Return a row per effect that the cluster has: value, interval, where from, and meaning."""
-    default, intervals = Effects(), cluster.intervals
+    intervals = cluster.intervals
     rows = []
-    for effect, unit in UNITS.items():
-        value = getattr(cluster.effects, effect)
-        if value == getattr(default, effect):
-            continue
-        fit = intervals.get(effect)
+    for effect, value in cluster.effects.there.items():
+        unit, fit = EFFECTS[effect].unit, intervals.get(effect)
         rows.append(
             {
                 "effect": effect,

@@ -1,26 +1,40 @@
 """The physical effects that a simulated cluster has: one named number each, which declares itself.
 
+An effect is one entry of EFFECTS: what it is, which way it gets worse, to which group of costs it
+belongs, and what it adds. The simulator sums up what the entries say; what is part of how links and
+servers are joined (a hop's latency, a link's rate) is read by its name where that is written down.
+Breakdowns, counterfactuals, explanations and draws read the declaration, and nothing reads names.
+
 Every default means "this effect is not there", so that a cluster lists what matters to it.
 ``inside`` is a link between two GPUs of one node (PCIe, NVLink, shared memory), ``between`` one
-direction of the link of a node to the network. An effect is declared where it is defined: what it
-is, which way it gets worse, and to which group of costs it belongs. Breakdowns, counterfactuals,
-explanations and draws read the declaration, and nothing reads names.
+direction of the link of a node to the network.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from ddlnb.errors import InputError, require
+from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.plans.plan import Order
+from ddlnb.registry import register_entry
 from ddlnb.units import bandwidth_from, seconds_from, show_bandwidth, show_seconds
 
 UNLIMITED = math.inf
 Group = Literal["computation", "contention", "latency", "bandwidth"]
 Kind = Literal["compute", "update", "inside", "between", "server link", "server", "software"]
 Direction = Literal["up", "down"]
+# What a formula gives, of the effect's value and of what stands in brackets.
+Where = Literal[
+    "task factor",  # (workers) of the seconds of computation
+    "task seconds",  # (tasks: `simulator.tasks.Tasks`) besides, of every task
+    "collective latency",  # (workers) seconds of every collective, which methods plan with
+    "message latency",  # (messages: `simulator.path.Messages`) seconds before each one's bytes
+    "message work",  # (messages) seconds beside those of its bytes, slowed while workers compute
+    "message share",  # (messages) share of the links' rates that is left while workers compute
+]
 
 
 @dataclass(frozen=True)
@@ -59,19 +73,42 @@ FACTOR = Unit("a factor from 0.01 to 100", 0.01, 100.0, _number_from, _plain, 1.
 SHARE = Unit("a share", 0.01, 1.0, _number_from, _plain, 1.5, 1.0, "down")
 
 
-class Effect(NamedTuple):
-    """What an effect declares.
+@dataclass(frozen=True)
+class Effect:
+    """An effect and what it declares.
 
     ``kind`` is the part of the cluster that it is of, ``group`` the costs that go when it goes:
     what computation and communication take from one another, latencies and software, bytes, or
-    none of these. Its values get ``worse`` in one direction.
+    none of these. Its values get ``worse`` in one direction, and at its ``default`` it is not
+    there; both are the unit's unless given. ``formulas`` say what it costs: see `Where`.
     """
 
+    name: str
     unit: Unit
     kind: Kind
     group: Group
-    worse: Direction
     meaning: str
+    worse: Direction | None = None
+    default: float = math.nan
+    formulas: Mapping[Where, Callable[..., Any]] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.worse is None:
+            object.__setattr__(self, "worse", self.unit.worse)
+        if math.isnan(self.default):
+            object.__setattr__(self, "default", self.unit.absent)
+
+    def require_sound(self, value: Any, shown: Any) -> None:
+        """Raise InputError, with the value as it is ``shown``, for one that physics forbids."""
+        unit = self.unit
+        try:
+            is_sound = unit.least <= value <= unit.most
+        except TypeError:  # no number
+            is_sound = False
+        if not is_sound:  # a fit makes thousands: nothing is put into words early
+            raise InputError(
+                f"{self.name} {shown!r} must be {unit.name}, from {unit.least:g} to {unit.most:g}"
+            )
 
     def worsened(self, value: float, factor: float) -> float:
         """Return a value that is so many times as bad, below 1 so many times as good, in bounds.
@@ -83,152 +120,277 @@ class Effect(NamedTuple):
         return min(max(changed, self.unit.least), self.unit.most)
 
 
-def _effect(unit: Unit, kind: Kind, group: Group, meaning: str, worse: str = "") -> Any:
-    effect = Effect(unit, kind, group, worse or unit.worse, meaning)  # type: ignore[arg-type]
-    return field(default=unit.absent, metadata={"effect": effect})
+def _copying(bandwidth: float, messages: Any) -> Any:
+    """Return the seconds of copies into and out of merged messages."""
+    copies = 1 if messages.plan.is_split else 2  # together before the first half, apart afterwards
+    return (messages.pieces > 1) * (copies * messages.bytes / bandwidth)
 
 
-@dataclass(frozen=True)
-class Effects:
-    """The numbers, in seconds, bytes per second and shares between 0 and 1."""
+def _by_servers(seconds: float, messages: Any) -> float:
+    return seconds if messages.plan.exchange == "push_pull" else 0.0
 
-    inside_latency: float = _effect(
-        SECONDS, "inside", "latency", "latency of one hop between two GPUs of a node"
-    )
-    inside_bandwidth: float = _effect(
+
+def _by_priority(seconds: float, messages: Any) -> float:
+    plan = messages.plan
+    return seconds if plan.order is Order.PRIORITY or plan.credit_bytes is not None else 0.0
+
+
+_SHIPPED = (
+    Effect(
+        "inside_latency",
+        SECONDS,
+        "inside",
+        "latency",
+        "latency of one hop between two GPUs of a node",
+    ),
+    Effect(
+        "inside_bandwidth",
         BANDWIDTH,
         "inside",
         "bandwidth",
         "bandwidth of one direction of the link between two GPUs of a node",
-    )
-    inside_share: float = _effect(
+    ),
+    Effect(
+        "inside_share",
         SHARE,
         "inside",
         "contention",
         "share of that bandwidth that is left while the worker computes",
-    )
-    closed_ring_share: float = _effect(
+    ),
+    Effect(
+        "closed_ring_share",
         SHARE,
         "inside",
         "bandwidth",
         "share of the inside bandwidth in a ring that one node's GPUs close",
-    )
-    between_latency: float = _effect(
-        SECONDS, "between", "latency", "latency of one hop between two nodes"
-    )
-    between_bandwidth: float = _effect(
+    ),
+    Effect(
+        "between_latency", SECONDS, "between", "latency", "latency of one hop between two nodes"
+    ),
+    Effect(
+        "between_bandwidth",
         BANDWIDTH,
         "between",
         "bandwidth",
         "bandwidth of one direction of a node's link to the network",
-    )
-    between_share: float = _effect(
+    ),
+    Effect(
+        "between_share",
         SHARE,
         "between",
         "contention",
         "share of that bandwidth that is left while the worker computes",
-    )
-    connection_bandwidth: float = _effect(
-        BANDWIDTH, "server link", "bandwidth", "cap of one connection between a node and a server"
-    )
-    duplex_bandwidth: float = _effect(
-        BANDWIDTH, "between", "bandwidth", "cap of both directions of a node's link together"
-    )
-    operation_latency: float = _effect(
-        SECONDS, "software", "latency", "software cost of one message on the network"
-    )
-    rank_latency: float = _effect(
+    ),
+    Effect(
+        "connection_bandwidth",
+        BANDWIDTH,
+        "server link",
+        "bandwidth",
+        "cap of one connection between a node and a server",
+    ),
+    Effect(
+        "duplex_bandwidth",
+        BANDWIDTH,
+        "between",
+        "bandwidth",
+        "cap of both directions of a node's link together",
+    ),
+    Effect(
+        "operation_latency",
+        SECONDS,
+        "software",
+        "latency",
+        "software cost of one message on the network",
+        formulas={
+            "collective latency": lambda value, workers: value,
+            "message latency": _by_servers,
+        },
+    ),
+    Effect(
+        "rank_latency",
         SECONDS,
         "software",
         "latency",
         "software cost of one all-reduce for each rank that takes part",
-    )
-    priority_latency: float = _effect(
+        formulas={"collective latency": lambda value, workers: value * workers},
+    ),
+    Effect(
+        "priority_latency",
         SECONDS,
         "software",
         "latency",
         "further software cost of a message that is scheduled by priority",
-    )
-    scheduler_latency: float = _effect(
+        formulas={"message latency": _by_priority},
+    ),
+    Effect(
+        "scheduler_latency",
         SECONDS,
         "software",
         "latency",
         "time of a scheduler's own thread to start a message and to see its end",
-    )
-    message_compute: float = _effect(
+    ),
+    Effect(
+        "message_compute",
         SECONDS,
         "compute",
         "latency",
         "time that handing over one message takes from the computation",
-    )
-    copy_bandwidth: float = _effect(
-        BANDWIDTH, "inside", "bandwidth", "bandwidth of the copies into and out of a merged message"
-    )
-    server_latency: float = _effect(
-        SECONDS, "server", "latency", "software cost of one push on the server"
-    )
-    server_bandwidth: float = _effect(
+        formulas={"task seconds": lambda value, tasks: tasks.readied * value},
+    ),
+    Effect(
+        "copy_bandwidth",
+        BANDWIDTH,
+        "inside",
+        "bandwidth",
+        "bandwidth of the copies into and out of a merged message",
+        formulas={"message latency": _copying},
+    ),
+    Effect(
+        "server_latency", SECONDS, "server", "latency", "software cost of one push on the server"
+    ),
+    Effect(
+        "server_bandwidth",
         BANDWIDTH,
         "server link",
         "bandwidth",
         "bandwidth of one direction of a server's link, if below a node's",
-    )
-    sum_bandwidth: float = _effect(
-        BANDWIDTH, "server", "bandwidth", "rate at which a server adds what it receives"
-    )
-    update_latency: float = _effect(
-        SECONDS, "update", "computation", "optimizer cost of one tensor"
-    )
-    update_bandwidth: float = _effect(
-        BANDWIDTH, "update", "computation", "rate at which the optimizer goes through the gradients"
-    )
-    latency_share: float = _effect(
+    ),
+    Effect(
+        "sum_bandwidth",
+        BANDWIDTH,
+        "server",
+        "bandwidth",
+        "rate at which a server adds what it receives",
+    ),
+    Effect(
+        "update_latency",
+        SECONDS,
+        "update",
+        "computation",
+        "optimizer cost of one tensor",
+        formulas={"task seconds": lambda value, tasks: tasks.updated_tensors * value},
+    ),
+    Effect(
+        "update_bandwidth",
+        BANDWIDTH,
+        "update",
+        "computation",
+        "rate at which the optimizer goes through the gradients",
+        formulas={"task seconds": lambda value, tasks: tasks.updated_bytes / value},
+    ),
+    Effect(
+        "latency_share",
         SHARE,
         "software",
         "contention",
         "speed of latencies while the worker computes, over that while it does not",
-    )
-    occupied_share: float = _effect(
+    ),
+    Effect(
+        "occupied_share",
         SHARE,
         "software",
         "latency",
         "share of an all-reduce's latency in which the next one cannot start",
         worse="up",
-    )
-    compute_share: float = _effect(
+    ),
+    Effect(
+        "compute_share",
         SHARE,
         "compute",
         "contention",
         "speed of computation while the network carries a message, over that alone",
-    )
-    compute_factor: float = _effect(
+    ),
+    Effect(
+        "compute_factor",
         FACTOR,
         "compute",
         "computation",
         "seconds of computation here over those of the workload's profile",
-    )
-    parallel_factor: float = _effect(
+        formulas={"task factor": lambda value, workers: value},
+    ),
+    Effect(
+        "parallel_factor",
         FACTOR,
         "compute",
         "computation",
         "seconds of computation of one of several workers over those of one alone",
+        formulas={"task factor": lambda value, workers: value if workers > 1 else 1.0},
+    ),
+)
+EFFECTS = {effect.name: effect for effect in _SHIPPED}
+
+
+def register_effect(effect: Effect) -> None:
+    """Add an effect to EFFECTS: from then on clusters have it, in files and by `with_effects`.
+
+    Registering one anew, as a notebook does whose cell runs again, replaces its formulas. Raises
+    InputError for a name that is none in Python or that another effect has.
+
+    >>> from ddlnb.clusters.effects import BANDWIDTH, Effect, register_effect
+    >>> register_effect(
+    ...     Effect(
+    ...         "checksum_bandwidth", BANDWIDTH, "software", "bandwidth",
+    ...         "rate at which checksums of messages are computed",
+    ...         formulas={"message latency": lambda value, messages: messages.bytes / value},
+    ...     )
+    ... )
+    >>> del EFFECTS["checksum_bandwidth"]
+    """
+    require(
+        effect.name.isidentifier() and (effect.name in EFFECTS or not hasattr(NONE, effect.name)),
+        f"effect {effect.name!r} needs a name that an attribute of Effects can have",
     )
-
-    def __post_init__(self) -> None:
-        for name, unit in UNITS.items():  # a fit makes thousands: nothing is put into words early
-            value = getattr(self, name)
-            try:
-                is_sound = unit.least <= value <= unit.most
-            except TypeError:  # no number
-                is_sound = False
-            if not is_sound:
-                raise InputError(
-                    f"{name} {value!r} must be {unit.name}, from {unit.least:g} to {unit.most:g}"
-                )
+    register_entry("effect", effect, EFFECTS)
 
 
-EFFECTS: dict[str, Effect] = {one.name: one.metadata["effect"] for one in fields(Effects)}
-UNITS = {name: effect.unit for name, effect in EFFECTS.items()}
+@dataclass(frozen=True, init=False)
+class Effects:
+    """The numbers of a cluster by name, in seconds, bytes per second and shares between 0 and 1.
+
+    Each of EFFECTS is an attribute; ``there`` are those that differ from their defaults. Raises
+    UnknownName for an effect that there is not, InputError for a value that it cannot have.
+
+    >>> Effects(between_latency=1e-5).between_latency, Effects().between_bandwidth
+    (1e-05, inf)
+    """
+
+    there: Mapping[str, float]
+
+    def __init__(self, **values: float) -> None:
+        for name, value in values.items():
+            if name not in EFFECTS:
+                raise UnknownName("effect", name, EFFECTS)
+            EFFECTS[name].require_sound(value, value)
+        known = {name: values.get(name, effect.default) for name, effect in EFFECTS.items()}
+        there = {name: value for name, value in known.items() if value != EFFECTS[name].default}
+        vars(self).update(known, there=there)
+
+    def __getattr__(self, name: str) -> float:
+        """Return the default of an effect that was registered when the numbers were there."""
+        if name not in EFFECTS:
+            raise AttributeError(f"there is no effect {name!r}")
+        return EFFECTS[name].default
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.there.items()))
+
+    def but(self, **values: float) -> Effects:
+        """Return the same numbers except for these."""
+        return Effects(**{**self.there, **values})
+
+    def terms(self, where: Where, of: Any) -> Iterator[Any]:
+        """Yield what every effect that is there gives in this place: see `Where`.
+
+        >>> list(Effects(rank_latency=2.0, operation_latency=1.0).terms("collective latency", 4))
+        [1.0, 8.0]
+        """
+        for name, value in self.there.items():
+            formula = EFFECTS[name].formulas.get(where)
+            if formula is not None:
+                yield formula(value, of)
+
+
+NONE = Effects()
 
 
 def of_kind(unit: Unit, *kinds: Kind) -> tuple[str, ...]:
@@ -242,7 +404,7 @@ def of_kind(unit: Unit, *kinds: Kind) -> tuple[str, ...]:
 
 def without(*groups: Group) -> dict[str, float]:
     """Return the effects of these groups, each with the value at which it is not there."""
-    return {name: one.unit.absent for name, one in EFFECTS.items() if one.group in groups}
+    return {name: one.default for name, one in EFFECTS.items() if one.group in groups}
 
 
 def effect_from(effect: str, text: str) -> float:
@@ -253,13 +415,10 @@ def effect_from(effect: str, text: str) -> float:
     >>> effect_from("between_bandwidth", "10 Gb/s"), effect_from("between_share", "0.5")
     (1250000000.0, 0.5)
     """
-    unit = UNITS[effect]
+    declared = EFFECTS[effect]
     try:
-        value = unit.parse(text)
+        value = declared.unit.parse(text)
     except InputError as error:
         raise InputError(f"{effect}: {error}") from error
-    require(
-        not math.isnan(value) and unit.least <= value <= unit.most,
-        f"{effect} {text!r} must be {unit.name}, from {unit.least:g} to {unit.most:g}",
-    )
+    declared.require_sound(value, text)
     return value

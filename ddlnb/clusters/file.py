@@ -15,7 +15,7 @@ import yaml
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from ddlnb.clusters.cluster import ASSUMED_ERROR, Cluster, Fit
-from ddlnb.clusters.effects import BANDWIDTH, SECONDS, UNITS, Effects, effect_from, of_kind
+from ddlnb.clusters.effects import BANDWIDTH, EFFECTS, SECONDS, Effects, effect_from
 from ddlnb.clusters.heterogeneous import HOMOGENEOUS, Delay, Heterogeneity, named
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.files import CLUSTERS, read_yaml, write_atomically
@@ -184,8 +184,8 @@ class ClusterFile(BaseModel):
         """Return the cluster under this name."""
         values = {}
         for effect, entry in self.effects.items():
-            if effect not in UNITS:
-                raise UnknownName("effect", effect, UNITS)
+            if effect not in EFFECTS:
+                raise UnknownName("effect", effect, EFFECTS)
             values[effect] = effect_from(effect, entry.value)
         fits = {effect: entry.fit(effect) for effect, entry in self.effects.items()}
         self._require_links()
@@ -214,7 +214,6 @@ class ClusterFile(BaseModel):
 
 
 STRUCTURE = ClusterFile.model_fields.keys() - {"effects"}
-NETWORK = of_kind(BANDWIDTH, "between", "server link")  # written in bits, not bytes
 WRITTEN = ("inside_bandwidth", "between_bandwidth", "server_bandwidth")  # even if unlimited
 
 
@@ -265,13 +264,12 @@ def _heterogeneity(given: Heterogeneity) -> dict[str, Any]:
 
 
 def _effects(cluster: Cluster) -> dict[str, Any]:
-    default = Effects()
     found: dict[str, Any] = {}
-    for name in UNITS:
+    for name in EFFECTS:
         value, fit = getattr(cluster.effects, name), cluster.fits.get(name)
         if fit is not None:
             found[name] = _fitted(name, value, fit)
-        elif value != getattr(default, name) or name in WRITTEN:
+        elif name in cluster.effects.there or name in WRITTEN:
             found[name] = _text(name, value)
     return found
 
@@ -287,14 +285,15 @@ def _fitted(name: str, value: float, fit: Fit) -> dict[str, Any]:
 
 def _text(name: str, value: float) -> str | float:
     """Return a value with a unit that suits its size."""
-    if UNITS[name] is SECONDS:
+    declared = EFFECTS[name]
+    if declared.unit is SECONDS:
         unit, factor = ("us", US) if value < MS else ("ms", MS) if value < 1 else ("s", 1.0)
         return f"{value / factor:.6g} {unit}"
-    if UNITS[name] is not BANDWIDTH:
+    if declared.unit is not BANDWIDTH:
         return float(f"{value:.6g}")
     if math.isinf(value):
         return "unlimited"
-    if name in NETWORK:
+    if declared.kind in ("between", "server link"):  # networks are sold in bits, not bytes
         return f"{gigabits_per_second(value):.6g} Gb/s"
     unit, factor = ("GB/s", GB) if value >= GB else ("MB/s", MB) if value >= MB else ("kB/s", KB)
     return f"{value / factor:.6g} {unit}"

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 
 from ddlnb.clusters.cluster import Cluster, Fit
-from ddlnb.clusters.effects import UNITS, Effects
+from ddlnb.clusters.effects import EFFECTS, Effects
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect, get_machine, parts_of
 from ddlnb.hardware.gpu import Gpu
@@ -144,7 +144,7 @@ def _effects(
 ) -> Iterator[tuple[str, Known]]:
     """Yield every effect that such a cluster has, by name, within the bounds of physics."""
     for effect, known in _unbounded(gpu, joined, per_node, has_servers):
-        most = UNITS[effect].most
+        most = EFFECTS[effect].unit.most
         if effect == "inside_bandwidth":
             most = gpu.inside_bandwidth
         elif effect == "between_bandwidth" and joined is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.clusters.effects import UNITS, Effects
+from ddlnb.clusters.effects import EFFECTS, Effects
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.plan import Gate, Plan
@@ -34,7 +34,7 @@ def measured_cluster(cost: AlphaBeta, workers: int) -> Cluster:
             operation_latency=SOFTWARE * cost.latency_seconds,
             between_latency=(1 - SOFTWARE) * cost.latency_seconds / hops,
             between_bandwidth=min(share * cost.bytes_per_second, effects.between_bandwidth),
-            occupied_share=max(cost.occupied_share, UNITS["occupied_share"].least),
+            occupied_share=max(cost.occupied_share, EFFECTS["occupied_share"].unit.least),
         )
     return Cluster("as measured", "measured", workers, 1, effects)
 
@@ -74,7 +74,7 @@ def searched_on(cluster: Cluster, device: str) -> tuple[Cluster, ...]:
     """
     if device == "cuda":
         return (cluster,)
-    alone = replace(cluster, effects=replace(cluster.effects, occupied_share=1.0))
+    alone = cluster.with_effects(occupied_share=1.0)
     return tuple(dict.fromkeys((cluster, alone)))
 
 

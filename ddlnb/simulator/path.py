@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.fabric import ServerLoads
-from ddlnb.plans.plan import Order, Plan
+from ddlnb.plans.plan import Plan
 from ddlnb.plans.transfers import Primitive
 from ddlnb.simulator.tasks import Indices, Numbers, Tasks
 
@@ -130,35 +131,51 @@ class Path:
         return self.resources.setdefault(resource, len(self.resources))
 
 
+class Messages(NamedTuple):
+    """What the formulas of effects read: the messages of a plan (its legs) on a cluster."""
+
+    plan: Plan
+    cluster: Cluster
+    bytes: Indices
+    pieces: Indices
+
+
+class Added(NamedTuple):
+    """What effects add to every message: seconds before its bytes, and seconds beside theirs.
+
+    ``share`` is what they leave of the links' rate while the worker computes.
+    """
+
+    latency: Numbers | float
+    work: Numbers | float
+    share: Numbers | float
+
+
 def path_of(plan: Plan, cluster: Cluster, tasks: Tasks) -> Path:
     """Return the path of a plan's messages on a cluster.
 
     Raises InputError if the plan needs parameter servers and the cluster has none.
     """
     path = Path(len(plan.legs), cluster.effects.latency_share)
-    software = _software(plan, cluster, tasks)
+    messages = Messages(plan, cluster, tasks.message_bytes, tasks.message_pieces)
     add = _push_pull if plan.exchange == "push_pull" else _all_reduce
-    add(path, plan, cluster, tasks.message_bytes, software)
+    add(path, messages, _added(messages))
     return path
 
 
-def _software(plan: Plan, cluster: Cluster, tasks: Tasks) -> Numbers:
-    """Return the seconds of latency of every message that are not the links'."""
-    effects = cluster.effects
-    seconds = np.zeros(len(plan.legs))
-    if cluster.workers == 1:
-        return seconds  # nobody to send to
-    if plan.exchange == "push_pull":
-        seconds += effects.operation_latency
-    if plan.order is Order.PRIORITY or plan.credit_bytes is not None:
-        seconds += effects.priority_latency
-    is_merged = tasks.message_pieces > 1
-    copies = 1 if plan.is_split else 2  # together before the first half, apart after the second
-    seconds += is_merged * (copies * tasks.message_bytes / effects.copy_bandwidth)
-    return seconds
+def _added(messages: Messages) -> Added:
+    """Return what effects add to messages; where there is nobody to send to, nothing."""
+    if messages.cluster.workers == 1:
+        return Added(0.0, 0.0, 1.0)
+    terms = partial(messages.cluster.effects.terms, of=messages)
+    return Added(
+        sum(terms("message latency"), 0.0),
+        sum(terms("message work"), 0.0),
+        math.prod(terms("message share")),
+    )
 
 
-def _all_reduce(path: Path, plan: Plan, cluster: Cluster, size: Indices, software: Numbers) -> None:
+def _all_reduce(path: Path, messages: Messages, added: Added) -> None:
     """Add one stage on one resource: all ranks take part in one all-reduce at a time.
 
     Of its latency only the occupied share holds up the next one; during the rest parts of it are on
@@ -168,14 +185,15 @@ def _all_reduce(path: Path, plan: Plan, cluster: Cluster, size: Indices, softwar
     The thread of a scheduler, where there is one, starts every message before and sees its end
     afterwards, one thing at a time, while the network and the worker go on.
     """
+    plan, cluster, size = messages.plan, messages.cluster, messages.bytes
     latency, work, share = _collective_work(plan, cluster, size)
     turn = cluster.effects.scheduler_latency / 2 + 0.0 * size
     has_scheduler = bool(turn.any()) and plan.credit_bytes is not None and cluster.workers > 1
     if has_scheduler:
         path.add("start", "scheduler", 0.0, turn, 0.0 * size, 1.0, each=Each.WORKER)
     occupied = 1.0 if plan.is_split else cluster.effects.occupied_share
-    gap = occupied * latency + software
-    path.add(ALL_REDUCE, "network", 0.0, gap, work, share, releases=True)
+    gap = occupied * latency + added.latency
+    path.add(ALL_REDUCE, "network", 0.0, gap, work + added.work, share * added.share, releases=True)
     if occupied < 1 and cluster.workers > 1:
         own, rest = np.arange(path.messages), (1 - occupied) * latency
         path.add("on its way", "on its way {}", 0.0, rest, 0.0 * size, 1.0, own, releases=True)
@@ -214,32 +232,35 @@ def _collective_work(
     return latency, work, shares
 
 
-def _push_pull(path: Path, plan: Plan, cluster: Cluster, size: Indices, software: Numbers) -> None:
+def _push_pull(path: Path, messages: Messages, added: Added) -> None:
     """Add the stages: reduce in the node, push to a server, sum there, pull, spread in the node.
 
     Within one node there is nobody to sum with outside, and no server takes part (as in BytePS).
     """
+    cluster, size = messages.cluster, messages.bytes
     effects, nodes, per_node = cluster.effects, cluster.nodes_in_use, cluster.workers_per_node
     # Reduce-scatter before, all-gather after; each of them uses both directions of the links.
-    share, hops = effects.inside_share, effects.inside_latency * (per_node - 1)
+    share, hops = effects.inside_share * added.share, effects.inside_latency * (per_node - 1)
     bandwidth = effects.inside_bandwidth * effects.closed_ring_share
     inside = (per_node - 1) / per_node * size / bandwidth
     node: dict[str, Any] = {"each": Each.NODE}
-    path.add("reduce in node", "inside", 0.0, software + hops, inside, share, releases=True, **node)
+    latency, work = added.latency + hops + 0.0 * size, inside + added.work
+    path.add("reduce in node", "inside", 0.0, latency, work, share, releases=True, **node)
     if nodes > 1:
-        _through_servers(path, plan, cluster, size, nodes)
+        _through_servers(path, messages, effects.between_share * added.share)
     if per_node > 1:
         path.add("spread in node", "inside", 0.0, hops + 0 * size, inside, share, **node)
 
 
-def _through_servers(path: Path, plan: Plan, cluster: Cluster, size: Indices, nodes: int) -> None:
+def _through_servers(path: Path, messages: Messages, share: float | Numbers) -> None:
+    plan, cluster, size, _ = messages
     cluster.require_servers(plan.method)
-    effects = cluster.effects
+    effects, nodes = cluster.effects, cluster.nodes_in_use
     server = np.array(plan.placement, dtype=np.int64)
     link, connection = size / effects.between_bandwidth, size / effects.connection_bandwidth
     server_bandwidth = min(effects.server_bandwidth, effects.between_bandwidth)
     into, duplex = nodes * size / server_bandwidth, size / effects.duplex_bandwidth
-    share, latency = effects.between_share, effects.between_latency
+    latency = effects.between_latency
     up, down, at_server, from_server = "uplink", "downlink", "server {} in", "server {} out"
     loads = cluster.server_loads(plan.servers) if cluster.topology or cluster.changes else None
     if loads is not None:
@@ -289,7 +310,7 @@ def _between_switches(
     loads: list[ServerLoads] | None,
     server: Indices,
     size: Indices,
-    share: float,
+    share: float | Numbers,
     resource: str,
 ) -> None:
     """Add the busiest link that messages to a server share on their way, if a topology has one.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ddlnb.clusters.cluster import ASSUMED_ERROR, Cluster
-from ddlnb.clusters.effects import UNITS
+from ddlnb.clusters.effects import EFFECTS
 from ddlnb.plans.methods import METHODS, Method
 from ddlnb.results.schema import RATE
 
@@ -136,7 +136,7 @@ def _within_a_node(rows: pd.DataFrame, on: Cluster, methods: Sequence[Method]) -
 
 
 def _assumed(on: Cluster) -> str:
-    known = [f"{name} within a factor of {UNITS[name].within:g}" for name in on.assumed]
+    known = [f"{name} within a factor of {EFFECTS[name].unit.within:g}" for name in on.assumed]
     if on.model_error == ASSUMED_ERROR:
         known.append(f"simulated seconds within a model_error of {ASSUMED_ERROR:.0%}")
     if not known:

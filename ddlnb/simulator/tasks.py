@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -107,14 +108,8 @@ class Tasks:
 
     def seconds(self, effects: Effects, workers: int) -> Numbers:
         """Return the seconds of every task on a cluster with these effects and workers in use."""
-        factor = effects.compute_factor * (effects.parallel_factor if workers > 1 else 1.0)
-        seconds: Numbers = (
-            self.own_seconds * factor
-            + self.readied * effects.message_compute
-            + self.updated_tensors * effects.update_latency
-            + self.updated_bytes / effects.update_bandwidth
-        )
-        return seconds
+        seconds: Numbers = self.own_seconds * math.prod(effects.terms("task factor", workers))
+        return sum(effects.terms("task seconds", self), seconds)
 
 
 def _in_one_row(rows: list[tuple[int, ...]]) -> tuple[Indices, Indices]:

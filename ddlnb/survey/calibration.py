@@ -23,7 +23,7 @@ from matplotlib.patches import Patch
 from ddlnb.calibration.observations import Observation, predictions, row_of
 from ddlnb.calibration.validation import FITTED, TRIVIAL_FORECASTS, ablation
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.clusters.effects import UNITS
+from ddlnb.clusters.effects import EFFECTS
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require
 from ddlnb.figures.agreement import BAND, BAND_COLOUR, legend_band, spread_out
@@ -82,7 +82,7 @@ def parameter_table() -> pd.DataFrame:
     low, high = np.quantile([one.values for one in drawn], TAILS, axis=0)
     rows = []
     for index, parameter in enumerate(fitted.parameters):
-        show = UNITS[parameter.effect].show
+        show = EFFECTS[parameter.effect].unit.show
         rows.append(
             {
                 "effect": parameter.effect,
@@ -210,7 +210,7 @@ def parameter_intervals(clusters: Iterable[Cluster]) -> Figure:
     require(bool(listed), "there are no fitted effects to draw")
     colours = iter(MEASURED_COLOURS * len(listed))
     colour_of_cluster = {c.name: NETWORK_COLOURS.get(c.network) or next(colours) for c in listed}
-    lines = {effect: _lines(effect, listed) for effect in UNITS}
+    lines = {effect: _lines(effect, listed) for effect in EFFECTS}
     lines = {effect: found for effect, found in lines.items() if found}
     count = sum(len(found) + 1 for found in lines.values())
     figure, ax = plt.subplots(figsize=(10.5, 1.2 + 0.17 * count))
@@ -253,7 +253,7 @@ def _interval(
     ax: Axes, y: float, effect: str, value: float, fit: Fit, colour: str
 ) -> tuple[float, ...]:
     """Draw one interval, write its value, and return its ends."""
-    show = UNITS[effect].show
+    show = EFFECTS[effect].unit.show
     relative = value > 0 and math.isfinite(value)
     text = show(value) if relative else f"{show(value)} ({show(fit.low)} to {show(fit.high)})"
     beside = ax.get_yaxis_transform()

@@ -82,7 +82,7 @@ class Setting:
             network=f"{self.gigabits:.3g} Gb/s, {self.latency_us:.3g} us",
             nodes=nodes,
             workers=self.workers,
-            effects=replace(effects, **changed),
+            effects=effects.but(**changed),
             fits={name: fit for name, fit in base.fits.items() if name not in changed},
             planning=None,
             about=f"{BASE} with another network, from the explorer",

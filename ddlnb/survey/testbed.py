@@ -39,7 +39,7 @@ from ddlnb.calibration.clusters import Calibration, calibrate_parameters
 from ddlnb.calibration.observations import HopTime, IterationTime, Observation, observe, with_values
 from ddlnb.calibration.parameters import Parameter, ParameterValues
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.clusters.effects import UNITS
+from ddlnb.clusters.effects import EFFECTS
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, ResultsError, UnknownName, require
 from ddlnb.files import CALIBRATION, DATA, PUBLISHED, read_yaml
@@ -93,8 +93,8 @@ class ParameterEntry(BaseModel):
     @field_validator("effect")
     @classmethod
     def _is_known(cls, effect: str) -> str:
-        if effect not in UNITS:
-            raise UnknownName("effect", effect, UNITS)
+        if effect not in EFFECTS:
+            raise UnknownName("effect", effect, EFFECTS)
         return effect
 
     @model_validator(mode="after")
@@ -121,7 +121,7 @@ class ParameterEntry(BaseModel):
 
     def _parsed(self, value: str, workloads: Mapping[str, Workload]) -> float:
         if self.effect != "compute_factor" or not self.model:
-            return UNITS[self.effect].parse(value)
+            return EFFECTS[self.effect].unit.parse(value)
         (model,) = self.model
         if model not in workloads:
             raise UnknownName("model with a workload", model, workloads)

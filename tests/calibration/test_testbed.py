@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from ddlnb.calibration.observations import predictions
-from ddlnb.clusters.effects import BANDWIDTH, SECONDS, SHARE, UNITS
+from ddlnb.clusters.effects import BANDWIDTH, EFFECTS, SECONDS, SHARE
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, ResultsError, UnknownName
 from ddlnb.figures import forecast_bars
@@ -135,7 +135,7 @@ def test_methods_that_ran_differently_are_known():
 
 @pytest.mark.parametrize("unit", [SECONDS, BANDWIDTH, SHARE])
 def test_intervals_that_nobody_gave_are_as_wide_as_the_survey_s_priors(unit):
-    spreads = [one.spread for one in survey_setup().parameters if UNITS[one.effect] is unit]
+    spreads = [one.spread for one in survey_setup().parameters if EFFECTS[one.effect].unit is unit]
     usual = math.exp(Z90 * float(np.median(spreads)))
     assert unit.within == pytest.approx(usual, rel=0.2)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def test_the_interval_holds_the_value_and_grows_with_the_uncertainty():
 
 def exactly(cluster):
     """Return the cluster with effects that are known exactly, and no error of the model."""
-    fits = {name: Fit(value, value, "exact") for name, value in asdict(cluster.effects).items()}
+    fits = {name: Fit(value, value, "exact") for name, value in cluster.effects.there.items()}
     return replace(cluster, fits=fits, model_error=0.0)
 
 

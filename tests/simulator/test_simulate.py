@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from ddlnb.clusters.all_reduce import ALL_REDUCES
 from ddlnb.clusters.cluster import SERVER_PLACES, Cluster
-from ddlnb.clusters.effects import BANDWIDTH, FACTOR, SECONDS, SHARE, UNITS, UNLIMITED, Effects
+from ddlnb.clusters.effects import BANDWIDTH, EFFECTS, FACTOR, SECONDS, SHARE, UNLIMITED, Effects
 from ddlnb.errors import InputError
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.bucketing import PLACEMENTS, Bucketing, hashed, merged, message_of, partitioned
@@ -36,7 +36,14 @@ TICK = 1 / 1024
 KILO = 1024.0
 ALL_TO_ALL = [name for name, method in METHODS.items() if method.architecture == "A2A"]
 WITH_SERVERS = [name for name, method in METHODS.items() if method.architecture == "PS"]
-START_UPS = {name: 0.0 for name, unit in UNITS.items() if unit is SECONDS}
+NONE = {name: effect.default for name, effect in EFFECTS.items()}
+
+
+def of_unit(unit):
+    return [name for name, effect in EFFECTS.items() if effect.unit is unit]
+
+
+START_UPS = dict.fromkeys(of_unit(SECONDS), 0.0)
 
 values = {
     SECONDS.name: st.integers(1, 512).map(lambda n: n * TICK),
@@ -76,8 +83,8 @@ def workloads(draw, least_seconds=1, most_gradients=8):
 @st.composite
 def clusters(draw, least_nodes=1, **fixed):
     """Any shape with any of the effects; those that are fixed are effects or fields."""
-    effects = {name: value for name, value in fixed.items() if name in UNITS}
-    drawn = {name: values[unit.name] for name, unit in UNITS.items() if name not in effects}
+    effects = {name: value for name, value in fixed.items() if name in EFFECTS}
+    drawn = {n: values[one.unit.name] for n, one in EFFECTS.items() if n not in effects}
     fields = {
         "nodes": draw(st.integers(least_nodes, 4)),
         "gpus_per_node": draw(st.integers(1, 4)),
@@ -85,7 +92,7 @@ def clusters(draw, least_nodes=1, **fixed):
         "server_place": draw(st.sampled_from(SERVER_PLACES)),
         "placement": draw(st.sampled_from(sorted(PLACEMENTS))),
     }
-    fields |= {name: value for name, value in fixed.items() if name not in UNITS}
+    fields |= {name: value for name, value in fixed.items() if name not in EFFECTS}
     effects |= draw(st.fixed_dictionaries({}, optional=drawn))
     return Cluster("random", "drawn", effects=Effects(**effects), **fields)
 
@@ -360,7 +367,7 @@ def test_an_all_reduce_on_two_nodes_of_four_takes_the_seconds_added_by_hand(all_
 # Compute and all-reduce, one after the other.
 
 
-@given(situations(least_seconds=0, **vars(Effects())))
+@given(situations(least_seconds=0, **NONE))
 def test_on_a_free_network_an_iteration_takes_exactly_its_computation(situation):
     assert play(situation.program) == Seconds(situation.workload.compute_seconds, 0.0, True)
 
@@ -468,9 +475,11 @@ def test_no_iteration_is_faster_than_what_it_must_do(situation):
 @st.composite
 def slower_clusters(draw, cluster):
     """The cluster with one latency longer or one bandwidth less."""
-    name = draw(st.sampled_from([n for n, unit in UNITS.items() if unit in (SECONDS, BANDWIDTH)]))
-    old, new = getattr(cluster.effects, name), draw(values[UNITS[name].name])
-    worse = max(old, new) if UNITS[name] is SECONDS else min(old, new)
+    name = draw(
+        st.sampled_from([n for n, one in EFFECTS.items() if one.unit in (SECONDS, BANDWIDTH)])
+    )
+    old, new = getattr(cluster.effects, name), draw(values[EFFECTS[name].unit.name])
+    worse = max(old, new) if EFFECTS[name].unit is SECONDS else min(old, new)
     return cluster.with_effects(**{name: worse})
 
 
@@ -573,7 +582,10 @@ def test_credit_changes_no_time_of_all_reduces_that_are_listed(situation):
 def scaled(effects, seconds, bandwidths):
     factor = {SECONDS.name: seconds, BANDWIDTH.name: bandwidths}
     return Effects(
-        **{name: value * factor.get(UNITS[name].name, 1) for name, value in vars(effects).items()}
+        **{
+            name: value * factor.get(EFFECTS[name].unit.name, 1)
+            for name, value in effects.there.items()
+        }
     )
 
 
@@ -598,8 +610,8 @@ def test_if_everything_takes_twice_as_long_so_does_an_iteration(workload, cluste
         replace(x, backward_seconds=2 * x.backward_seconds) for x in workload.gradients
     )
     longer = replace(workload, layers=layers, gradients=gradients)
-    bandwidths = {n: v for n, v in vars(cluster.effects).items() if UNITS[n] is BANDWIDTH}
-    assume(min(bandwidths.values()) >= 2 * BANDWIDTH.least)
+    bandwidths = {n: v for n, v in cluster.effects.there.items() if EFFECTS[n].unit is BANDWIDTH}
+    assume(all(value >= 2 * BANDWIDTH.least for value in bandwidths.values()))
     slower = replace(cluster, effects=scaled(cluster.effects, 2, 1 / 2))
     before = play(lower(workload, cluster, plan_on(cluster, workload, method)))
     after = play(lower(longer, slower, plan_on(slower, longer, method)))
