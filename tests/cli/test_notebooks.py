@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import nbformat
@@ -18,7 +19,7 @@ from ddlnb.calibration.calibrated_model import PROBING, micro_benchmark
 from ddlnb.errors import DdlnbError, UnknownName
 from ddlnb.files import NOTEBOOKS
 from ddlnb.survey.evidence import NOT_JUDGED, entries
-from ddlnb.survey.execution import ENDING_SECONDS, run_notebook
+from ddlnb.survey.execution import ENDING_SECONDS, Worker, run_notebook
 from ddlnb.survey.notebooks import Outcome, all_notebooks, catalogue, check_parameters, get_notebook
 from ddlnb.survey.testbed import BATCHES, CLUSTERS
 
@@ -249,18 +250,25 @@ def test_a_notebook_that_takes_too_long_is_ended_with_its_kernel(
     assert not Path(f"/proc/{pid}").exists()
 
 
+@pytest.fixture(scope="module")
+def worker():
+    with closing(Worker()) as process:
+        yield process
+
+
 @pytest.mark.notebook
 @pytest.mark.ranks
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_runs_with_small_parameters(name, tmp_path):
+def test_a_notebook_runs_with_small_parameters(name, worker, tmp_path):
     if (
         name == "simulated_here"
-    ):  # it completes a micro-benchmark, of which `test_calibrated_model` has the laws
+    ):  # completes a micro-benchmark; `test_calibrated_model` has its laws
         short = PROBING.changed(iterations=2, warmup=1)
         folder = SMOKE[name]["parameters"]["runs_folder"]
         micro_benchmark(tmp_path / folder, workers=(2,), settings=short)
-    path = run_notebook(name, tmp_path / f"{name}.ipynb", **SMOKE[name].get("parameters", {}))
+    parameters = SMOKE[name].get("parameters", {})
+    path = worker.execute(get_notebook(name), tmp_path / f"{name}.ipynb", parameters, 600)
     executed = nbformat.read(path, as_version=4)
     assert all(cell.execution_count for cell in executed.cells if cell.cell_type == "code")
     assert str(tmp_path) not in str(executed.metadata)
