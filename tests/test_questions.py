@@ -14,9 +14,13 @@ import pytest
 import ddlnb
 from ddlnb.advice.question import AdviceQuestion, ScalingQuestion
 from ddlnb.cli.app import main
+from ddlnb.engines.settings import MeasurementSettings
+from ddlnb.launch.options import LaunchOptions
+from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.questions import Answer, options
 from ddlnb.simulator import simulate
 from ddlnb.simulator.questions import ForecastQuestion
+from ddlnb.training.settings import TrainingSettings
 from tests.cli.test_commands import EVERY
 from tests.command_line import ddlnb as run
 
@@ -39,8 +43,22 @@ def test_a_question_is_the_keywords_the_options_and_the_help(command):
     offered = {flag: one for one in EVERY[command].params for flag in one.opts}
     for name, option in options(question).items():
         shown = offered[option.flag or f"--{name.replace('_', '-')}"]
-        assert shown.help == option.meaning
+        assert shown.help.startswith(option.meaning)
         assert option.meaning in call.__doc__
+
+
+@pytest.mark.parametrize(
+    ("command", "questions"),
+    [
+        ("measure", (MeasurementSettings, LaunchOptions)),
+        ("train", (TrainingSettings,)),
+        ("layouts scale", (LayoutQuestion,)),
+    ],
+)
+def test_settings_are_the_options_of_their_commands(command, questions):
+    offered = {flag for one in EVERY[command].params for flag in one.opts}
+    asked = [(name, one) for question in questions for name, one in options(question).items()]
+    assert {one.flag or f"--{name.replace('_', '-')}" for name, one in asked} <= offered
 
 
 @pytest.mark.parametrize(

@@ -39,20 +39,6 @@ def test_a_table_with_intervals_says_how_many_draws_they_are_of():
     assert "draws" not in run().output.partition("with one thing changed")[0]
 
 
-def test_bad_questions_end_in_one_sentence(tmp_path):
-    for words, said in (
-        (["--gpu-price", "-3"], "price of a GPU per hour, -3"),
-        (["--gpu-price", "nan"], "'nan' is no price"),
-        (["--measured", "10"], "give its name"),
-        (["--method", "MG-WFBP"], "give both"),
-        (["--optimizer", "magic"], "unknown optimizer 'magic'"),
-        (["--page", str(tmp_path)], "advice.html"),
-    ):
-        done = run(*words)
-        assert done.exit_code != 0
-        assert said in " ".join(f"{done.output} {done.exception}".split()), words
-
-
 def test_what_no_gpu_can_hold_is_answered_by_the_ranked_layouts(tmp_path):
     csv = tmp_path / "options.csv"
     words = ["advise", "--model", "llama3-70b", "--gpu", "H100", "--nodes", "8"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 
 import pandas as pd
-import pytest
 
 from ddlnb.results.collectives import OPEN_ROWS
 from tests.command_line import ddlnb
@@ -15,13 +14,6 @@ collective,gpu,network,nodes,gpus_per_node,ranks,size_bytes,settings
 all_reduce,H100-SXM,InfiniBand NDR 8x400 Gb/s,8.0,8.0,64.0,1073741824.0,
 alltoall,Unheard Of,carrier pigeons,3,,24,4194304,by hand
 """
-
-
-@pytest.mark.parametrize("command", ["import", "collectives"])
-def test_the_commands_explain_themselves(command):
-    done = ddlnb(command, "--help")
-    assert done.returncode == 0
-    assert "Usage" in done.stdout
 
 
 def test_a_table_is_forecast_from_the_published_rows_and_can_be_drawn(tmp_path):
@@ -53,24 +45,3 @@ def test_a_log_is_imported_fitted_and_forecast_through_pipes(tmp_path, monkeypat
     monkeypatch.setattr("sys.stdin", io.StringIO(ASKED))
     done = ddlnb("cluster", "collectives", "--fit", rows, "--table", "-", check=True)
     assert len(pd.read_csv(io.StringIO(done.stdout))) == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["cluster", "collectives", "--table", "nowhere.csv"], "there is no table nowhere.csv"),
-        (
-            ["cluster", "collectives", "--fit", "nowhere.csv"],
-            "there is no table of measured collectives",
-        ),
-        (["cluster", "collectives", "--out", "out.csv"], "--out needs --table"),
-        (["cluster", "collectives", "--validate", "--table", "x"], "leave out --table"),
-        (["cluster", "import", "nowhere.log"], "there is no log nowhere.log"),
-    ],
-)
-def test_a_wrong_call_is_one_line(words, said, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    done = ddlnb(*words)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert len(done.stderr.splitlines()) == 1

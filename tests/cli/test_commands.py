@@ -33,10 +33,12 @@ EVERY = dict(every_command())
 
 def test_a_newcomer_meets_at_most_fourteen_commands_in_groups():
     assert len(ROOT.list_commands(CONTEXT)) <= 14
-    said = ddlnb("--help").stdout
+    said = ddlnb("-h").stdout
     assert re.findall(r"─ (\w+) ─", said) == ["Options", "Ask", "Run", "Look", "Know", "Book"]
     assert all(f"│ {name}" in said for name in COMMANDS)
     assert not any(re.search(rf"│ {name} ", said) for name in OLD)
+    assert ddlnb().stdout == said
+    assert ddlnb("--version").stdout.startswith("ddlnb 0.")
 
 
 @pytest.mark.parametrize("words", EVERY)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from io import StringIO
 
 import pandas as pd
-import pytest
 
 from ddlnb.plans.plan_file import read_plan
 from tests.command_line import ddlnb
@@ -20,7 +19,6 @@ effects:
   between_bandwidth: 1 Gb/s
   between_latency: 50 us
 """
-SEARCHED = ["plan", "--model", "resnet50", "--method", "searched", "--cluster", "survey-10GbE"]
 TOP_K = ["--sent", "top-k(0.01) + feedback"]
 
 
@@ -55,23 +53,3 @@ def test_a_compressed_plan_is_kept_and_priced_beside_fixed_methods(tmp_path):
     refused = ddlnb(*words)
     assert refused.returncode == 2
     assert "the plan compresses messages by top-k(0.01) + feedback" in refused.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([*SEARCHED, "--sent", "topk-0.01"], "unknown compression 'topk-0.01'"),
-        ([*SEARCHED, "--mixed"], "name a compressor with --sent; leave out --mixed"),
-        ([*SEARCHED, *TOP_K, "--compression", "nix"], "unknown compression profile 'nix'"),
-        ([*SEARCHED[:5], *TOP_K], "searched on a --cluster; leave out --sent"),
-        (
-            [*SEARCHED[:3], "--method", "MG-WFBP", *SEARCHED[5:], "--sent", "fp16"],
-            "ask `ddlnb forecast lossy --method 'bsp + fp16' --base MG-WFBP`",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_refused_in_a_line(words, said):
-    found = ddlnb(*words)
-    assert found.returncode == 2
-    assert said in " ".join(found.stderr.split())
-    assert len(found.stderr.splitlines()) == 1

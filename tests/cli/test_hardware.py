@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ddlnb.clusters.file import get_cluster
 from tests.command_line import ddlnb
 
@@ -81,30 +79,6 @@ def test_hardware_is_listed_and_shown_with_its_sources():
     shown = ddlnb("hardware", "NVIDIA H100 80GB HBM3", check=True).stdout  # as torch says it
     assert "data sheet" in shown
     assert "left for large" in ddlnb("hardware", "2x100 Gb/s RoCE", check=True).stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--cluster", "survey-10GbE", "--gpu", "A100"], "leave out --gpu"),
-        (["--nodes", "4"], "or the hardware by name"),
-        (["--gpu", "A1000"], "unknown GPU 'A1000'"),
-        (["--machine", "p44"], "unknown machine 'p44'"),
-        (["--machine", "p4d", "--gpu", "V100"], "V100-SXM2-32GB is not that of machine p4d.24xl"),
-        (["--machine", "p4d", "--gpus-per-node", "16"], "exceeds the 8 GPUs of machine p4d"),
-        (["--gpu", "A100", "--nodes", "2", "--network", "fast"], "write rate and protocol"),
-        (["--gpu", "V100", "--precision", "bf16"], "precision of V100-SXM2-32GB 'bf16'"),
-        (["--gpu", "A100", "--save-cluster", "mine.txt"], "must have a name in .yaml"),
-        (["--gpu", "A100", "--nodes", "0"], "nodes 0 must be a whole number"),
-        (["--gpu", "T4", "--throughput", "1e9"], "FLOP/s, and T4 computes"),
-    ],
-)
-def test_what_cannot_be_gets_one_line(words, said):
-    done = ddlnb("forecast", "--model", "small-conv", *words)
-    assert done.returncode == 2
-    errors = [line for line in done.stderr.splitlines() if not line.startswith("Cluster ")]
-    assert len(errors) == 1
-    assert said in errors[0]
 
 
 def test_nodes_of_a_cluster_are_those_in_use():

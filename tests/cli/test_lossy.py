@@ -140,18 +140,3 @@ def test_curves_that_say_nothing_are_refused_in_a_line(tmp_path, damage, more, t
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert told in " ".join(done.stderr.split())
-
-
-def test_what_is_missing_is_said(tmp_path):
-    assert "give at least one --method" in ddlnb("forecast", "lossy", *WORDS).stderr
-    refused = ddlnb(
-        "forecast", "lossy", *WORDS, "--curves", str(tmp_path / "none.csv"), "--target", "1"
-    )
-    assert refused.returncode == 2
-    assert "none.csv; make them with" in refused.stderr
-    folder = ddlnb("forecast", "lossy", *WORDS, "--curves", str(tmp_path), "--target", "1")
-    assert folder.returncode == 2
-    assert "cannot be read as a table: Is a directory; make them with" in folder.stderr
-    assert "together" in ddlnb("forecast", "lossy", *WORDS, "--target", "1").stderr
-    unknown = ddlnb("forecast", "lossy", *WORDS, "--method", "bsp + fp16", "--compression", "gpu")
-    assert "cpu-1thread" in unknown.stderr

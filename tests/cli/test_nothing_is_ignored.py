@@ -14,91 +14,9 @@ from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.runs.tuning import tuned_rate
 from ddlnb.training.settings import training_settings
 from ddlnb.workloads.workload import read_profile
-from tests.cli.test_app import ddlnb
+from tests.command_line import ddlnb
 
 RESNET = ["--model", "resnet50", "--cluster", "survey-10GbE"]
-SCALE = ["layouts", "scale", "--model", "llama3-8b"]
-PLAN_ON = ["plan", *RESNET, "--method", "MG-WFBP"]
-PLAN = ["plan", "--model", "resnet50", "--profile", "resnet50_b64_rtx2080ti"]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["forecast", "--fig4", "--model", "resnet50"], "were run; leave out --model"),
-        (["forecast", "--fig4", "--gpus", "8"], "were run; leave out --gpus"),
-        (["forecast", "--fig4", "--method", "all", "--batch", "8"], "leave out --batch and --meth"),
-        (["forecast", *RESNET, "--method", "MG-WFBP", "--credit", "1MB"], "credit '1MB' changes"),
-        (["timeline", *RESNET, "--partition", "1MB"], "partition '1MB' changes nothing: MG-WFBP"),
-        (
-            [*PLAN, "--method", "MG-WFBP", "--partition", "1MB"],
-            "MG-WFBP has none; leave it out, or",
-        ),
-        ([*PLAN_ON, "--latency", "1e-3"], "workload on the cluster; leave out --latency"),
-        ([*PLAN_ON, "--bandwidth", "1e9"], "workload on the cluster; leave out --bandwidth"),
-        ([*PLAN_ON, "--gpu", "A100"], "says what hardware there is; leave out --gpu"),
-        ([*PLAN_ON, "--time-limit", "2"], "MG-WFBP is a rule, and searches nothing; leave out"),
-        (
-            ["plan", *RESNET, "--method", "searched", "--servers", "2"],
-            "a searched plan goes without servers; leave out --servers",
-        ),
-        (
-            [*PLAN, "--method", "MG-WFBP", "--gpus", "8", "--time-limit", "2"],
-            "there is none; leave out --gpus and --time-limit",
-        ),
-        (
-            [*PLAN, "--method", "MG-WFBP", "--servers", "3"],
-            "servers 3 change nothing: MG-WFBP goes",
-        ),
-        ([*PLAN_ON, "--servers", "3"], "goes without; leave them out, or take one of BSP-PS"),
-        (["forecast", *RESNET, "--method", "DeAR", "--servers", "3"], "servers 3 change nothing"),
-        (["timeline", *RESNET, "--servers", "3"], "servers 3 change nothing: MG-WFBP goes without"),
-        (
-            [*PLAN, "--method", "BSP-A2A", "--latency", "1e-3"],
-            "BSP-A2A is planned without the cost of an all-reduce; leave out --latency",
-        ),
-        (
-            ["forecast", "lossy", *RESNET, "--method", "local(8)", "--compression", "cpu-1thread"],
-            "'cpu-1thread' changes nothing: local(8) does not compress; leave out --compression",
-        ),
-        (
-            [
-                "layouts",
-                "scale",
-                "--model",
-                "llama3-8b",
-                "--framework",
-                "fsdp",
-                "--schedule",
-                "gpipe",
-            ],
-            "schedule gpipe is one of pipelines, and fsdp has none; leave it out",
-        ),
-        (
-            ["cluster", "fit", "survey", "--out", "here"],
-            "'survey' makes no use of out; leave it out",
-        ),
-        (["cluster", "fit", "here", "--rows", "rows.csv"], "'here' makes no use of rows"),
-        (["cluster", "fit", "survey-10GbE", "--write"], "a cluster makes no use of write"),
-        (
-            ["forecast", "lossy", *RESNET, "--method", "local(8)", "--base", "BSP-PS"],
-            "'BSP-PS' changes nothing",
-        ),
-        (
-            ["forecast", "lossy", *RESNET, "--method", "local(8)", "--base", "WFBP-A2A"],
-            "local(8) does not; leave",
-        ),
-        (
-            ["train", "--method", "bsp", "--steps", "9", "--schedule", "warm-up(10)"],
-            "over 10 steps",
-        ),
-    ],
-)
-def test_an_option_that_would_change_nothing_is_one_line(words, said):
-    done = ddlnb(*words)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
 
 
 def test_a_size_counts_if_one_of_the_methods_has_it():

@@ -1,58 +1,72 @@
-"""Errors of the command line are one line, whatever they have to say."""
+"""How commands end, whatever they have to say, and how wide their tables are."""
 
 from __future__ import annotations
 
 import pytest
 import typer
 
+from ddlnb.cli.options import WIDTH, print_table
 from ddlnb.cli.run import run
 from ddlnb.errors import InputError, RankError
 
+WRONG = "workers 0 must be a whole number, at least 1"
 TIMEOUT = (
     "2 of 2 ranks did not answer within 1 s; allow more with timeout_seconds\n"
     "  rank 0: no answer after 1.0 s\n"
     "    in wait\n"
     "  rank 1: stopped, no answer after 1.0 s"
 )
+ROW = {"method": "MG-WFBP", "about": "word " * 100}
 
 
-def run_into(error: Exception) -> None:
+@pytest.mark.parametrize(
+    ("error", "status", "said", "log"),
+    [
+        (RankError(TIMEOUT), 2, f"{TIMEOUT.splitlines()[0]}; details in LOG", f"{TIMEOUT}\n"),
+        (InputError(WRONG), 2, WRONG, None),
+        (FileNotFoundError(2, "No such file or directory", "rows.csv"), 2,
+         "cannot use 'rows.csv': no such file or directory", None),
+        (KeyboardInterrupt(), 130, "interrupted", None),
+        (typer.Abort(), 130, "interrupted", None),
+    ],
+)  # fmt: skip
+def test_an_error_is_one_line_that_names_the_log_of_what_has_more(
+    error, status, said, log, monkeypatch, capsys, tmp_path
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    end(error, status, monkeypatch)
+    path = tmp_path / "ddlnb" / "last-error.log"
+    assert capsys.readouterr() == ("", f"ddlnb: {said.replace('LOG', str(path))}\n")
+    assert (path.read_text() if path.exists() else None) == log
+
+
+def test_where_no_log_can_be_written_the_error_says_all(monkeypatch, capsys, tmp_path):
+    (tmp_path / "ddlnb").write_text("not a folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    end(RankError(TIMEOUT), 2, monkeypatch)
+    assert capsys.readouterr().err == f"ddlnb: {TIMEOUT}\n"
+
+
+def end(error, status, monkeypatch):
+    """Run a command that raises the error; the process ends with the status."""
     app = typer.Typer()
 
     @app.command()
     def fail() -> None:
         raise error
 
-    run(app, "ddlnb")
-
-
-@pytest.fixture(autouse=True)
-def called_without_words(monkeypatch):
     monkeypatch.setattr("sys.argv", ["ddlnb"])
+    with pytest.raises(SystemExit) as ended:
+        run(app, "ddlnb")
+    assert ended.value.code == status
 
 
-def test_a_time_out_of_ranks_is_one_line_that_names_the_log_of_all_ranks(
-    monkeypatch, capsys, tmp_path
-):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(SystemExit, match="2"):
-        run_into(RankError(TIMEOUT))
-    log = tmp_path / "ddlnb" / "last-error.log"
-    assert capsys.readouterr().err == f"ddlnb: {TIMEOUT.splitlines()[0]}; details in {log}\n"
-    assert log.read_text() == f"{TIMEOUT}\n"
-
-
-def test_where_no_log_can_be_written_the_error_says_all(monkeypatch, capsys, tmp_path):
-    (tmp_path / "ddlnb").write_text("not a folder")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(SystemExit, match="2"):
-        run_into(RankError(TIMEOUT))
-    assert capsys.readouterr().err == f"ddlnb: {TIMEOUT}\n"
-
-
-def test_an_error_of_one_line_needs_no_log(monkeypatch, capsys, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(SystemExit, match="2"):
-        run_into(InputError("workers 0 must be a whole number, at least 1"))
-    assert capsys.readouterr().err == "ddlnb: workers 0 must be a whole number, at least 1\n"
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize(
+    ("columns", "width"), [("60", 60), ("250", 250), ("", WIDTH), ("0", WIDTH), ("wide", WIDTH)]
+)
+def test_tables_outside_a_terminal_are_as_wide_as_columns_says(monkeypatch, capsys, columns, width):
+    monkeypatch.setenv("COLUMNS", columns)
+    print_table([ROW], csv=False, title="Methods")
+    assert max(len(line.rstrip()) for line in capsys.readouterr().out.splitlines()) == width
+    print_table([ROW], csv=True, title="Methods")
+    assert ROW["about"] in capsys.readouterr().out

@@ -17,7 +17,6 @@ from ddlnb.training.method import SYNCHRONISATIONS
 from ddlnb.training.optimizers import OPTIMIZERS
 from ddlnb.training.synchronisation.graphs import GRAPHS
 from ddlnb.training.tasks.catalogue import LEARNING_TASKS
-from tests.command_line import ddlnb
 
 QUICK = ["--task", "quadratic", "--workers", "2", "--steps", "8", "--jobs", "1"]
 TWO = ["--method", "bsp", "--method", "bsp + top-k(0.25) + feedback"]
@@ -75,38 +74,6 @@ def test_tuned_rates_are_told():
     assert "tried" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ([], "give at least one --method"),
-        (["--method", "bps"], "did you mean 'bsp'"),
-        (["--method", "bsp", "--task", "digit"], "did you mean 'digits'"),
-        (["--method", "bsp", "--out", "curves.txt"], "must have a name in .csv"),
-        (["--method", "bsp", "--tune", "--lr", "0.1"], "leave out"),
-        (["--method", "bsp", "--seeds", "0"], "seeds 0"),
-        (["--method", "bsp", "--task", "wikitext"], "give their folder as data"),
-        (["--method", "bsp", "--seed", "9" * 20], "below 4294967296"),
-        (["--method", "bsp", "--split", "non-iid(1e308)"], "beyond take iid"),
-        (["--method", "bsp", "--optimizer", "momentum(2)"], "momentum 2.0 must be"),
-        (["--method", "local(8)", "--optimizer", "lars"], "take sgd or momentum"),
-        (["--method", "bsp", "--workers", "4", "--straggler", "one-slow(4, 9)"], "ranks 0 to 3"),
-        (["--method", "bsp", "--straggler", "slow"], "unknown straggler 'slow'"),
-        (["--method", "bsp", "--executor", "real"], "unknown executor 'real'"),
-        (["--method", "bsp", "--executor", "distributed", "--jobs", "2"], "one by one"),
-        (
-            ["--method", "bsp", "--executor", "distributed", "--straggler", "constant"],
-            "a clock is for lockstep",
-        ),
-        (["--method", "bsp", "--evaluate-every", "0"], "evaluate_every 0"),
-        (["--method", "bsp", "--lr", "0.1,1e9"], "learning rate 1000000000.0 must be between"),
-    ],
-)
-def test_mistakes_are_told(words, told):
-    done = run(*words)
-    assert done.exit_code != 0
-    assert told in str(done.exception)
-
-
 def test_words_are_listed_with_the_parameters_that_take_them():
     table = pd.read_csv(io.StringIO(run("--list", "--csv").stdout))
     for usage in (
@@ -130,12 +97,6 @@ def test_places_are_tried_before_anything_is_trained(tmp_path, monkeypatch, opti
     assert "no file can be written in" in str(done.exception)
 
 
-def test_curves_are_no_folder(tmp_path):
-    (tmp_path / "curves.csv").mkdir()
-    done = run(*QUICK, *TWO, "--out", str(tmp_path / "curves.csv"))
-    assert "is a folder; name a file" in str(done.exception)
-
-
 def test_stragglers_make_seconds_that_are_told():
     words = [*QUICK, "--method", "bsp", "--method", "asp", "--straggler", "one-slow(3)"]
     done = run(*words, "--target", "2.5")
@@ -157,10 +118,3 @@ def test_real_processes_are_an_option():
     curves = pd.read_csv(io.StringIO(done.stdout))
     assert set(curves["executor"]) == {"distributed"}
     assert curves["seconds"].iloc[-1] > 0
-
-
-def test_a_mistake_is_one_line_and_exit_status_2():
-    done = ddlnb("train", "--method", "bsp + topk(0.1)")
-    assert done.returncode == 2
-    assert "did you mean 'top-k'" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1

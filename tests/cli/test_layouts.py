@@ -1,0 +1,83 @@
+"""`ddlnb layouts`: splits that are ranked, iterations that are played, work that is shared."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pandas as pd
+import pytest
+
+from tests.command_line import ddlnb
+from tests.parallelism.forecast.tables import write_table
+
+SMALL = ["layouts", "scale", "--model", "llama-8b", "--nodes", "2"]
+UNLIKE = ["layouts", "balance", "--gpu", "4xA100", "--gpu", "4 x V100", "--precision", "fp16"]
+UNLIKE += ["--samples", "64", "--sequence", "2048"]
+
+
+def rows_of(*words):
+    return pd.read_csv(
+        io.StringIO(ddlnb(*words, "--csv", check=True).stdout), keep_default_na=False
+    )
+
+
+def test_the_best_layouts_are_printed_with_what_makes_the_next_slower():
+    rows = rows_of(*SMALL)
+    assert len(rows) == 10
+    assert rows["slower by"][0] == ""
+    assert not rows["90 % interval"].str.contains("e+", regex=False).any()
+    assert rows["slower by"][1:].str.contains("+", regex=False).all()
+
+
+def test_a_table_gets_its_forecasts_and_what_was_taken_is_said(tmp_path):
+    table, out = write_table(tmp_path / "in.csv", {}), tmp_path / "out.csv"
+    done = ddlnb("layouts", "scale", "--table", str(table), "--out", str(out), check=True)
+    assert "note: framework is missing in 1 row: taken as nanotron" in done.stderr
+    assert "tokens_per_s_per_gpu" in out.read_text().splitlines()[0]
+
+
+def test_a_machine_says_its_gpus_and_its_network():
+    named = rows_of(*SMALL, "--top", "2", "--machine", "p4d", "--gpu", "A100")
+    parts = ["--gpu", "A100-40GB", "--gpus-per-node", "8", "--network", "EFA-400"]
+    assert named.equals(rows_of(*SMALL, "--top", "2", *parts))
+
+
+def test_the_best_is_named_with_how_sure_that_is():
+    said = " ".join(ddlnb(*SMALL, "--top", "3", check=True).stdout.split())
+    assert "Of the 3 best splits it is the fastest in" in said
+    assert "--advise says what else can be done" in said
+
+
+def test_advice_has_counterfactuals_costs_and_a_page(tmp_path):
+    page = tmp_path / "advice.html"
+    words = ["--sequence", "4096", "--top", "3", "--advise", "--gpu-price", "2"]
+    said = " ".join(ddlnb(*SMALL, *words, "--page", str(page), check=True).stdout.split())
+    for part in ("cost/M tokens", "no floor of starting kernels", "What would pay:",
+                 "8 GPUs keep", "Not known:"):  # fmt: skip
+        assert part in said, part
+    text = page.read_text()
+    assert text.count("data:image/png;base64,") == 2
+    assert "What to do with llama3-8b on 16 x H100-SXM" in text
+
+
+def test_layouts_are_played_traced_and_drawn(tmp_path):
+    trace, picture = tmp_path / "trace.json", tmp_path / "stages.png"
+    along, across = "dp2 tp8 acc2", "dp2 tp8 acc2 order=dp-cp-pp-tp"
+    play = ["layouts", "iteration", "--layout"]
+    rows = rows_of(*play, along, "--layout", across, "--nodes", "2").set_index("layout")
+    assert rows.loc[across, "tp"] > 1.5 * rows.loc[along, "tp"]
+    parts = rows[["computation", "update", "tp", "data"]].sum(axis=1)
+    assert parts.tolist() == pytest.approx(rows["seconds"].tolist(), abs=1e-3)
+    files = ("--trace", str(trace), "--picture", str(picture))
+    ddlnb(*play, "pp2 acc4", "--nodes", "1", *files, check=True)
+    assert {event["pid"] for event in json.loads(trace.read_text())["traceEvents"]} == {0, 1}
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_of_unlike_gpus_the_first_way_is_the_one_to_take(tmp_path):
+    picture = tmp_path / "ways.png"
+    said = ddlnb(*UNLIKE, "--picture", str(picture), check=True).stdout
+    assert f"Take {rows_of(*UNLIKE)['way'][0]}:" in said
+    assert "Not known:" in said
+    assert picture.read_bytes().startswith(b"\x89PNG")
