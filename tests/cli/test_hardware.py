@@ -73,7 +73,6 @@ def test_hardware_is_listed_and_shown_with_its_sources():
         ddlnb("hardware", kind, "--csv", check=True).stdout
         for kind in ("gpus", "networks", "machines")
     )
-    assert "list gpus, networks or machines" in ddlnb("hardware", "--csv").stderr
     for name in ("A100-SXM4-80GB", "200GbIB", "p4d.24xlarge"):
         assert name in listed
     shown = ddlnb("hardware", "NVIDIA H100 80GB HBM3", check=True).stdout  # as torch says it
@@ -87,9 +86,6 @@ def test_nodes_of_a_cluster_are_those_in_use():
     some = ddlnb(*words, "--nodes", "2", check=True)
     assert "On 8 GPUs of survey-10GbE" in some.stdout
     assert some.stdout == ddlnb(*words, "--gpus", "8", check=True).stdout
-    many = ddlnb(*words, "--nodes", "9")
-    assert many.returncode != 0
-    assert "nodes 9 exceed the 8 of cluster 'survey-10GbE'" in many.stderr
 
 
 def test_scaling_goes_to_the_nodes_in_use():

@@ -25,10 +25,16 @@ from ddlnb.survey.testbed import BATCHES, CLUSTERS
 
 NAMES = list(all_notebooks())
 DETERMINISTIC = ("sec2_intensity", "sec4_methods")
-SMOKE = yaml.safe_load((NOTEBOOKS / "parameters" / "smoke.yaml").read_text())
 MOST_CODE_CELLS = 12
 MOST_PARAMETERS = 8
 CHECKED = "# NBVAL_CHECK_OUTPUT"
+
+
+def profile_of(name: str) -> dict[str, dict]:
+    return yaml.safe_load((NOTEBOOKS / "parameters" / f"{name}.yaml").read_text())
+
+
+SMOKE = profile_of("smoke")
 
 
 def read(name: str) -> nbformat.NotebookNode:
@@ -41,8 +47,11 @@ def code_cells(name: str) -> list:
 
 def kept_texts(notebook: nbformat.NotebookNode) -> list[list[str]]:
     """What the cells that keep their output say, as text and as HTML, cell by cell."""
-    kept = [cell for cell in notebook.cells if "keep_output" in cell.metadata.get("tags", [])]
-    return [[text for output in cell.outputs for text in texts_of(output)] for cell in kept]
+    return [
+        [text for output in cell.outputs for text in texts_of(output)]
+        for cell in notebook.cells
+        if "keep_output" in tags(cell)
+    ]
 
 
 def texts_of(output: nbformat.NotebookNode) -> list[str]:
@@ -55,61 +64,47 @@ def tags(cell: nbformat.NotebookNode) -> list[str]:
     return cell.metadata.get("tags", [])
 
 
-def is_import(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Import | ast.ImportFrom)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_says_what_it_shows_and_checks_it(name):
+    notebook = read(name)
+    first, *_, last = notebook.cells
+    assert first.cell_type == "markdown"
+    assert first.source.startswith("# ")
+    assert re.search(r"\bseconds\b|\bminutes?\b", first.source), "expected run time"
+    assert last.source.startswith("**Question.**")
+    assert any("assert " in cell.source for cell in code_cells(name)), "a notebook checks itself"
+    about = notebook.metadata
+    assert set(about.ddlnb) - {"items"} == {"section", "figure", "claim", "function", "timed"}
+    assert about.ddlnb.claim
+    assert about.kernelspec.name == "python3"
+    assert "papermill" not in about
+    for sections in re.findall(r"\(sections? ([\d.]+(?:(?:-| and )[\d.]+)?)", first.source):
+        assert about.ddlnb.section in (sections, *sections.split(" and "))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_begins_with_its_title_and_ends_with_a_question(name):
-    cells = read(name).cells
-    assert cells[0].cell_type == "markdown"
-    assert cells[0].source.startswith("# ")
-    assert re.search(r"\bseconds\b|\bminutes?\b", cells[0].source), "expected run time"
-    assert cells[-1].source.startswith("**Question.**")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_is_thin(name):
+def test_a_notebook_is_thin_and_imports_only_the_public_face(name):
+    """The package, the rooms that took its former names, figures, and the notebook's module."""
     cells = code_cells(name)
     assert len(cells) <= MOST_CODE_CELLS
+    known = {"ddlnb", *(f"ddlnb.{room}" for room in ddlnb._MOVED)}
+    known |= {"ddlnb.figures", f"ddlnb.survey.{name}"}
     for number, cell in enumerate(cells):
-        for node in ast.walk(ast.parse(cell.source)):
-            assert not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.For | ast.While), (
-                f"{name}: {cell.source}"
-            )
-            assert number == 0 or not is_import(node), f"{name} imports late: {cell.source}"
+        nodes = list(ast.walk(ast.parse(cell.source)))
+        loops = (ast.FunctionDef, ast.ClassDef, ast.For, ast.While)
+        assert not any(isinstance(node, loops) for node in nodes), f"{name}: {cell.source}"
+        modules = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+        modules |= {
+            one.name for node in nodes if isinstance(node, ast.Import) for one in node.names
+        }
+        assert modules <= known
+        assert number == 0 or not modules, f"{name} imports late: {cell.source}"
         assert "plt." not in cell.source
         assert not re.search(r"['\"](/|~|[A-Z]:\\\\)", cell.source), "an absolute path"
-
-
-def imported_modules(name: str) -> set[str]:
-    nodes = [node for cell in code_cells(name) for node in ast.walk(ast.parse(cell.source))]
-    modules = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
-    return modules | {
-        alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names
-    }
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_imports_only_the_public_face(name):
-    """The package, the rooms that took its former names, figures, and the notebook's module."""
-    rooms = {f"ddlnb.{room}" for room in ddlnb._MOVED}
-    assert imported_modules(name) <= {"ddlnb", *rooms, "ddlnb.figures", f"ddlnb.survey.{name}"}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_has_one_short_cell_of_parameters(name):
-    tagged = [cell for cell in code_cells(name) if "parameters" in tags(cell)]
-    assert len(tagged) == 1
-    assigned = ast.parse(tagged[0].source).body
+    [parameters] = [cell for cell in cells if "parameters" in tags(cell)]
+    assigned = ast.parse(parameters.source).body
     assert all(isinstance(node, ast.Assign) for node in assigned)
     assert len(assigned) <= MOST_PARAMETERS
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_asserts_its_claim(name):
-    asserted = [cell for cell in code_cells(name) if "assert " in cell.source]
-    assert asserted, "a notebook checks itself"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -123,56 +118,27 @@ def test_only_cells_that_are_compared_carry_output(name):
             assert "nbval-ignore-output" in tags(cell), cell.source
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_describes_itself(name):
-    metadata = read(name).metadata
-    described = {"section", "figure", "claim", "function", "timed"}
-    assert set(metadata.ddlnb) - {"items"} == described
-    assert metadata.ddlnb.claim
-    assert metadata.kernelspec.name == "python3"
-    assert "papermill" not in metadata
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_claim_is_of_the_section_that_the_metadata_name(name):
-    for sections in re.findall(
-        r"\(sections? ([\d.]+(?:(?:-| and )[\d.]+)?)", read(name).cells[0].source
-    ):
-        assert get_notebook(name).section in (sections, *sections.split(" and "))
-
-
 @pytest.mark.parametrize("name", DETERMINISTIC)
 def test_deterministic_notebooks_have_something_to_compare(name):
     assert any(cell.source.startswith(CHECKED) for cell in code_cells(name))
 
 
-@pytest.mark.parametrize("profile", ["quick", "full", "smoke"])
-def test_every_profile_names_all_notebooks_and_only_parameters_they_have(profile):
-    content = yaml.safe_load((NOTEBOOKS / "parameters" / f"{profile}.yaml").read_text())
-    notebooks = {name: entry.get("notebook", name) for name, entry in content.items()}
-    assert set(notebooks.values()) == set(NAMES)
-    for name, entry in content.items():
-        check_parameters(get_notebook(notebooks[name]), entry.get("parameters", {}))
-
-
-def test_the_paper_s_profile_names_only_notebooks_and_parameters_that_exist():
-    content = yaml.safe_load((NOTEBOOKS / "parameters" / "paper.yaml").read_text())
-    for name, entry in content.items():
-        notebook = get_notebook(entry.get("notebook", name))
-        check_parameters(notebook, entry.get("parameters", {}))
-        assert notebook.section.startswith("4")
-
-
-def test_the_smoke_profile_has_every_notebook_under_its_own_name():
-    assert set(SMOKE) == set(NAMES)
+@pytest.mark.parametrize("profile", ["quick", "full", "smoke", "paper"])
+def test_profiles_name_notebooks_and_only_parameters_they_have(profile):
+    entries = profile_of(profile)
+    named = [entry.get("notebook", name) for name, entry in entries.items()]
+    for name, entry in zip(named, entries.values(), strict=True):
+        check_parameters(get_notebook(name), entry.get("parameters", {}))
+        assert profile != "paper" or get_notebook(name).section.startswith("4")
+    assert profile == "paper" or set(named) == set(NAMES)
+    assert profile != "smoke" or set(entries) == set(NAMES)
 
 
 @pytest.mark.parametrize("profile", ["quick", "full"])
 def test_the_nine_panels_of_fig4_are_rows_of_models_and_columns_of_networks(profile):
-    content = yaml.safe_load((NOTEBOOKS / "parameters" / f"{profile}.yaml").read_text())
     panels = {
         name: (entry["parameters"]["model"], entry["parameters"]["network"])
-        for name, entry in content.items()
+        for name, entry in profile_of(profile).items()
         if entry.get("notebook") == "fig4_forecast"
     }
     assert list(panels) == [f"fig4{letter}_forecast" for letter in "abcdefghi"]
@@ -181,11 +147,8 @@ def test_the_nine_panels_of_fig4_are_rows_of_models_and_columns_of_networks(prof
     assert {panels[f"fig4{letter}_forecast"][1] for letter in "beh"} == {"100GbE"}
 
 
-def test_the_catalogue_lists_every_notebook_but_itself():
-    assert set(catalogue().index) == set(NAMES) - {"index"}
-
-
 def test_the_stored_index_shows_the_catalogue_as_it_is():
+    assert set(catalogue().index) == set(NAMES) - {"index"}
     [cell] = [cell for cell in code_cells("index") if cell.source.endswith("catalogue()")]
     assert cell.outputs[0]["data"]["text/html"] == catalogue()._repr_html_()
 

@@ -62,8 +62,6 @@ def test_the_plan_of_a_large_model_needs_neither_memory_nor_its_gpu():
 def test_named_models_are_traced(mine):
     said = run("models", mine, "resnet18", "--csv", check=True).stdout
     assert said.splitlines()[2].startswith("resnet18,11689512,62,46.76,10.648")
-    refused = run("models", "--batch", "4")
-    assert refused.stderr == "ddlnb: only models that are named are traced; leave out --batch\n"
 
 
 def test_a_profile_is_planned_with_its_own_seconds(tmp_path):
@@ -81,23 +79,6 @@ def test_a_profile_is_planned_with_its_own_seconds(tmp_path):
     assert "mine.json' is a profile: it has seconds, and nothing to run; give the" in again.stderr
 
 
-def test_python_answers_the_question_as_it_is_asked(mine, cluster):
-    task = ddlnb.trace(mine).model
-    rows = ddlnb.forecast(mine, cluster, ["all", "DDP"], draws=0)
-    assert task == "mine"
-    assert rows["method"].tolist()[-1] == "DDP"
-    assert rows.attrs["seconds"].startswith("estimated from the data sheet of A100-SXM4-80GB")
-    measured = ddlnb.forecast(mine, cluster, "DDP", throughput=1e5, draws=0)
-    assert measured.attrs["seconds"].startswith("one GPU at 100000 samples/s")
-
-
-def test_a_kept_profile_is_taken_where_there_is_one_for_the_hardware():
-    rows = ddlnb.forecast("resnet50", "survey-10GbE", "DDP", gpus=8, draws=0)
-    assert "fitted by ddlnb calibrate survey" in rows.attrs["seconds"]
-    other = ddlnb.forecast("resnet50", "survey-10GbE", "DDP", local_batch=5, gpus=8, draws=0)
-    assert "data sheet of RTX2080Ti" in other.attrs["seconds"]
-
-
 def test_a_profile_of_one_s_own_is_taken_if_it_is_of_the_same_model(mine, cluster, monkeypatch):
     traced = ddlnb.trace(mine, 256)
     kept = ddlnb.workloads.from_throughput(traced, 5e4, "my own log", hardware=cluster.hardware)
@@ -107,14 +88,6 @@ def test_a_profile_of_one_s_own_is_taken_if_it_is_of_the_same_model(mine, cluste
     other = replace(kept, layers=kept.layers[::-1])
     monkeypatch.setattr(profiles, "read_profile", lambda name: other)
     assert "data sheet" in profiles.workload_on(task_of(mine), cluster).source
-
-
-def test_a_traced_workload_takes_seconds_from_the_cluster_s_gpu(mine, cluster):
-    traced = ddlnb.trace(mine, 64)
-    rows = ddlnb.forecast(traced, cluster, "DDP", draws=0)
-    assert rows["local_batch"].tolist() == [64]
-    with pytest.raises(InputError, match=r"local_batch 8 is not that of the workload of 'mine'"):
-        ddlnb.forecast(traced, cluster, "DDP", local_batch=8)
 
 
 def test_half_precision_and_accumulation_gain_on_a_slow_network(mine):
@@ -128,26 +101,44 @@ def test_half_precision_and_accumulation_gain_on_a_slow_network(mine):
     assert rate(accumulate=4) > 2 * rate()
 
 
+HERE = "two-cores-2-workers"  # of hardware that nobody knows
+
+
 @pytest.mark.parametrize(
-    ("options", "error", "said"),
+    ("model", "on", "options", "said"),
     [
-        ({"gradients": "fp8"}, UnknownName, "unknown type of gradients 'fp8'; choose one of fp32"),
-        ({"accumulate": 0}, InputError, "accumulate 0 must be a whole number"),
-        ({"sequence": 8}, ModelError, "'mine' has no sequences"),
-        ({"precision": "fp7"}, UnknownName, "fp7"),
+        ("mine", "", {}, "estimated from the data sheet of A100-SXM4-80GB"),
+        ("mine", "", {"throughput": 1e5}, "one GPU at 100000 samples/s"),
+        ("mine", HERE, {"throughput": 1000}, "one worker at 1000 samples/s"),
+        ("resnet50", "survey-10GbE", {"gpus": 8}, "fitted by ddlnb calibrate survey"),
+        ("resnet50", "survey-10GbE", {"local_batch": 5, "gpus": 8}, "data sheet of RTX2080Ti"),
     ],
 )
-def test_options_that_cannot_be_get_one_error(mine, cluster, options, error, said):
-    words = {"precision": "", **options}
+def test_a_forecast_says_where_its_seconds_are_from(mine, cluster, model, on, options, said):
+    found = ddlnb.forecast(mine if model == "mine" else model, on or cluster, ["DDP"],
+                           draws=0, **options)  # fmt: skip
+    assert said in found.attrs["seconds"]
+    assert set(found["method"]) == {"DDP"}
+
+
+@pytest.mark.parametrize(
+    ("on", "options", "error", "said"),
+    [
+        ("", {"gradients": "fp8"}, UnknownName, "unknown type of gradients 'fp8'; choose one of"),
+        ("", {"accumulate": 0}, InputError, "accumulate 0 must be a whole number"),
+        ("", {"sequence": 8}, ModelError, "'mine' has no sequences"),
+        ("", {"precision": "fp7"}, UnknownName, "fp7"),
+        (HERE, {}, InputError, "nothing says how long 'mine' .* hardware is unnamed"),
+        (HERE, {"precision": "bf16"}, InputError, "precision 'bf16' needs the data sheet of a GPU"),
+    ],
+)
+def test_options_that_cannot_be_get_one_error(mine, cluster, on, options, error, said):
     with pytest.raises(error, match=said):
-        ddlnb.forecast(mine, cluster, local_batch=8, draws=0, **words)
+        ddlnb.forecast(mine, on or cluster, local_batch=8, draws=0, **options)
 
 
-def test_hardware_that_nobody_knows_needs_a_rate(mine):
-    here = ddlnb.get_cluster("two-cores-2-workers")
-    with pytest.raises(InputError, match=r"nothing says how long 'mine' .* hardware is unnamed"):
-        ddlnb.forecast(mine, here)
-    rows = ddlnb.forecast(mine, here, "DDP", throughput=1000, draws=0)
-    assert "one worker at 1000 samples/s" in rows.attrs["seconds"]
-    with pytest.raises(InputError, match="precision 'bf16' needs the data sheet of a GPU"):
-        ddlnb.forecast(mine, here, precision="bf16")
+def test_a_traced_workload_has_a_batch_and_takes_seconds_from_the_cluster_s_gpu(mine, cluster):
+    traced = ddlnb.trace(mine, 64)
+    assert ddlnb.forecast(traced, cluster, "DDP", draws=0)["local_batch"].tolist() == [64]
+    with pytest.raises(InputError, match=r"local_batch 8 is not that of the workload of 'mine'"):
+        ddlnb.forecast(traced, cluster, "DDP", local_batch=8)

@@ -145,6 +145,8 @@ REFUSED = {
         ),
     ],
     "train --method bsp": [
+        ("--folder /proc", "no file can be written in"),
+        ("--out /proc/curves.csv", "no file can be written in"),
         ("--steps 9 --schedule 'warm-up(10)'", "over 10 steps"),
         ("--task digit", "did you mean 'digits'"),
         ("--out curves.txt", "must have a name in .csv"),

@@ -70,24 +70,26 @@ def workshop(tmp_path):
     return Workshop(tmp_path)
 
 
-def test_an_unknown_profile_is_refused_with_those_that_exist():
-    with pytest.raises(UnknownName, match=r"full, paper, quick, smoke .*did you mean 'quick'"):
-        reproduce("quik")
-
-
-def test_a_misspelt_parameter_in_a_profile_is_refused_before_anything_runs(workshop):
+@pytest.mark.parametrize(
+    ("profile", "options", "error", "said"),
+    [
+        ("one: {parameters: {nam: x}}", {}, UnknownName, "did you mean 'name'"),
+        ("one:", {"parameters": {"nam": "x"}}, UnknownName, "did you mean 'name'"),
+        ("one:", {"only": "two"}, UnknownName, "unknown notebook 'two'"),
+        ("", {}, InputError, "must map names"),
+        ("- one", {}, InputError, "must map names"),
+        ("one: 3", {}, InputError, "must map names"),
+        ("mine: {notebook: oen}", {}, UnknownName, "did you mean 'one'"),
+        ("mine:", {}, UnknownName, "unknown notebook 'mine'"),
+        ("../mine: {notebook: one}", {}, InputError, "becomes a file name"),
+        ("mine: {notbook: one, notebook: one}", {}, UnknownName, "did you mean 'notebook'"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_runs(workshop, profile, options, error, said):
     workshop.add("one", COUNT)
-    workshop.profile("one: {parameters: {nam: x}}")
-    with pytest.raises(UnknownName, match="did you mean 'name'"):
-        workshop.run()
-    assert workshop.runs_of("one") == 0
-
-
-def test_a_given_parameter_that_no_notebook_has_is_refused_before_anything_runs(workshop):
-    workshop.add("one", COUNT)
-    workshop.profile("one:")
-    with pytest.raises(UnknownName, match="did you mean 'name'"):
-        workshop.run(parameters={"nam": "x"})
+    workshop.profile(profile)
+    with pytest.raises(error, match=said):
+        workshop.run(**options)
     assert workshop.runs_of("one") == 0
 
 
@@ -100,21 +102,6 @@ def test_given_parameters_reach_the_notebooks_that_have_them(workshop):
     assert workshop.runs_of("given") == 1
     workshop.run()
     assert workshop.runs_of("of_profile") == 1
-
-
-@pytest.mark.parametrize("text", ["", "- one", "one: 3"])
-def test_a_profile_that_is_no_mapping_is_refused(workshop, text):
-    workshop.add("one", COUNT)
-    workshop.profile(text)
-    with pytest.raises(InputError, match="must map names"):
-        workshop.run()
-
-
-def test_a_pattern_that_matches_nothing_is_refused(workshop):
-    workshop.add("one", COUNT)
-    workshop.profile("one:")
-    with pytest.raises(UnknownName, match="unknown notebook 'two'"):
-        workshop.run(only="two")
 
 
 def test_a_failure_does_not_stop_the_others_and_a_second_run_repeats_only_it(workshop):
@@ -142,15 +129,6 @@ def test_a_failure_does_not_stop_the_others_and_a_second_run_repeats_only_it(wor
 
     workshop.run(fresh=True, only="good")
     assert (workshop.runs_of("good"), workshop.runs_of("bad")) == (2, 2)
-
-
-def test_another_parameter_runs_the_notebook_again(workshop):
-    workshop.add("one", COUNT)
-    workshop.profile("one:")
-    workshop.run()
-    workshop.profile("one: {parameters: {name: other}}")
-    workshop.run()
-    assert (workshop.runs_of("one"), workshop.runs_of("other")) == (1, 1)
 
 
 def test_one_notebook_is_executed_under_several_names_with_their_parameters(workshop):
@@ -187,22 +165,6 @@ def test_a_failure_is_told_under_the_name_of_its_entry(workshop):
         workshop.run()
     assert (workshop.build / "tiny" / "panel_a.ipynb").exists()
     assert (workshop.build / "tiny" / "panel_b.failed.ipynb").exists()
-
-
-@pytest.mark.parametrize(
-    ("text", "error", "said"),
-    [
-        ("mine: {notebook: oen}", UnknownName, "did you mean 'one'"),
-        ("mine:", UnknownName, "unknown notebook 'mine'"),
-        ("../mine: {notebook: one}", InputError, "becomes a file name"),
-        ("mine: {notbook: one, notebook: one}", UnknownName, "did you mean 'notebook'"),
-    ],
-)
-def test_an_entry_that_names_no_notebook_or_no_file_is_refused(workshop, text, error, said):
-    workshop.add("one", COUNT)
-    workshop.profile(text)
-    with pytest.raises(error, match=said):
-        workshop.run()
 
 
 def test_a_kept_notebook_says_when_and_where_it_was_executed(workshop, monkeypatch):

@@ -14,7 +14,6 @@ from ddlnb.survey.evidence import (
     BY_A_TEST,
     NOT_REPRODUCED,
     NOT_RUN,
-    Entry,
     entries,
     evidence,
     evidence_of_tests,
@@ -141,12 +140,6 @@ def test_an_item_of_several_parts_holds_only_if_all_do():
         assert item_verdict("A21", parts, "measured").verdict == verdict
 
 
-def test_findings_without_items_are_text_only():
-    assert findings("One.")._repr_mimebundle_() == {}
-    assert list(findings("One.", items=[ItemVerdict("A21", None, "measured")])._repr_mimebundle_())
-    assert findings("One.") == "- One."
-
-
 # What tests say.
 
 
@@ -171,12 +164,6 @@ def test_the_verdict_of_a_test_is_that_of_its_last_run(tmp_path):
         assert bool(found[0].date) == (passed is not None)
 
 
-def test_no_item_holds_by_a_test_that_was_never_run(tmp_path):
-    never = evidence_of_tests(runs=tmp_path / "none.json")
-    assert {one.verdict for one in never} == {BY_A_TEST}
-    assert not any(one.date for one in never)
-
-
 @pytest.mark.parametrize("mark", ['"A21", how="guessed"', '"A21", verdict="fine"', '"A21", why=""'])
 def test_a_mark_that_says_something_else_is_refused(tmp_path, mark):
     source = f"import pytest\n\n@pytest.mark.item({mark})\ndef test_law():\n    pass\n"
@@ -191,8 +178,3 @@ def test_the_index_of_a_profile_is_a_table_of_texts():
     assert "sec3_1_2_synchronisation" in found.loc["A21", "where"]
     with pytest.raises(UnknownName, match="did you mean 'quick'"):
         index("quik")
-
-
-def test_an_entry_without_evidence_is_not_reproduced():
-    entry = Entry(survey_items()["A63"], ())
-    assert (entry.verdict, entry.how) == (NOT_REPRODUCED, "")
