@@ -14,8 +14,9 @@ Model and data parallelism as a schematic (survey, Fig. 1). Nothing in it is mea
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -33,7 +34,7 @@ from torch.autograd import Function
 from torch.autograd.graph import saved_tensors_hooks
 from torch.optim import Optimizer
 
-from ddlnb.engines.job import Job, Report
+from ddlnb.engines.job import Job
 from ddlnb.engines.settings import OPTIMIZERS, TRAINING
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import require, require_whole
@@ -43,7 +44,7 @@ from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.methods import METHODS
 from ddlnb.survey.items import Findings, findings
-from ddlnb.units import show_bytes
+from ddlnb.units import counted, show_bytes
 from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.task import Batch, Task
 from ddlnb.workloads.tracing import trace
@@ -94,9 +95,9 @@ class Share:
     exchanges: int = 0
 
     @property
-    def parameter_count(self) -> int:
-        """The number of parameters that this worker holds."""
-        return sum(value.numel() for value in self.parameters.values())
+    def total_work(self) -> int:
+        """The multiply-accumulates of all its layers."""
+        return sum(self.work.values())
 
 
 class Trainee:
@@ -125,10 +126,26 @@ class Trainee:
         return result
 
     def update(self) -> None:
-        """Apply the gradients, and forget them."""
+        """Apply the gradients, and forget them; note the memory of what belongs to parameters."""
         self._optimizer.step()
-        self._state_bytes = _bytes_of(_state(self._module, self._optimizer))
+        self._state_bytes = sum(
+            one.nbytes
+            for value in self._module.parameters()
+            for one in (value, value.grad, *self._optimizer.state[value].values())
+            if isinstance(one, Tensor)
+        )
         self._optimizer.zero_grad()
+
+    def train(self, task: Task, batch: int, steps: int) -> tuple[float, ...]:
+        """Take steps on the joined batches with all layers at hand, and return the losses."""
+        losses = []
+        for step in range(steps):
+            samples = task.batch(batch, step % BATCHES)
+            loss = self.watched(partial(task.loss, self._module, samples))
+            loss.backward()
+            losses.append(loss.item())
+            self.update()
+        return tuple(losses)
 
     def share(self, **known: Any) -> Share:
         """Return the record of this worker, with what only the caller knows."""
@@ -141,18 +158,6 @@ class Trainee:
             work={name: self._samples * one.weight.numel() for name, one in layers.items()},
             **known,
         )
-
-
-def _state(module: nn.Module, optimizer: Optimizer) -> Iterable[Tensor]:
-    for value in module.parameters():
-        yield value
-        if value.grad is not None:
-            yield value.grad
-        yield from (one for one in optimizer.state[value].values() if isinstance(one, Tensor))
-
-
-def _bytes_of(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def stages_of(model: nn.Sequential, count: int) -> list[nn.Sequential]:
@@ -213,7 +218,7 @@ def _received(rank: int, stage: nn.Sequential, batch: int) -> Tensor:
 
 def _send(tensor: Tensor, rank: int) -> int:
     dist.send(tensor.contiguous(), rank)
-    return tensor.numel() * tensor.element_size()
+    return tensor.nbytes
 
 
 FLOAT_BYTES = 4  # single precision
@@ -295,7 +300,7 @@ class Exchange:
         for other in (rank for rank in range(self.count) if rank != self.rank):
             tensor = leaving[other].contiguous()
             waiting += [dist.isend(tensor, other), dist.irecv(entering[other], other)]
-            self.bytes_sent += tensor.numel() * tensor.element_size()
+            self.bytes_sent += tensor.nbytes
         for work in waiting:
             work.wait()
         self.exchanges += 1
@@ -303,73 +308,60 @@ class Exchange:
 
 
 class AllGather(Function):
-    """All neurons' outputs forward; the sum of their gradients, for the owner, backward."""
+    """All neurons' outputs forward; the sum of their gradients, for the owner, backward.
+
+    Nothing is sent backward for the outputs of the model, as all workers know the whole loss.
+    """
 
     @staticmethod
-    def forward(ctx: Any, own: Tensor, exchange: Exchange, width: int) -> Tensor:
+    def forward(ctx: Any, own: Tensor, exchange: Exchange, width: int, of_model: bool) -> Tensor:
         """Return the outputs of all neurons."""
-        ctx.exchange = exchange
+        ctx.for_owner = exchange.own_columns if of_model else exchange.scattered_sum
         return exchange.gathered(own, width)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        """Return the gradient of this worker's outputs, of which every worker has a part."""
-        return ctx.exchange.scattered_sum(gradients[0]), None, None
-
-
-class GatherOutputs(AllGather):
-    """All outputs of the model forward; backward nothing is sent, for all know the whole loss."""
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        """Return this worker's columns of the gradient."""
-        return ctx.exchange.own_columns(gradients[0]), None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        """Return the gradient of this worker's outputs."""
+        return ctx.for_owner(gradients[0]), None, None, None
 
 
 class SplitNeurons(nn.Module):
     """One worker's neurons of every layer; a forward pass returns the outputs of all workers'.
 
     Each linear layer keeps the rows of its weight that belong to the worker's neurons, under the
-    name that it has in the model.
+    name that it has in the model; its ``out_features`` still count the neurons of all workers.
     """
 
     def __init__(self, model: nn.Sequential, exchange: Exchange):
         super().__init__()
-        self._exchange, self._names, self._widths = exchange, [], {}
-        for name, layer in model.named_children():
-            self._names.append(name)
-            if isinstance(layer, nn.Linear):
-                self._widths[name] = layer.out_features
-                layer = _rows(layer, exchange.rank, exchange.count)
+        self._exchange = exchange
+        for name, layer in copy.deepcopy(model).named_children():
+            for value in layer.parameters():
+                sizes = evenly(len(value), exchange.count)
+                value.data = value.data.split(sizes)[exchange.rank].clone()
             self.add_module(name, layer)
 
     def forward(self, samples: Tensor) -> Tensor:
         """Return the model's outputs: with an exchange before every next layer, and at the end."""
-        values, width = samples, None
-        for name in self._names:
-            if name in self._widths:
-                if width is not None:
-                    values = AllGather.apply(values, self._exchange, width)
-                width = self._widths[name]
-            values = self.get_submodule(name)(values)
-        return GatherOutputs.apply(values, self._exchange, width)
+        values, width = samples, 0
+        for layer in self.children():
+            if isinstance(layer, nn.Linear):
+                if width:
+                    values = AllGather.apply(values, self._exchange, width, False)
+                width = layer.out_features
+            values = layer(values)
+        return AllGather.apply(values, self._exchange, width, True)
 
 
 def train_neurons(context: RankContext, task: Task, batch: int, steps: int) -> Share:
     """Train this rank's neurons of every layer on the whole batch; called on every rank."""
     torch.manual_seed(SEED)
     exchange = Exchange(context.rank, context.count)
-    split = SplitNeurons(task.build(), exchange)  # type: ignore[arg-type]
-    trainee, losses = Trainee(split, batch), []
+    trainee = Trainee(SplitNeurons(task.build(), exchange), batch)  # type: ignore[arg-type]
     with process_group(context, context.store(), context.count):
-        for step in range(steps):
-            samples = task.batch(batch, step % BATCHES)
-            loss = trainee.watched(partial(task.loss, split, samples))
-            loss.backward()
-            losses.append(loss.item())
-            trainee.update()
+        losses = trainee.train(task, batch, steps)
     return trainee.share(
-        losses=tuple(losses), bytes_sent=exchange.bytes_sent, exchanges=exchange.exchanges
+        losses=losses, bytes_sent=exchange.bytes_sent, exchanges=exchange.exchanges
     )
 
 
@@ -381,14 +373,11 @@ def joined(shares: list[Share]) -> dict[str, Tensor]:
     }
 
 
-def _rows(layer: nn.Linear, rank: int, count: int) -> nn.Linear:
-    """Return the layer of the neurons that belong to the rank, with the same parameters."""
-    sizes = evenly(layer.out_features, count)
-    own = nn.Linear(layer.in_features, sizes[rank])
-    with torch.no_grad():
-        own.weight.copy_(layer.weight.split(sizes)[rank])
-        own.bias.copy_(layer.bias.split(sizes)[rank])
-    return own
+COUNTS = (
+    *("workers", "samples", "parameters", "state_bytes", "activation_bytes"),
+    *("bytes_sent", "formula_bytes", "exchanges"),
+)
+RATIOS = ("imbalance", "speedup_bound", "first_loss", "last_loss", "difference")
 
 
 def compare_parallelism(*, workers: int = 2, batch: int = 64, steps: int = 8) -> pd.DataFrame:
@@ -417,14 +406,28 @@ def compare_parallelism(*, workers: int = 2, batch: int = 64, steps: int = 8) ->
         stages = ranks.run(train_stage, task, batch, steps)
         reports = ranks.run(run_job, data_parallel_job(workers, batch, steps))
         [part] = ranks.run(_train_whole, task, batch // workers, 1, count=1)
-    shares = [_of_report(report, part) for report in reports]
-    runs = {
-        "one worker": _row([alone], alone.parameters, alone, _total(alone)),
-        "model parallelism": _row(split, joined(split), alone, _slowest_layers(split)),
-        "pipeline of layers": _row(stages, _all_layers(stages), alone, sum(map(_total, stages))),
-        "data parallelism": _row(shares, shares[0].parameters, alone, _total(part)),
+    shares = [  # a data-parallel worker holds what one worker of its batch holds
+        replace(
+            part,
+            parameters=report.parameters or {},
+            losses=report.losses,
+            bytes_sent=round(report.bytes_sent),
+            exchanges=len(report.losses),  # one message per step
+        )
+        for report in reports
+    ]
+    in_turn = [max(share.work[layer] for share in split) for layer in split[0].work]
+    stage_layers = {name: value for stage in stages for name, value in stage.parameters.items()}
+    rows = {
+        "one worker": _row([alone], alone.parameters, alone, alone.total_work),
+        "model parallelism": _row(split, joined(split), alone, sum(in_turn)),
+        "pipeline of layers": _row(stages, stage_layers, alone, alone.total_work),
+        "data parallelism": _row(shares, shares[0].parameters, alone, part.total_work),
     }
-    return _table(runs, workers, batch)
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("parallelism")
+    table["samples"] = [batch, batch, batch, batch // workers]
+    table["formula_bytes"] = pd.Series(traffic(workers, batch))
+    return table.astype(dict.fromkeys(COUNTS, int))[[*COUNTS, *RATIOS]]
 
 
 def data_parallel_job(workers: int, batch: int, steps: int) -> Job:
@@ -446,194 +449,112 @@ def data_parallel_job(workers: int, batch: int, steps: int) -> Job:
 def _train_whole(context: RankContext, task: Task, batch: int, steps: int) -> Share:
     """Train the whole model on whole batches, alone."""
     torch.manual_seed(SEED)
-    model = task.build()
-    trainee, losses = Trainee(model, batch), []
-    for step in range(steps):
-        samples = task.batch(batch, step % BATCHES)
-        loss = trainee.watched(partial(task.loss, model, samples))
-        loss.backward()
-        losses.append(loss.item())
-        trainee.update()
-    return trainee.share(losses=tuple(losses))
-
-
-def _of_report(report: Report, part: Share) -> Share:
-    """Return the share of a data-parallel worker, who holds what one worker of its batch holds."""
-    assert report.parameters is not None
-    return Share(
-        parameters=report.parameters,
-        state_bytes=part.state_bytes,
-        activation_bytes=part.activation_bytes,
-        work=part.work,
-        losses=report.losses,
-        bytes_sent=round(report.bytes_sent),
-        exchanges=len(report.losses),  # one message per step
-    )
+    trainee = Trainee(task.build(), batch)
+    losses = trainee.train(task, batch, steps)
+    return trainee.share(losses=losses)
 
 
 def _row(
     shares: list[Share], parameters: dict[str, Tensor], alone: Share, longest: int
 ) -> dict[str, float]:
     """Return the columns of a run; ``longest`` is the work that cannot be done side by side."""
-    work = [_total(share) for share in shares]
+    require(parameters.keys() == alone.parameters.keys(), "the models have different parameters")
+    work = [share.total_work for share in shares]
     known = [share.losses for share in shares if share.losses]
     losses = [sum(step) / len(known) for step in zip(*known, strict=True)]
-    steps = len(losses)
     return {
         "workers": len(shares),
-        "parameters": max(share.parameter_count for share in shares),
+        "parameters": max(sum(map(torch.numel, share.parameters.values())) for share in shares),
         "state_bytes": max(share.state_bytes for share in shares),
         "activation_bytes": max(share.activation_bytes for share in shares),
-        "bytes_sent": sum(share.bytes_sent for share in shares) / steps,
-        "exchanges": max(share.exchanges for share in shares) // steps,
+        "bytes_sent": sum(share.bytes_sent for share in shares) / len(losses),
+        "exchanges": max(share.exchanges for share in shares) // len(losses),
         "imbalance": max(work) * len(work) / sum(work),
-        "speedup_bound": _total(alone) / longest,
+        "speedup_bound": alone.total_work / longest,
         "first_loss": losses[0],
         "last_loss": losses[-1],
-        "difference": _difference(parameters, alone.parameters),
+        "difference": max(
+            float((value - alone.parameters[name]).abs().max())
+            for name, value in parameters.items()
+        ),
     }
-
-
-def _total(share: Share) -> int:
-    return sum(share.work.values())
-
-
-def _slowest_layers(shares: list[Share]) -> int:
-    """Return the work of workers that wait for each other at every layer."""
-    return sum(max(share.work[layer] for share in shares) for layer in shares[0].work)
-
-
-def _all_layers(stages: list[Share]) -> dict[str, Tensor]:
-    return {name: value for stage in stages for name, value in stage.parameters.items()}
-
-
-def _difference(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:
-    require(left.keys() == right.keys(), "the two models have different parameters")
-    return max(float((left[name] - right[name]).abs().max()) for name in left)
-
-
-def _table(runs: dict[str, dict[str, float]], workers: int, batch: int) -> pd.DataFrame:
-    table = pd.DataFrame.from_dict(runs, orient="index").rename_axis("parallelism")
-    table.insert(1, "samples", [batch, batch, batch, batch // workers])
-    after = table.columns.get_loc("bytes_sent") + 1
-    table.insert(after, "formula_bytes", pd.Series(traffic(workers, batch)))
-    counts = table.columns[: after + 2]  # all but ratios and losses
-    return table.astype(dict.fromkeys(counts, int))
 
 
 def parallelism_findings(rows: pd.DataFrame) -> Findings:
     """Return the result, memory, traffic and balance of `compare_parallelism`'s rows."""
-    alone, split, pipeline, data = (rows.loc[name] for name in rows.index)
-    workers, batch = int(split["workers"]), int(alone["samples"])
+    workers, batch = int(rows["workers"].iloc[1]), int(rows["samples"].iloc[0])
+    shares = (100 * rows / rows.iloc[0]).map("{:.0f} %".format)
+    times = rows["exchanges"].map(lambda count: counted(int(count), "time"))
+    split, pipeline, data = shares["state_bytes"].iloc[1:]
     return findings(
         f"Result: after training no parameter differs from the one worker's by more than "
         f"{rows['difference'].max():.1e}.",
-        f"Memory: the busiest of {workers} workers keeps {_share(split, alone, 'state_bytes')} of "
+        f"Memory: the busiest of {workers} workers keeps {split} of "
         f"one worker's parameters, gradients and momentum if the neurons are split, "
-        f"{_share(pipeline, alone, 'state_bytes')} in the pipeline and "
-        f"{_share(data, alone, 'state_bytes')} with data parallelism; of its activations it keeps "
-        f"{_share(split, alone, 'activation_bytes')}, "
-        f"{_share(pipeline, alone, 'activation_bytes')} and "
-        f"{_share(data, alone, 'activation_bytes')}.",
-        f"Traffic in a step of {batch} samples: {_sent(split)}, {_sent(pipeline)} and "
-        f"{_sent(data)}, with {_times(split)}, {_times(pipeline)} and {_times(data)} to wait for "
+        f"{pipeline} in the pipeline and "
+        f"{data} with data parallelism; of its activations it keeps "
+        f"{_each(shares['activation_bytes'])}.",
+        f"Traffic in a step of {batch} samples: {_each(rows['bytes_sent'].map(show_bytes))}, "
+        f"with {_each(times)} to wait for "
         f"others. Split neurons send in proportion to the batch, data parallelism in proportion "
         f"to the parameters: at {break_even_batch():.0f} samples they send equally much, whatever "
         f"the number of workers.",
-        f"Imbalance: the busiest worker computes {split['imbalance']:.2f}, "
-        f"{pipeline['imbalance']:.2f} and {data['imbalance']:.2f} times the mean. If sending took "
-        f"no time, a step would be at most {split['speedup_bound']:.2f}, "
-        f"{pipeline['speedup_bound']:.2f} and {data['speedup_bound']:.2f} times as fast as one "
+        f"Imbalance: the busiest worker computes {_each(rows['imbalance'].map('{:.2f}'.format))} "
+        f"times the mean. If sending took no time, a step would be at most "
+        f"{_each(rows['speedup_bound'].map('{:.2f}'.format))} times as fast as one "
         f"worker's: stages of a pipeline wait for each other as long as the batch is not cut.",
     )
 
 
-def _share(row: pd.Series, alone: pd.Series, column: str) -> str:
-    return f"{100 * row[column] / alone[column]:.0f} %"
-
-
-def _sent(row: pd.Series) -> str:
-    return show_bytes(row["bytes_sent"])
-
-
-def _times(row: pd.Series) -> str:
-    count = int(row["exchanges"])
-    return f"{count} time" + "s" * (count != 1)
+def _each(texts: pd.Series) -> str:
+    """Return the texts of split neurons, the pipeline and data parallelism."""
+    return "{}, {} and {}".format(*texts.iloc[1:])
 
 
 WORKERS = (METHOD_COLOURS["WFBP-PS"], METHOD_COLOURS["BSP-A2A"])  # a colour for each
 LEFT = (1, 6)  # edges of what the two workers have
+HALVES = ("first", "second")
 
 
 @styled
 def parallelism_schematic(layers: int = 4) -> Figure:
     """The two ways of Fig. 1, and a pipeline of layers beside them, with two workers each."""
-    figure, axes = plt.subplots(1, 3, figsize=(15, 4.4))
-    for ax in axes:
-        ax.set(xlim=(0, 10), ylim=(-0.6, layers + 0.35))
-        ax.axis("off")
-    _split_neurons(axes[0], layers)
-    _split_batch(axes[1], layers)
-    _split_layers(axes[2], layers)
+    figure, (neurons, batches, pipeline) = plt.subplots(1, 3, figsize=(15, 4.4))
+    neurons.set_title("Fig. 1 (a), model parallelism:\nthe neurons of each layer are split")
+    batches.set_title("Fig. 1 (b), data parallelism:\nthe batch is split")
+    pipeline.set_title("A pipeline of layers:\nthe layers are split")
+    names, half = [f"layer {layer + 1}" for layer in range(layers)], layers // 2
+    outputs = {layers - 2: "outputs up,\ngradients\ndown"}
+    average = {layers - 1: "average of\ngradients"}
+    for worker, which in enumerate(HALVES):
+        _boxes(neurons, worker, [f"{name},\n{which} half" for name in names], "the whole batch")
+        _boxes(batches, worker, names, f"{which} half of the batch")
+        own = [name if worker == (layer >= half) else "" for layer, name in enumerate(names)]
+        _boxes(pipeline, worker, own, "the whole batch")
+    for layer in range(layers):
+        _arrow(neurons, layer + 0.8, layer + 0.8, outputs.get(layer, ""), -0.72, "<|-|>")
+        _arrow(batches, layer + 0.3, layer + 0.3, average.get(layer, ""), 0.12, "<|-|>")
+    _arrow(pipeline, half - 0.55, half + 0.35, "activations", 0.42, "-|>")
+    _arrow(pipeline, half - 0.85, half + 0.05, "their gradients", -0.75, "<|-")
     note(figure, "schematic, nothing measured")
     return figure
 
 
-def _split_neurons(ax: Axes, layers: int) -> None:
-    ax.set_title("Fig. 1 (a), model parallelism:\nthe neurons of each layer are split")
-    for worker, half in enumerate(("first", "second")):
-        for layer in range(layers):
-            _box(ax, worker, layer, f"layer {layer + 1},\n{half} half")
-        _caption(ax, worker, "the whole batch")
-    for layer in range(layers):
-        label = "outputs up,\ngradients\ndown" if layer == layers - 2 else ""
-        _arrow(ax, (4, layer + 0.8), (6, layer + 0.8), label, -0.72, both=True)
+def _boxes(ax: Axes, worker: int, texts: Sequence[str], batch: str) -> None:
+    """Draw a worker's layers, one above the other; there is none where the text is empty."""
+    ax.set(xlim=(0, 10), ylim=(-0.6, len(texts) + 0.35))
+    ax.axis("off")
+    x, look = LEFT[worker], {"facecolor": WORKERS[worker], "alpha": 0.75}
+    for layer, text in enumerate(texts):
+        if text:
+            style = "round,pad=0.02,rounding_size=0.12"
+            ax.add_patch(FancyBboxPatch((x, layer), 3, 0.62, boxstyle=style, **look))
+            ax.text(x + 1.5, layer + 0.31, text, ha="center", va="center", fontsize=10)
+    ax.text(x + 1.5, -0.12, f"worker {worker}\n{batch}", ha="center", va="top", fontsize=9)
 
 
-def _split_batch(ax: Axes, layers: int) -> None:
-    ax.set_title("Fig. 1 (b), data parallelism:\nthe batch is split")
-    for worker, half in enumerate(("first", "second")):
-        for layer in range(layers):
-            _box(ax, worker, layer, f"layer {layer + 1}")
-        _caption(ax, worker, f"{half} half of the batch")
-    for layer in range(layers):
-        label = "average of\ngradients" if layer == layers - 1 else ""
-        _arrow(ax, (4, layer + 0.3), (6, layer + 0.3), label, 0.12, both=True)
-
-
-def _split_layers(ax: Axes, layers: int) -> None:
-    ax.set_title("A pipeline of layers:\nthe layers are split")
-    half = layers // 2
-    for layer in range(layers):
-        _box(ax, int(layer >= half), layer, f"layer {layer + 1}")
-    _arrow(ax, (4, half - 0.55), (6, half + 0.35), "activations", 0.42)
-    _arrow(ax, (6, half + 0.05), (4, half - 0.85), "their gradients", -0.75)
-    for worker in range(2):
-        _caption(ax, worker, "the whole batch")
-
-
-def _box(ax: Axes, worker: int, layer: int, text: str) -> None:
-    x, style = LEFT[worker], "round,pad=0.02,rounding_size=0.12"
-    colour = WORKERS[worker]
-    ax.add_patch(FancyBboxPatch((x, layer), 3, 0.62, boxstyle=style, facecolor=colour, alpha=0.75))
-    ax.text(x + 1.5, layer + 0.31, text, ha="center", va="center", fontsize=10)
-
-
-def _arrow(
-    ax: Axes,
-    tail: tuple[float, float],
-    head: tuple[float, float],
-    text: str,
-    lift: float,
-    *,
-    both: bool = False,
-) -> None:
-    style = "<|-|>" if both else "-|>"
-    ax.add_patch(FancyArrowPatch(tail, head, arrowstyle=style, mutation_scale=14, color="#333333"))
-    middle = ((tail[0] + head[0]) / 2, (tail[1] + head[1]) / 2 + lift)
-    ax.text(*middle, text, ha="center", va="bottom", fontsize=8)
-
-
-def _caption(ax: Axes, worker: int, text: str) -> None:
-    x = LEFT[worker] + 1.5
-    ax.text(x, -0.12, f"worker {worker}\n{text}", ha="center", va="top", fontsize=9)
+def _arrow(ax: Axes, left: float, right: float, text: str, lift: float, style: str) -> None:
+    """Draw an arrow between the workers, from this height to that one; its text is lifted."""
+    ends = (4, left), (6, right)
+    ax.add_patch(FancyArrowPatch(*ends, arrowstyle=style, mutation_scale=14, color="#333333"))
+    ax.text(5, (left + right) / 2 + lift, text, ha="center", va="bottom", fontsize=8)

@@ -19,7 +19,6 @@ from ddlnb.survey.sec1_parallelism import (
     break_even_batch,
     compare_parallelism,
     data_parallel_job,
-    evenly,
     joined,
     mlp,
     mlp_task,
@@ -54,14 +53,6 @@ def test_the_neurons_of_all_workers_together_are_the_model(count):
     found = joined(shares)
     assert found.keys() == whole.keys()
     assert all(torch.equal(found[name], whole[name]) for name in whole)
-
-
-@pytest.mark.parametrize("width", [1, 10, 48])
-@pytest.mark.parametrize("parts", [1, 3, 4])
-def test_neurons_are_dealt_out_evenly(width, parts):
-    dealt = evenly(width, parts)
-    assert sum(dealt) == width
-    assert max(dealt) - min(dealt) <= 1
 
 
 @pytest.mark.item("A04", how="measured")
