@@ -11,8 +11,9 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from pathlib import Path
+from itertools import product
 from statistics import median
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -25,7 +26,7 @@ from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.base import QUANTISATION, SPARSIFICATION, Compressor
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.sparse import Sparsifier
-from ddlnb.errors import InputError, ResultsError, UnknownName, require
+from ddlnb.errors import InputError, require
 from ddlnb.figures.style import legend, note, styled
 from ddlnb.files import PUBLISHED
 from ddlnb.networks.structure import (
@@ -48,6 +49,7 @@ from ddlnb.survey.sec3_3_1_protocols import facts
 from ddlnb.survey.sec4_methods import plans_table
 from ddlnb.survey.testbed import BATCHES, CLUSTERS, fig4_workload
 from ddlnb.training.cost.estimate import iteration_cost
+from ddlnb.training.cost.overlapped import IterationCost
 from ddlnb.training.cost.requests import compression_ratio, pieces
 from ddlnb.training.executors.clock import Clock, get_straggler
 from ddlnb.training.executors.dry_run import dry_run
@@ -62,7 +64,6 @@ from ddlnb.workloads.task import Batch
 from ddlnb.workloads.workload import Workload
 
 COLUMNS = ("row", "section", "aspect", "attribute", "word", "tag")
-SOURCES = ("measured", "simulated", "computed")
 AGREES, DISAGREES, UNKNOWN = "agrees", "disagrees", "cannot be derived here"
 LEVELS = ("low", "medium", "high")
 
@@ -79,14 +80,9 @@ class Scale:
     words: tuple[str, ...]
     bounds: tuple[float, ...]
 
-    def __post_init__(self) -> None:
-        require(len(self.words) == len(self.bounds) + 1, "a scale needs one bound between words")
-        require(sorted(self.bounds) == list(self.bounds), f"bounds {self.bounds} must ascend")
-
     def word(self, value: float) -> str:
-        """Return the word for a number. Raises InputError for NaN."""
-        require(not math.isnan(value), f"{self.number} is no number")
-        return self.words[bisect_right(self.bounds, value)]
+        """Return the word for a number, "-" for NaN."""
+        return "-" if math.isnan(value) else self.words[bisect_right(self.bounds, value)]
 
     def __str__(self) -> str:
         first = f"{self.words[0]} below {self.bounds[0]:g}"
@@ -155,11 +151,11 @@ SCALES["compression", "loss"] = SCALES["synchronisation", "loss"]
 SCALES["compression", "convergence"] = SCALES["synchronisation", "convergence"]
 
 
-@dataclass(frozen=True)
-class Derived:
+class Derived(NamedTuple):
     """A number for one cell, where it comes from, and what else there is to say.
 
-    ``source`` is one of SOURCES. A number that is NaN cannot be derived; ``note`` says why.
+    ``source`` is measured, simulated or computed. A number that is NaN cannot be derived; ``note``
+    says why.
     """
 
     row: str
@@ -168,23 +164,10 @@ class Derived:
     source: str
     note: str = ""
 
-    def __post_init__(self) -> None:
-        if self.source not in SOURCES:
-            raise UnknownName("source", self.source, SOURCES)
-        require(
-            not math.isnan(self.number) or bool(self.note),
-            f"{self.row}, {self.attribute}: say why there is no number",
-        )
 
-
-def survey_attributes(path: Path = PUBLISHED / "table1.csv") -> pd.DataFrame:
-    """Return the cells of Table 1, with COLUMNS. Raises ResultsError for a damaged file."""
-    found = read_cells(path, COLUMNS)
-    for number, row in enumerate(found, start=2):
-        key = row["aspect"], row["attribute"]
-        if key not in SCALES or row["word"] not in SCALES[key].words:
-            raise ResultsError(f"{path.name} line {number}: no scale has the word {row['word']!r}")
-    return pd.DataFrame(found, columns=list(COLUMNS))
+def survey_attributes() -> pd.DataFrame:
+    """Return the cells of Table 1, with COLUMNS."""
+    return pd.DataFrame(read_cells(PUBLISHED / "table1.csv", COLUMNS), columns=list(COLUMNS))
 
 
 def compared(derived: Sequence[Derived]) -> pd.DataFrame:
@@ -193,33 +176,16 @@ def compared(derived: Sequence[Derived]) -> pd.DataFrame:
     Columns: row, attribute, survey (its word), here (ours), verdict, number, source, note. Raises
     InputError for a cell that the table does not have or that is derived twice.
     """
-    survey = survey_attributes()
-    by_cell = {(one.row, one.attribute): one for one in derived}
-    require(len(by_cell) == len(derived), "a cell was derived twice")
-    cells = set(zip(survey["row"], survey["attribute"], strict=True))
-    extra = sorted(set(by_cell) - cells)
-    require(not extra, f"Table 1 has no cells {extra}")
-    rows = []
-    for cell in survey.itertuples():
-        one = by_cell.get((cell.row, cell.attribute))
-        if one is None:
-            continue
-        scale = SCALES[cell.aspect, cell.attribute]
-        word = "-" if math.isnan(one.number) else scale.word(one.number)
-        agrees = AGREES if word == cell.word else DISAGREES
-        rows.append(
-            {
-                "row": cell.row,
-                "attribute": cell.attribute,
-                "survey": cell.word,
-                "here": word,
-                "verdict": UNKNOWN if word == "-" else agrees,
-                "number": one.number,
-                "source": one.source,
-                "note": one.note,
-            }
-        )
-    return pd.DataFrame(rows)
+    cells = pd.Index([(one.row, one.attribute) for one in derived])
+    require(cells.is_unique, "a cell was derived twice")
+    table = survey_attributes().merge(pd.DataFrame(derived), on=["row", "attribute"])
+    require(len(table) == len(cells), f"Table 1 lacks some of the cells {list(cells)}")
+    scales = [SCALES[key] for key in zip(table["aspect"], table["attribute"], strict=True)]
+    table["here"] = [scale.word(one) for scale, one in zip(scales, table["number"], strict=True)]
+    verdicts = table["here"].eq(table["word"]).map({True: AGREES, False: DISAGREES})
+    table["verdict"] = verdicts.where(table["number"].notna(), UNKNOWN)
+    shown = ["row", "attribute", "survey", "here", "verdict", "number", "source", "note"]
+    return table.rename(columns={"word": "survey"})[shown]
 
 
 def scales_table() -> pd.DataFrame:
@@ -227,19 +193,6 @@ def scales_table() -> pd.DataFrame:
     rows = [(*key, scale.number, str(scale)) for key, scale in SCALES.items()]
     table = pd.DataFrame(rows, columns=["aspect", "attribute", "number", "words"])
     return table.sort_values(["aspect", "attribute"]).set_index(["aspect", "attribute"])
-
-
-def verdict_counts(table: pd.DataFrame) -> pd.DataFrame:
-    """Return how many cells of every attribute agree, disagree, or cannot be derived."""
-    counts = pd.crosstab(table["attribute"], table["verdict"])
-    every = [AGREES, DISAGREES, UNKNOWN]
-    return counts.reindex(index=list(dict.fromkeys(table["attribute"])), columns=every).fillna(0)
-
-
-def words_table(table: pd.DataFrame) -> pd.DataFrame:
-    """Return `compared` to read, by row and attribute."""
-    shown = table.assign(number=table["number"].map("{:.3g}".format))
-    return shown.set_index(["row", "attribute"])
 
 
 def word_findings(table: pd.DataFrame) -> Findings:
@@ -270,14 +223,12 @@ RATES = (1 / 3, 1.0, 3.0)  # of the task's learning rate
 STRAGGLER = "log-normal(0.3)"
 
 
-@dataclass(frozen=True)
-class Behaviour:
-    """What a worker does per gradient, on average: waits for others, exchanges, bytes sent."""
+class Behaviour(NamedTuple):
+    """What a worker does per gradient, on average: waits for others, exchanges, gradients sent."""
 
     waits: float
     exchanges: float
-    bytes: float
-    model_bytes: int
+    sent: float
 
 
 def compressions(density: float = SMALL_DENSITY) -> dict[str, list[str]]:
@@ -304,12 +255,13 @@ def behaviour(method: str, *, workers: int = 8, steps: int = 64) -> Behaviour:
     """
     clock = Clock(compute=get_straggler(STRAGGLER))
     team, run = _run(training_settings(TASK, method, workers=workers, steps=steps).job(), clock)
-    gradients = sum(one.kind == COMPUTE for one in run.activities)
     asked = [one for one in run.activities if one.kind != COMPUTE]
+    gradients = len(run.activities) - len(asked)
     waits = sum(one.seconds > 0 for one in asked)
-    model = 4 * len(team[0].parameters)
-    sent = sum(run.bytes_sent)
-    return Behaviour(waits / gradients, len(asked) / gradients, sent / gradients, model)
+    gradient_bytes = gradients * 4 * len(team[0].parameters)
+    return Behaviour(
+        waits / gradients, len(asked) / gradients, sum(run.bytes_sent) / gradient_bytes
+    )
 
 
 def distance_from_one_worker(method: str, *, workers: int = 8, steps: int = 16) -> float:
@@ -364,7 +316,7 @@ def iterations_needed(
         evaluate_every=1,
         jobs=jobs,
     ).curves
-    needed = pd.DataFrame(
+    runs = pd.DataFrame(
         [
             (method, rate, to_target(run, target))
             for (method, rate), runs in runs_by(curves, "method", "learning_rate").items()
@@ -372,17 +324,15 @@ def iterations_needed(
         ],
         columns=["method", "rate", "iterations"],
     )
-    rows = []
-    for row, some in methods.items():
-        for method in some:
-            tried = needed[needed["method"] == str(training_method(method))]
-            means = tried.groupby("rate")["iterations"].mean()
-            best = float(means.idxmin())
-            runs = tried.loc[tried["rate"] == best, "iterations"]
-            reached = int((runs < math.inf).sum())
-            rows.append((row, method, best, float(means.min()), reached, len(runs)))
-    columns = ["row", "method", "rate", "iterations", "reached", "runs"]
-    return pd.DataFrame(rows, columns=columns)
+    tried = runs.groupby(["method", "rate"])["iterations"]
+    means = tried.agg(iterations="mean", reached=lambda one: (one < math.inf).sum(), runs="size")
+    quickest = means.reset_index("rate").sort_values(["iterations", "rate"])
+    best = quickest.groupby("method").first()
+    rows = [(row, method) for row, some in methods.items() for method in some]
+    shown = best.loc[every].reset_index(drop=True)
+    return pd.DataFrame(rows, columns=["row", "method"]).join(
+        shown[["rate", "iterations", "reached", "runs"]]
+    )
 
 
 def synchronisation_numbers(
@@ -394,22 +344,16 @@ def synchronisation_numbers(
         row: behaviour(method, workers=workers, steps=steps)
         for row, method in SYNCHRONISATION.items()
     }
-    bsp = did["BSP"]
     for row, one in did.items():
-        distance = distance_from_one_worker(SYNCHRONISATION[row], workers=workers)
-        per_exchange = one.bytes / one.exchanges / one.model_bytes
-        per_gradient = one.bytes / one.model_bytes
-        same = math.isclose(per_exchange, per_gradient)
-        note = "" if same else f"{per_gradient:.3g} per iteration, as exchanges are rarer"
+        method = SYNCHRONISATION[row]
+        distance = distance_from_one_worker(method, workers=workers)
+        waits, per_exchange = one.waits / did["BSP"].waits, one.sent / one.exchanges
+        rarer = f"{one.sent:.3g} per iteration, as exchanges are rarer"
+        note = "" if math.isclose(one.exchanges, 1) else rarer
+        law = f"{method}, stragglers {STRAGGLER}"
         found += [
             Derived(row, "loss", distance, "measured", f"{workers} workers, digits"),
-            Derived(
-                row,
-                "synchronisation frequency",
-                one.waits / bsp.waits,
-                "simulated",
-                f"{SYNCHRONISATION[row]}, stragglers {STRAGGLER}",
-            ),
+            Derived(row, "synchronisation frequency", waits, "simulated", law),
             Derived(row, "communication frequency", one.exchanges, "measured", "counted"),
             Derived(row, "traffic", per_exchange, "measured", note),
             _convergence(row, needed),
@@ -425,42 +369,24 @@ def compression_numbers(
     Traffic is that of the ``workload`` on that many ``gpus``; the rest is that of digits.
     """
     found = []
-    shapes = pieces(workload, whole_model=False)
-    sparse = compressions(DENSITY)
+    shapes, sparse = pieces(workload, whole_model=False), compressions(DENSITY)
     for row, methods in compressions().items():
-        shares, distances = {}, {}
-        for method, travelling in zip(methods, sparse[row], strict=True):
-            name = _compressor(method).name
-            shares[name] = 1 / compression_ratio(_compressor(travelling), shapes, gpus)
-            distances[name] = distance_from_one_worker(method, workers=workers)
+        shares = {
+            _compressor(method).name: 1 / compression_ratio(_compressor(method), shapes, gpus)
+            for method in sparse[row]
+        }
+        apart, nearest = min(
+            (distance_from_one_worker(method, workers=workers), _compressor(method).name)
+            for method in methods
+        )
         each = ", ".join(f"{name} {share:.3g}" for name, share in shares.items())
+        where = f"{workload.model}, {gpus} GPUs, density {DENSITY}: {each}"
         found += [
-            Derived(
-                row,
-                "loss",
-                min(distances.values()),
-                "measured",
-                f"the nearest is {min(distances, key=distances.__getitem__)}",
-            ),
-            Derived(
-                row,
-                "traffic",
-                median(shares.values()),
-                "computed",
-                f"{workload.model}, {gpus} GPUs, density {DENSITY}: {each}",
-            ),
+            Derived(row, "loss", apart, "measured", f"the nearest is {nearest}"),
+            Derived(row, "traffic", median(shares.values()), "computed", where),
             _convergence(row, needed),
         ]
     return found
-
-
-def training_numbers(needed: pd.DataFrame, workers: int) -> list[Derived]:
-    """Derive the cells of synchronisation, and of compression at the traffic of ResNet-50."""
-    resnet = fig4_workload("resnet50")
-    return [
-        *synchronisation_numbers(needed, workers=workers),
-        *compression_numbers(needed, resnet, workers=workers),
-    ]
 
 
 def _convergence(row: str, needed: pd.DataFrame) -> Derived:
@@ -470,10 +396,8 @@ def _convergence(row: str, needed: pd.DataFrame) -> Derived:
     [bsp] = needed.loc[needed["row"] == "BSP", "iterations"]
     require(math.isfinite(bsp), "BSP does not reach the target; take a higher loss or more steps")
     ratios = mine.set_index("method")["iterations"] / bsp
-    note = f"BSP needs {bsp:.3g}"
-    if len(ratios) > 1:
-        each = ((_compressor(str(name)).name, ratio) for name, ratio in ratios.items())
-        note = ", ".join(f"{name} {ratio:.2f}" for name, ratio in each)
+    each = (f"{_compressor(one).name} {ratio:.2f}" for one, ratio in ratios.items())
+    note = ", ".join(each) if len(ratios) > 1 else f"BSP needs {bsp:.3g}"
     return Derived(row, "convergence", float(ratios.median()), "measured", note)
 
 
@@ -510,7 +434,6 @@ SCHEDULES = {
     "tensor partition (ByteScheduler)": ("ByteScheduler-PS", "ByteScheduler-A2A"),
 }
 ARCHITECTURES = {"PS": "PS", "all-to-all": "A2A"}
-NETWORKS = ("fat-tree", "BCube", "torus")
 FOR_EVER = 1e9  # seconds of a gradient of the worker that has stopped
 STEPS = 200  # more than any registered synchronisation does without an exchange
 
@@ -523,18 +446,21 @@ def hidden_shares(models: Sequence[str] = tuple(BATCHES), gpus: int = 32) -> pd.
     the schedule costs more than it hides. Columns: row, model, network, method, hidden.
     """
     rows = []
-    for model in models:
-        workload = fig4_workload(model)
-        for network, name in CLUSTERS.items():
-            cluster = get_cluster(name, gpus)
-            costs = {method: iteration_cost(workload, cluster, method) for method in SURVEYED}
-            for row, methods in SCHEDULES.items():
-                for method in methods:
-                    plain = costs[f"BSP-{SURVEYED[method].architecture}"]
-                    best = min(plain.compute_seconds, plain.waiting_seconds)
-                    saved = plain.iteration_seconds - costs[method].iteration_seconds
-                    rows.append((row, model, network, method, saved / best))
+    for model, (network, name) in product(models, CLUSTERS.items()):
+        workload, cluster = fig4_workload(model), get_cluster(name, gpus)
+        costs = {method: iteration_cost(workload, cluster, method) for method in SURVEYED}
+        rows += [
+            (row, model, network, method, _hidden(costs, method))
+            for row, methods in SCHEDULES.items()
+            for method in methods
+        ]
     return pd.DataFrame(rows, columns=["row", "model", "network", "method", "hidden"])
+
+
+def _hidden(costs: Mapping[str, IterationCost], method: str) -> float:
+    plain = costs[f"BSP-{SURVEYED[method].architecture}"]
+    saved = plain.iteration_seconds - costs[method].iteration_seconds
+    return saved / min(plain.compute_seconds, plain.waiting_seconds)
 
 
 def scheduling_numbers(hidden: pd.DataFrame, gpus: int = 32) -> list[Derived]:
@@ -543,8 +469,7 @@ def scheduling_numbers(hidden: pd.DataFrame, gpus: int = 32) -> list[Derived]:
     workload = fig4_workload(str(hidden["model"].iloc[0]))
     cluster = get_cluster(next(iter(CLUSTERS.values())), gpus)
     for row, methods in SCHEDULES.items():
-        plans = {name: plan_on(cluster, workload, name) for name in methods}
-        sent = plans_table(plans)
+        sent = plans_table({name: plan_on(cluster, workload, name) for name in methods})
         wrong = (sent["least_times_sent"] != 1) | (sent["most_times_sent"] != 1)
         mine = hidden.loc[hidden["row"] == row, "hidden"]
         note = f"from {mine.min():.2f} to {mine.max():.2f} over {len(mine)} cells, {gpus} GPUs"
@@ -558,25 +483,18 @@ def scheduling_numbers(hidden: pd.DataFrame, gpus: int = 32) -> list[Derived]:
 def architecture_numbers(workers: int = 32) -> list[Derived]:
     """Derive the cells of parameter servers and all-to-all."""
     byte = AlphaBeta(0.0, 1.0)
-    server = push_pull(byte, workers, 1).seconds_per_byte
-    many = push_pull(byte, workers, workers).seconds_per_byte
+    server, many = (push_pull(byte, workers, k).seconds_per_byte for k in (1, workers))
     ring = ring_all_reduce(byte, workers).seconds_per_byte
+    shared = f"{workers} workers, one server; {many:g} with as many servers as workers"
     found = [
-        Derived(
-            "PS",
-            "traffic",
-            server,
-            "computed",
-            f"{workers} workers, one server; {many:g} with as many servers as workers",
-        ),
+        Derived("PS", "traffic", server, "computed", shared),
         Derived("all-to-all", "traffic", ring, "computed", f"a ring of {workers} workers"),
     ]
+    alone = {"PS": "; a server that stops, stops all", "A2A": ""}
     for row, architecture in ARCHITECTURES.items():
         shares = work_without_one(architecture)
         best = max(shares, key=shares.__getitem__)
-        said = f"{best}; bsp {shares['bsp']:.2g}"
-        if architecture == "PS":
-            said += "; a server that stops, stops all"
+        said = f"{best}; bsp {shares['bsp']:.2g}{alone[architecture]}"
         found.append(Derived(row, "robustness", shares[best], "simulated", said))
     return found
 
@@ -609,67 +527,52 @@ def work_without_one(architecture: str, workers: int = 4) -> dict[str, float]:
 def protocol_numbers() -> list[Derived]:
     """Derive the cells of the three protocols from the survey's own messages (A14 and A15)."""
     latencies = quoted_fits()["latency_us"]
-    least = latencies.min()
-    said = facts()
+    said = pd.DataFrame(facts()).groupby(["property", "protocol"], sort=False)["value"].agg(list)
     found = []
-    for row in dict.fromkeys(one["protocol"] for one in said if one["property"] == "latency"):
-        networks = [
-            one["value"] for one in said if one["protocol"] == row and one["property"] == "network"
-        ]
-        if not networks:
-            note = "the survey quotes no message of it, and there is no such card here"
-            found.append(Derived(row, "latency", math.nan, "computed", note))
-            continue
-        each = ", ".join(f"{name} {latencies[name]:.3g} us" for name in networks)
-        number = min(latencies[name] for name in networks) / least
-        note = f"fits of quoted messages: {each}"
-        found.append(Derived(row, "latency", float(number), "computed", note))
+    for row in said["latency"].index:
+        fits = latencies[said["network"].get(row, [])]
+        each = ", ".join(f"{name} {microseconds:.3g} us" for name, microseconds in fits.items())
+        note = (
+            f"fits of quoted messages: {each}"
+            if each
+            else "the survey quotes no message of it, and there is no such card here"
+        )
+        number = float(fits.min() / latencies.min())
+        found.append(Derived(str(row), "latency", number, "computed", note))
     return found
 
 
-def network_of(name: str, hosts: int) -> Topology:
-    """Return the network of Table 1 with this many hosts: BCube of two levels, a square torus.
+def networks_with_rings(hosts: int) -> dict[str, tuple[Topology, list[Ring]]]:
+    """Return the networks of Table 1 with this many hosts, and the rings that fit each at once.
 
-    Raises InputError for a size that it does not have.
+    The BCube has two levels, the torus is square. Raises InputError for a size that one lacks.
     """
     side, ports = math.isqrt(hosts), round((4 * hosts) ** (1 / 3))
-    made: Topology = {
-        "fat-tree": lambda: FatTree(ports),
-        "BCube": lambda: BCube(side, 2),
-        "torus": lambda: Torus(side, side),
-    }[name]()
-    require(made.hosts == hosts, f"no {name} has {hosts} hosts; 16 and 1024 fit all networks")
+    made: dict[str, tuple[Topology, list[Ring]]] = {
+        "fat-tree": (FatTree(ports), fat_tree_ring(ports)),
+        "BCube": (BCube(side, 2), bcube_rings(side)),
+        "torus": (Torus(side, side), torus_rings(side)),
+    }
+    for name, (topology, _) in made.items():
+        fits = topology.hosts == hosts
+        require(fits, f"no {name} has {hosts} hosts; 16 and 1024 fit all networks")
     return made
-
-
-def network_rings(name: str, hosts: int) -> list[Ring]:
-    """Build and check the rings that fit a network at once; no more than these are possible."""
-    topology = network_of(name, hosts)
-    made = topology.network(1.0)
-    if isinstance(topology, FatTree):
-        rings = fat_tree_ring(topology.ports)
-    elif isinstance(topology, BCube):
-        rings = bcube_rings(topology.ports)
-    else:
-        rings = torus_rings(math.isqrt(hosts))
-    check_rings(made, rings)
-    if len(rings) != rings_bound(made):
-        raise AssertionError(f"{made!r} could carry more rings")
-    return rings
 
 
 def network_table(servers: int = 16, failures: int = 2, draws: int = 2000) -> pd.DataFrame:
     """Return the networks of Table 1 at this size: what they cost, and what they give.
 
-    rings: through all servers, at once (see `network_rings`). rings_per_link: of a server's links.
-    survival: the share of random losses of ``failures`` links that leave all servers connected.
-    cutting: link failures that it takes to cut a server off. halves: links between halves.
+    rings: through all servers, at once; they are checked, and no more are possible.
+    rings_per_link: of a server's links. survival: the share of random losses of ``failures`` links
+    that leave all servers connected. cutting: link failures that it takes to cut a server off.
+    halves: links between halves.
     """
     rows = {}
-    for name in NETWORKS:
-        network = network_of(name, servers).network(1.0)
+    for name, (topology, rings) in networks_with_rings(servers).items():
+        network = topology.network(1.0)
+        check_rings(network, rings)
+        assert len(rings) == rings_bound(network), f"{network!r} could carry more rings"
         made = Structure(network)
-        rings = len(network_rings(name, servers))
         rows[name] = {
             "servers": network.ranks,
             "switches": network.switches,
@@ -678,8 +581,8 @@ def network_table(servers: int = 16, failures: int = 2, draws: int = 2000) -> pd
             "diameter": made.diameter,
             "mean_hops": made.mean_hops,
             "halves": made.bisection,
-            "rings": rings,
-            "rings_per_link": rings / made.degree(0),
+            "rings": len(rings),
+            "rings_per_link": len(rings) / made.degree(0),
             "cutting": made.weakest_host,
             "survival": made.survival(failures, draws),
         }
@@ -690,49 +593,25 @@ def topology_numbers(table: pd.DataFrame, failures: int = 2) -> list[Derived]:
     """Derive the cells of the three topologies from `network_table` with the same ``failures``."""
     found = []
     for name, row in table.iterrows():
+        gives = (
+            f"{row['rings_per_link']:g} per link of a server; mean path {row['mean_hops']:.2f} "
+            f"links, {row['halves']:g} links between halves"
+        )
+        lost = f"{failures} of {row['links']:g} links lost; {row['cutting']:g} cut a server off"
         found += [
-            Derived(
-                str(name),
-                "efficiency",
-                float(row["rings"]),
-                "computed",
-                f"{row['rings_per_link']:g} per link of a server; mean path {row['mean_hops']:.2f} "
-                f"links, {row['halves']:g} links between halves",
-            ),
-            Derived(
-                str(name),
-                "robustness",
-                float(row["survival"]),
-                "simulated",
-                f"{failures} of {row['links']:g} links lost; {row['cutting']:g} cut a server off",
-            ),
+            Derived(str(name), "efficiency", float(row["rings"]), "computed", gives),
+            Derived(str(name), "robustness", float(row["survival"]), "simulated", lost),
         ]
     return found
 
 
-def median_hidden(hidden: pd.DataFrame) -> pd.DataFrame:
-    """Return medians of `hidden_shares` over the models: a row per method, a column per network."""
-    table = hidden.pivot_table("hidden", "method", "network", aggfunc=median, sort=False)
-    return table[list(dict.fromkeys(hidden["network"]))].round(2)
-
-
-def network_costs(networks: pd.DataFrame) -> pd.DataFrame:
-    """Return `network_table` to read."""
-    names = {
-        "links_per_server": "links per server",
-        "mean_hops": "mean path (links)",
-        "halves": "links between halves",
-        "rings_per_link": "rings per link of a server",
-        "cutting": "failures to cut a server off",
-        "survival": "survival (%)",
-    }
-    shown = networks.assign(survival=(100 * networks["survival"]).round(1))
-    return shown.round({"mean_hops": 2}).rename(columns=names)
-
-
-def system_numbers(hidden: pd.DataFrame, networks: pd.DataFrame, failures: int) -> list[Derived]:
-    """Derive the cells of scheduling, architecture, protocol and topology."""
+def all_numbers(
+    needed: pd.DataFrame, workers: int, hidden: pd.DataFrame, networks: pd.DataFrame, failures: int
+) -> list[Derived]:
+    """Derive the cells of all aspects from the tables of a notebook; compression on ResNet-50."""
     return [
+        *synchronisation_numbers(needed, workers=workers),
+        *compression_numbers(needed, fig4_workload("resnet50"), workers=workers),
         *scheduling_numbers(hidden),
         *architecture_numbers(),
         *protocol_numbers(),
@@ -741,7 +620,6 @@ def system_numbers(hidden: pd.DataFrame, networks: pd.DataFrame, failures: int) 
 
 
 COLOURS = {AGREES: "#cde8dd", DISAGREES: "#f7d3bd", UNKNOWN: "#e2e2e2"}
-CELL = (1.75, 0.44)  # inches
 
 
 @styled
@@ -752,9 +630,7 @@ def attribute_cells(table: pd.DataFrame) -> Figure:
     """
     rows = list(table["row"].unique())
     columns = list(table["attribute"].unique())
-    width, height = CELL
-    size = (2.6 + width * len(columns), 1.6 + height * len(rows))
-    figure, ax = plt.subplots(figsize=size)
+    figure, ax = plt.subplots(figsize=(2.6 + 1.75 * len(columns), 1.6 + 0.44 * len(rows)))
     ax.set(xlim=(0, len(columns)), ylim=(len(rows), 0))
     for _, cell in table.iterrows():
         _draw(ax, columns.index(cell["attribute"]), rows.index(cell["row"]), cell)
@@ -763,8 +639,7 @@ def attribute_cells(table: pd.DataFrame) -> Figure:
     ax.xaxis.tick_top()
     ax.tick_params(length=0)
     ax.grid(False)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
+    ax.spines[:].set_visible(False)
     counts = table["verdict"].value_counts()
     handles = [
         Patch(color=colour, label=f"{verdict}: {counts.get(verdict, 0)}")
@@ -779,10 +654,7 @@ def attribute_cells(table: pd.DataFrame) -> Figure:
 def _draw(ax: Axes, x: int, y: int, cell: pd.Series) -> None:
     colour, number = COLOURS[cell["verdict"]], float(cell["number"])
     ax.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor="white", linewidth=2))
-    ours = "no number" if math.isnan(number) else f"{cell['here']} ({_short(number)})"
+    short = "never" if math.isinf(number) else f"{number:.2g}"
+    ours = "no number" if math.isnan(number) else f"{cell['here']} ({short})"
     ax.text(x + 0.5, y + 0.28, cell["survey"], ha="center", va="center", fontsize=9)
     ax.text(x + 0.5, y + 0.7, ours, ha="center", va="center", fontsize=9, weight="bold")
-
-
-def _short(number: float) -> str:
-    return "never" if math.isinf(number) else f"{number:.2g}"
