@@ -131,11 +131,18 @@ def item_verdict(item: str, verdicts: Iterable[Verdict], how: str, said: str = "
     return ItemVerdict(item, worst or (Verdict.HOLDS if found else None), how, said)
 
 
-def with_half_widths(table: pd.DataFrame, measure: str) -> list[str]:
-    """Return the texts of a measure whose half widths stand in a column beside it.
+def with_half_widths(table: pd.DataFrame, *measures: str) -> pd.DataFrame:
+    """Return the texts of measures whose half widths stand in columns beside them.
 
     >>> with_half_widths(pd.DataFrame({"loss": [0.5], "loss_half_width": [0.02]}), "loss")
-    ['0.5000 ± 0.0200']
+                  loss
+    0  0.5000 ± 0.0200
     """
-    pairs = zip(table[measure], table[f"{measure}_half_width"], strict=True)
-    return [f"{mean:.4f} ± {half:.4f}" for mean, half in pairs]
+    texts = {
+        measure.replace("_", " "): [
+            f"{mean:.4f} ± {half:.4f}"
+            for mean, half in zip(table[measure], table[f"{measure}_half_width"], strict=True)
+        ]
+        for measure in measures
+    }
+    return pd.DataFrame(texts, table.index)

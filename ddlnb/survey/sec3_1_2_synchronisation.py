@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -117,13 +118,10 @@ class Timed:
     @property
     def lead(self) -> int:
         """Return the most iterations by which the fastest worker was ahead of the slowest."""
-        counts, most = dict.fromkeys(range(self.workers), 0), 0
-        for number, (now, rank, done) in enumerate(self.done):
-            counts[rank] = done
-            last = number + 1 == len(self.done)
-            if last or self.done[number + 1][0] > now:  # all that happens at an instant together
-                most = max(most, max(counts.values()) - min(counts.values()))
-        return most
+        ends = pd.DataFrame(self.done, columns=["seconds", "rank", "done"])
+        # All that happens at an instant happens together.
+        done = ends.pivot_table("done", "seconds", "rank", aggfunc="max").ffill().fillna(0)
+        return int((done.max(axis=1) - done.min(axis=1)).max())
 
     @property
     def mean_staleness(self) -> float:
@@ -144,17 +142,13 @@ def timed(method: str | TrainingMethod, clock: Clock, workers: int = 4, steps: i
     team = dry_workers(method, [(16,)], workers, "cpu")
     rule: Rule | None = method.rule(workers, team[0].pieces)
     done: list[tuple[float, int, int]] = []
-
-    def on_step(rank: int, count: int, now: float) -> None:
-        done.append((now, rank, count))
-
     run = Lockstep(
         team,
         method.synchronisation.loop,
         steps,
         rule=rule,
         clock=clock,
-        on_step=on_step,
+        on_step=lambda rank, count, now: done.append((now, rank, count)),
         recording=True,
     )
     run.run()
@@ -199,33 +193,19 @@ def comparison(
     no server applies pushes one by one.
     """
     rows = []
-    for straggler in stragglers:
-        clock = virtual_clock(straggler)
-        for method in methods:
-            run = timed(method, clock, workers, steps)
-            rows.append(
-                {
-                    "straggler": straggler,
-                    "method": run.method,
-                    "iteration_seconds": run.iteration_seconds,
-                    "waiting_seconds": run.waiting_seconds,
-                    "lead": run.lead,
-                    "staleness": run.mean_staleness,
-                }
-            )
-    frame = pd.DataFrame(rows).assign(source=SOURCE)
-    return frame.set_index(["straggler", "method"])
-
-
-def comparison_table() -> pd.DataFrame:
-    """Return `comparison` with units in its headers, rounded."""
-    units = {
-        "iteration_seconds": "iteration (s)",
-        "waiting_seconds": "waiting per gradient (s)",
-        "lead": "lead (iterations)",
-        "staleness": "mean staleness (updates)",
-    }
-    return comparison()[[*units]].rename(columns=units).round(2)
+    for straggler, method in product(stragglers, methods):
+        run = timed(method, virtual_clock(straggler), workers, steps)
+        rows.append(
+            {
+                "straggler": straggler,
+                "method": run.method,
+                "iteration_seconds": run.iteration_seconds,
+                "waiting_seconds": run.waiting_seconds,
+                "lead": run.lead,
+                "staleness": run.mean_staleness,
+            }
+        )
+    return pd.DataFrame(rows).set_index(["straggler", "method"])
 
 
 def waits(
@@ -244,12 +224,9 @@ def waits(
     require_whole(seeds=seeds)
     require(list(bounds) == sorted(set(bounds)), f"bounds {list(bounds)} must rise")
     rows = []
-    for straggler in stragglers:
-        for seed in range(seeds):
-            clock = virtual_clock(straggler, seed=seed)
-            for bound in bounds:
-                run = timed(f"ssp({bound})", clock, workers, steps)
-                rows.append((straggler, bound, seed, run.waiting_seconds, run.lead))
+    for straggler, seed, bound in product(stragglers, range(seeds), bounds):
+        run = timed(f"ssp({bound})", virtual_clock(straggler, seed=seed), workers, steps)
+        rows.append((straggler, bound, seed, run.waiting_seconds, run.lead))
     columns = ["straggler", "bound", "seed", "waiting_seconds", "lead"]
     return pd.DataFrame(rows, columns=columns).assign(source=SOURCE)
 
@@ -283,8 +260,8 @@ def staleness(
 
 def mean_staleness(table: pd.DataFrame) -> pd.Series:
     """Return the mean over pushes, by method, of what `staleness` returns."""
-    weighted = (table["staleness"] * table["pushes"]).groupby(table["method"], sort=False).sum()
-    return weighted / table.groupby("method", sort=False)["pushes"].sum()
+    pushes = table.loc[table.index.repeat(table["pushes"])]
+    return pushes.groupby("method", sort=False)["staleness"].mean()
 
 
 FACTORS = (1, 2, 3, 4, 6, 8)
@@ -313,60 +290,41 @@ def slowdowns(
     )
     work = read_profile(workload) if isinstance(workload, str) else workload
     here = get_cluster(cluster, workers)
-    rows = []
-    for method in methods:
-        seconds = [
-            iteration_cost(work, here.with_heterogeneity({0: factor}), method, steps=steps)
-            for factor in factors
-        ]
-        for factor, cost in zip(factors, seconds, strict=True):
-            rows.append(
-                {
-                    "method": method,
-                    "factor": factor,
-                    "iteration_seconds": cost.iteration_seconds,
-                    "throughput": seconds[0].iteration_seconds / cost.iteration_seconds,
-                    "sum_of_rates": (workers - 1 + 1 / factor) / workers,
-                }
-            )
-    frame = pd.DataFrame(rows)
-    return frame.assign(model=work.model, machine=here.name, workers=workers, source="simulated")
-
-
-def slowdown_table(slowed: pd.DataFrame) -> pd.DataFrame:
-    """Return the throughput in percent of that without a slow worker, by method and factor."""
-    wide = slowed.pivot(index="method", columns="factor", values="throughput")
-    return (100 * wide.loc[list(dict.fromkeys(slowed["method"]))]).round(1)
+    seconds = [
+        iteration_cost(work, here.with_heterogeneity({0: factor}), method, steps=steps)
+        for method, factor in product(methods, factors)
+    ]
+    frame = pd.DataFrame(product(methods, factors), columns=["method", "factor"])
+    frame["iteration_seconds"] = [cost.iteration_seconds for cost in seconds]
+    alone = frame.groupby("method")["iteration_seconds"].transform("first")
+    frame["throughput"] = alone / frame["iteration_seconds"]
+    frame["sum_of_rates"] = (workers - 1 + 1 / frame["factor"]) / workers
+    return frame.assign(model=work.model, machine=here.name, workers=workers, source=SOURCE)
 
 
 def slow_worker_findings(slowed: pd.DataFrame) -> Findings:
     """Say what is left with the slowest worker, of which methods, and what the sum of rates is."""
-    last = slowed[slowed["factor"] == slowed["factor"].max()].set_index("method")
-    factor, workers = last["factor"].iloc[0], last["workers"].iloc[0]
-    left = last["throughput"]
-    lossless = left[[name for name in left.index if name in SURVEYED]]
-    others = left.drop(lossless.index)
-    said = "; ".join(f"{name} {share:.0%}" for name, share in others.items())
+    rows = slowed.set_index("method")
+    alone = rows.loc[rows["factor"] == 1, "iteration_seconds"].map(show_seconds)
+    last = rows[rows["factor"] == rows["factor"].max()]
+    slowest, left = last.iloc[0], last["throughput"]
+    lossless, others = left[left.index.isin(SURVEYED)], left[~left.index.isin(SURVEYED)]
     least, most = lossless.idxmin(), lossless.idxmax()
-    sums = float(last["sum_of_rates"].iloc[0])
-    beyond = [name for name, share in others.items() if share > sums]
+    said = "; ".join(f"{name} {share:.0%}" for name, share in others.items())
+    beyond = ", ".join(others.index[others > slowest["sum_of_rates"]])
     return findings(
-        f"With one of {workers} workers {factor:g} times slower, lossless methods keep "
-        f"{lossless.min():.0%} ({least}) to {lossless.max():.0%} ({most}) of their throughput.",
+        f"With one of {slowest['workers']} workers {slowest['factor']:g} times slower, "
+        f"lossless methods keep {lossless.min():.0%} ({least}) to {lossless.max():.0%} ({most}) "
+        f"of their throughput.",
         f"Relaxed methods keep: {said}. If nobody waited, the sum of the workers' rates would "
-        f"leave {sums:.0%}.",
-        f"More than that: {', '.join(beyond)}. The links to the servers, not the workers, limit "
+        f"leave {slowest['sum_of_rates']:.0%}.",
+        f"More than that: {beyond}. The links to the servers, not the workers, limit "
         f"it, and a slow worker leaves them to the others."
         if beyond
         else "",
         f"The more of its iteration a method communicates, the less a slow worker costs it: with "
-        f"none {least} takes {_seconds(slowed, least)} and {most} {_seconds(slowed, most)}.",
+        f"none {least} takes {alone[least]} and {most} {alone[most]}.",
     )
-
-
-def _seconds(slowed: pd.DataFrame, method: str) -> str:
-    rows = slowed[(slowed["method"] == method) & (slowed["factor"] == 1)]
-    return show_seconds(float(rows["iteration_seconds"].iloc[0]))
 
 
 TASK = "digits"
@@ -418,37 +376,32 @@ def period_table(curves: pd.DataFrame, periods: Sequence[int] = PERIODS) -> pd.D
 
     ``bytes_sent`` is counted, per worker on average; ``traffic`` is in units of the first period's.
     """
-    cells, rows = runs_by(curves, "method"), []
+    cells, rows = runs_by(curves, "method"), {}
     for period, method in zip(periods, local_methods(periods), strict=True):
         require((method,) in cells, f"the curves have no {method}")
-        runs = cells[method,]
-        ends = pd.concat([run.tail(1) for run in runs.values()])
-        loss = mean_interval(final_losses(runs))
+        ends = pd.concat([run.tail(1) for run in cells[method,].values()])
+        loss = mean_interval(final_losses(cells[method,]))
         accuracy = mean_interval(ends["test_accuracy"].to_numpy(dtype=float))
-        rows.append(
-            {
-                "period": period,
-                "bytes_sent": float(ends["bytes_sent"].mean()),
-                "seeds": len(ends),
-                "test_loss": loss.estimate,
-                "test_loss_half_width": loss.half_width,
-                "test_accuracy": accuracy.estimate,
-                "test_accuracy_half_width": accuracy.half_width,
-                "consensus_distance": float(ends["consensus_distance"].mean()),
-            }
-        )
-    frame = pd.DataFrame(rows)
-    frame.insert(2, "traffic", frame["bytes_sent"] / frame["bytes_sent"].iloc[0])
-    return frame.assign(source="measured in lockstep").set_index("period")
+        rows[period] = {
+            "bytes_sent": float(ends["bytes_sent"].mean()),
+            "seeds": len(ends),
+            "test_loss": loss.estimate,
+            "test_loss_half_width": loss.half_width,
+            "test_accuracy": accuracy.estimate,
+            "test_accuracy_half_width": accuracy.half_width,
+            "consensus_distance": float(ends["consensus_distance"].mean()),
+        }
+    frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis("period")
+    traffic = frame["bytes_sent"] / frame["bytes_sent"].iloc[0]
+    return frame.assign(traffic=traffic, source="measured in lockstep")
 
 
 def period_summary(periods: pd.DataFrame) -> pd.DataFrame:
     """Return a `period_table` with units in its headers, each measure with its interval."""
-    table = pd.DataFrame({"sent per worker (MB)": (periods["bytes_sent"] / MB).round(3)})
-    table["traffic, in units of H = 1"] = periods["traffic"].round(4)
-    for measure in ("test_loss", "test_accuracy"):
-        table[measure.replace("_", " ")] = with_half_widths(periods, measure)
-    return table.rename_axis("period H")
+    texts = with_half_widths(periods, "test_loss", "test_accuracy")
+    texts.insert(0, "sent per worker (MB)", (periods["bytes_sent"] / MB).round(3))
+    texts.insert(1, "traffic, in units of H = 1", periods["traffic"].round(4))
+    return texts.rename_axis("period H")
 
 
 def same_traffic(
@@ -494,6 +447,7 @@ def same_traffic(
 NEAR = 0.05  # Relative distance at which a mean staleness still agrees with its law.
 SLOWER = 4.0  # How many times slower the straggler is, ahead of which others can get.
 TABLE = "Table 1"  # The source of an expectation that is no item of the text.
+JUDGED = ["found", "verdict", "source"]
 HOW = {"law": "simulated", "learning": "measured"}
 ROUNDING = 1e-9  # Seconds, or shares, that are taken for zero.
 
@@ -512,34 +466,35 @@ def law_verdicts(
     rises = waits.sort_values("bound").groupby(["straggler", "seed"])["waiting_seconds"].diff()
     mean = float(mean_staleness(staleness)["asp on PS"])
     traffic = float((periods["traffic"] * periods.index / periods.index[0] - 1).abs().max())
-    return _table(
-        [
-            _law(
-                "SSP: the fastest worker gets s iterations ahead, and not more",
-                leads == bounds and bool((waits["lead"] <= waits["bound"]).all()),
-                f"leads {leads} with bounds {bounds}",
-                "A21",
-            ),
-            _law(
-                "SSP: waiting falls, or stays, as s grows",
-                not bool((rises > ROUNDING).any()),
-                f"{int((rises < -ROUNDING).sum())} falls, {int((rises > ROUNDING).sum())} rises",
-                "A21",
-            ),
-            _law(
-                "ASP: the mean staleness is about n - 1",
-                abs(mean - (workers - 1)) <= NEAR * (workers - 1),
-                f"{mean:.2f} with {workers} workers",
-                "A23",
-            ),
-            _law(
-                "local SGD: traffic falls as 1/H",
-                traffic < ROUNDING,
-                f"farthest from it by a share of {traffic:.1g}",
-                "A22",
-            ),
-        ]
-    )
+    laws = [
+        (
+            "SSP: the fastest worker gets s iterations ahead, and not more",
+            leads == bounds and (waits["lead"] <= waits["bound"]).all(),
+            f"leads {leads} with bounds {bounds}",
+            "A21",
+        ),
+        (
+            "SSP: waiting falls, or stays, as s grows",
+            not (rises > ROUNDING).any(),
+            f"{(rises < -ROUNDING).sum()} falls, {(rises > ROUNDING).sum()} rises",
+            "A21",
+        ),
+        (
+            "ASP: the mean staleness is about n - 1",
+            abs(mean - (workers - 1)) <= NEAR * (workers - 1),
+            f"{mean:.2f} with {workers} workers",
+            "A23",
+        ),
+        (
+            "local SGD: traffic falls as 1/H",
+            traffic < ROUNDING,
+            f"farthest from it by a share of {traffic:.1g}",
+            "A22",
+        ),
+    ]
+    table = pd.DataFrame(laws, columns=["expected", "verdict", "found", "source"])
+    table["verdict"] = table["verdict"].map({True: Verdict.HOLDS, False: Verdict.CONTRADICTED})
+    return table.set_index("expected")[JUDGED]
 
 
 def learning_verdicts(curves: pd.DataFrame, rivals: pd.DataFrame) -> pd.DataFrame:
@@ -555,34 +510,27 @@ def learning_verdicts(curves: pd.DataFrame, rivals: pd.DataFrame) -> pd.DataFram
     require(bool(ssp) and bool(local), f"no ssp or no local SGD among {names}")
     rarest, bsp, asp = local[-1], "bsp on PS", "asp on PS"
     rival = next(name for name in dict.fromkeys(rivals["method"]) if name.startswith("local"))
-    rows = [
-        _pair("stale updates cost: BSP ahead of ASP at equal steps", steps, bsp, asp, TABLE),
-        _pair("no waiting pays: ASP ahead of BSP at equal seconds", seconds, asp, bsp, "A23"),
-        _pair(f"{ssp[0]} ahead of BSP at equal seconds", seconds, ssp[0], bsp, "A21"),
-        _pair(f"rare averages cost: BSP ahead of {rarest} at equal steps", steps, bsp, rarest,
-              "A22"),
-        _pair(f"rare averages pay: {rarest} ahead of BSP at equal seconds", seconds, rarest, bsp,
-              "A22"),
-        _pair(f"{rival} ahead of BSP with as large a batch, equal traffic", rivals, rival, bsp,
-              "A22"),
-    ]  # fmt: skip
-    return _table(rows)
+    pairs = [
+        ("stale updates cost: BSP ahead of ASP at equal steps", steps, bsp, asp, TABLE),
+        ("no waiting pays: ASP ahead of BSP at equal seconds", seconds, asp, bsp, "A23"),
+        (f"{ssp[0]} ahead of BSP at equal seconds", seconds, ssp[0], bsp, "A21"),
+        (f"rare averages cost: BSP ahead of {rarest} at equal steps", steps, bsp, rarest, "A22"),
+        (f"rare averages pay: {rarest} ahead of BSP at equal seconds", seconds, rarest, bsp, "A22"),
+        (f"{rival} ahead of BSP with as large a batch, equal traffic", rivals, rival, bsp, "A22"),
+    ]
+    rows = {expected: (*_judged(*pair), source) for expected, *pair, source in pairs}
+    return pd.DataFrame.from_dict(rows, orient="index", columns=JUDGED).rename_axis("expected")
 
 
-def _law(expected: str, holds: bool, found: str, source: str) -> dict[str, Any]:
-    verdict = Verdict.HOLDS if holds else Verdict.CONTRADICTED
-    return {"expected": expected, "found": found, "verdict": verdict, "source": source}
-
-
-def _pair(expected: str, ends: pd.DataFrame, better: str, worse: str, source: str) -> dict:
+def _judged(ends: pd.DataFrame, better: str, worse: str) -> tuple[str, Verdict]:
+    """Return by how much the better method ended lower, in words, and whether that is clear."""
     cells = runs_by(ends, "method")
-    pair = pair_of(*(cells.get((name,), {}) for name in (better, worse)))
-    judged = paired_comparison(*pair)
+    judged = paired_comparison(*pair_of(*(cells.get((name,), {}) for name in (better, worse))))
     found = f"{judged.difference.estimate:+.3f} ± {judged.difference.half_width:.3f} of test loss"
     if judged.better_diverged or judged.worse_diverged:
         diverged = f"{judged.better_diverged} and {judged.worse_diverged} of {judged.seeds}"
         found += f", {diverged} runs diverged"
-    return {"expected": expected, "found": found, "verdict": judged.verdict, "source": source}
+    return found, judged.verdict
 
 
 def judge(
@@ -594,9 +542,11 @@ def judge(
     workers: int,
 ) -> pd.DataFrame:
     """Return the verdicts on all laws and on all expectations about learning."""
-    laws = law_verdicts(waits, staleness, periods, workers)
-    learning = learning_verdicts(curves, rivals)
-    return pd.concat([laws, learning], keys=["law", "learning"], names=["about"])
+    about = {
+        "law": law_verdicts(waits, staleness, periods, workers),
+        "learning": learning_verdicts(curves, rivals),
+    }
+    return pd.concat(about, names=["about"])
 
 
 def synchronisation_findings(judged: pd.DataFrame) -> Findings:
@@ -614,10 +564,6 @@ def synchronisation_findings(judged: pd.DataFrame) -> Findings:
             for (about, expected), row in judged[judged["source"] != TABLE].iterrows()
         ],
     )
-
-
-def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    return pd.DataFrame(rows).set_index("expected")
 
 
 COLOURS = {"compute": KIND_COLOURS["backward"], "wait": KIND_COLOURS["wait"]}
@@ -641,13 +587,8 @@ def synchronisation_timelines(
     require(until > 0, f"until_seconds {until!r} must be above 0")
     methods = list(activity["method"].unique())
     ranks = sorted(activity["rank"].unique())
-    figure, grid = plt.subplots(
-        len(methods),
-        1,
-        figsize=(9.5, 0.9 + len(methods) * (0.42 + 0.2 * len(ranks))),
-        sharex=True,
-        squeeze=False,
-    )
+    size = (9.5, 0.9 + len(methods) * (0.42 + 0.2 * len(ranks)))
+    figure, grid = plt.subplots(len(methods), 1, figsize=size, sharex=True, squeeze=False)
     for ax, method in zip(grid[:, 0], methods, strict=True):
         draw_workers(ax, method, activity[activity["method"] == method], ranks, until)
     grid[-1, 0].set(xlabel="time (s)", xlim=(0, until))
@@ -710,30 +651,20 @@ def throughput_with_a_slow_worker(slowed: pd.DataFrame) -> Figure:
     broad line is the sum of the workers' rates, if nobody waited.
     """
     figure, ax = plt.subplots(figsize=(7.5, 4.2))
-    handles = []
     others = [name for name in dict.fromkeys(slowed["method"]) if name not in METHOD_COLOURS]
+    looks = {
+        name: {"color": "black", "linestyle": DASHES[1 + number % 3], "marker": "s"}
+        for number, name in enumerate(others)
+    }
+    handles = []
     for method, rows in slowed.groupby("method", sort=False):
-        own: dict[str, Any] = {
-            "color": colour_of(method),
-            "linestyle": "-",
-            "marker": "o",
-            "markersize": 3.5,
-        }
-        if method in others:
-            number = others.index(method)
-            own |= {"color": "black", "linestyle": DASHES[1 + number % 3], "marker": "s"}
-        handles += ax.plot(
-            rows["factor"], 100 * rows["throughput"], label=abridged_method(str(method)), **own
-        )
+        look = looks.get(method) or {"color": colour_of(method), "linestyle": "-", "marker": "o"}
+        share, label = 100 * rows["throughput"], abridged_method(str(method))
+        handles += ax.plot(rows["factor"], share, label=label, markersize=3.5, **look)
     bound = slowed.drop_duplicates("factor")
-    handles += ax.plot(
-        bound["factor"],
-        100 * bound["sum_of_rates"],
-        color=OTHER_COLOUR,
-        linewidth=3,
-        zorder=1,
-        label="sum of the workers' rates",
-    )
+    sums: dict[str, Any] = {"color": OTHER_COLOUR, "linewidth": 3, "zorder": 1}
+    label = "sum of the workers' rates"
+    handles += ax.plot(bound["factor"], 100 * bound["sum_of_rates"], label=label, **sums)
     doubling_axis(ax, bound["factor"], lambda factor: f"{factor:g}")
     ax.set(
         ylim=(0, None),
@@ -772,10 +703,10 @@ def loss_against_traffic(periods: pd.DataFrame) -> Figure:
 
 def legend_activity() -> list[Patch]:
     """Return the entries of what workers do in a legend."""
-    look: dict[str, Any] = {"facecolor": COLOURS["wait"], "edgecolor": "white", "hatch": WAIT_HATCH}
+    waits = {"facecolor": COLOURS["wait"], "hatch": WAIT_HATCH}
     return [
         Patch(facecolor=COLOURS["compute"], edgecolor="white", label="one gradient"),
-        Patch(**look, label="waits for others or messages"),
+        Patch(edgecolor="white", label="waits for others or messages", **waits),
     ]
 
 
@@ -783,17 +714,16 @@ def draw_workers(ax: Axes, method: str, rows: pd.DataFrame, ranks: list[int], un
     """Draw what the workers of one method do until then, a lane for each."""
     rows = rows[rows["start_seconds"] < until]
     seconds = rows["stop_seconds"].clip(upper=until) - rows["start_seconds"]
-    for kind, colour in COLOURS.items():
-        for rank in ranks:
-            chosen = (rows["kind"] == kind) & (rows["rank"] == rank)
-            ax.broken_barh(
-                list(zip(rows["start_seconds"][chosen], seconds[chosen], strict=True)),
-                (rank - 0.42, 0.84),
-                facecolor=colour,
-                edgecolor="white",
-                linewidth=0.0 if kind == "wait" else 0.8,
-                hatch=WAIT_HATCH if kind == "wait" else None,
-            )
+    for (rank, kind), spans in rows.assign(seconds=seconds).groupby(["rank", "kind"]):
+        waiting = kind == "wait"
+        ax.broken_barh(
+            list(zip(spans["start_seconds"], spans["seconds"], strict=True)),
+            (rank - 0.42, 0.84),
+            facecolor=COLOURS[kind],
+            edgecolor="white",
+            linewidth=0.0 if waiting else 0.8,
+            hatch=WAIT_HATCH if waiting else None,
+        )
     done = int(((rows["kind"] == "compute") & (rows["stop_seconds"] <= until)).sum())
     waits = seconds[rows["kind"] == "wait"].sum() / (until * len(ranks))
     ax.set_title(
