@@ -19,14 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ddlnb.errors import UnknownName, require, require_whole
-from ddlnb.figures.style import (
-    PALETTE,
-    doubling_axis,
-    legend,
-    over_seeds,
-    say_source,
-    styled,
-)
+from ddlnb.figures.style import PALETTE, doubling_axis, legend, over_seeds, say_source, styled
 from ddlnb.results.statistics import mean_interval, paired_comparison
 from ddlnb.survey.items import Findings, findings, item_verdict, with_half_widths
 from ddlnb.survey.time_to_target import digits_workload
@@ -96,17 +89,16 @@ def quality(curves: pd.DataFrame) -> pd.DataFrame:
     and the accuracy that it had then.
     """
     rows = []
-    for (recipe, batch), part in curves.groupby(["recipe", "batch"], sort=False):
-        last = ends(part)
+    for (recipe, batch), last in ends(curves).groupby(["recipe", "batch"], sort=False):
         row: dict[str, Any] = {
             "recipe": recipe,
             "batch": batch,
-            "steps": int(part["step"].max()),
+            "steps": int(last["step"].max()),
             "learning_rate": float(last["learning_rate"].iloc[0]) * _top(last["schedule"].iloc[0]),
             "seeds": len(last),
             "diverged": int(last["diverged"].sum()),
         }
-        for measure in ("test_loss", "test_accuracy"):
+        for measure in reversed(MEASURES):
             found = mean_interval(last[measure].to_numpy(dtype=float))
             row |= {measure: found.estimate, f"{measure}_half_width": found.half_width}
         rows.append(row)
@@ -117,23 +109,23 @@ def quality_table(found: pd.DataFrame) -> pd.DataFrame:
     """Return `quality` by recipe and batch, each measure with its interval, to be read."""
     table = found.set_index(["recipe", "batch"]) if "recipe" in found else found
     shown = table[["steps", "learning_rate", "seeds", "diverged"]].round(4)
-    shown = shown.rename(columns={"learning_rate": "learning rate"})
-    for measure in ("test_loss", "test_accuracy"):
-        shown[measure.replace("_", " ")] = with_half_widths(table, measure)
-    return shown
+    named = shown.rename(columns={"learning_rate": "learning rate"})
+    return named.join(with_half_widths(table, *reversed(MEASURES)))
 
 
-def tuned_sgd_rate(found: pd.DataFrame, batch: int) -> float:
-    """Return the learning rate that tuning found for SGD at this batch, from `quality`."""
-    rates = found.set_index(["recipe", "batch"])["learning_rate"]
-    return float(rates[TUNED.name, batch])
+def ends(curves: pd.DataFrame) -> pd.DataFrame:
+    """Return the last row of every run, by recipe and batch; the loss of what diverged is infinite.
 
-
-def ends(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the last row of every seed of one cell, with an infinite loss if it diverged."""
-    [found] = runs_by(runs, "recipe", "batch").values()
-    last = pd.concat([run.tail(1) for run in found.values()])
-    return last.assign(test_loss=final_losses(found))
+    Runs of a cell are in the order of their seeds.
+    """
+    cells = runs_by(curves, "recipe", "batch").values()
+    return pd.concat(
+        [
+            pd.concat([run.tail(1) for run in cell.values()]).assign(test_loss=final_losses(cell))
+            for cell in cells
+        ],
+        ignore_index=True,
+    )
 
 
 def _top(schedule: str) -> float:
@@ -144,6 +136,7 @@ def _top(schedule: str) -> float:
 
 BATCHES = (64, 256, 1024)
 TASK, METHOD = "digits", "bsp"
+MEASURES = ("test_accuracy", "test_loss")
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +171,7 @@ def large_batches(
     Rates are tuned by the rule of `ddlnb.training.runs.tuning`. Raises InputError for batches that
     do not rise or that the workers cannot share equally.
     """
-    task, batches = get_learning_task(TASK), list(batches)
+    batches = list(batches)
     require_whole(workers=workers, seeds=seeds)
     require(
         len(batches) > 1 and batches == sorted(set(batches)),
@@ -188,49 +181,51 @@ def large_batches(
     require(not shared, f"{workers} workers cannot share batches {shared} equally; take multiples")
     require(bool(recipes), "recipes is empty; give at least one recipe")
 
-    def run_of(recipe: Recipe, batch: int) -> TrainingSettings:
-        steps = steps_for(task, epochs, batch)
-        return training_settings(
-            task,
-            METHOD,
-            workers=workers,
-            steps=steps,
-            local_batch=batch // workers,
-            optimizer=recipe.optimizer,
-            schedule=recipe.schedule(batch / batches[0], steps),
-            evaluate_every=steps,
-        )
-
     cells = [(recipe, batch) for recipe in recipes for batch in batches]
     tuned_for = {cell: tuned_at(*cell, batches[0]) for cell in cells}
-    searches = {sought: run_of(*sought) for sought in tuned_for.values()}
+    searches = {
+        (recipe, batch): _settings(recipe, batch, batch / batches[0], workers, epochs)
+        for recipe, batch in tuned_for.values()
+    }
     found = in_parallel(tuned_rate, [(one,) for one in searches.values()], jobs)
     rates = dict(zip(searches, (rate for rate, _ in found), strict=True))
     runs = []
     for (recipe, batch), sought in tuned_for.items():
+        grown = batch / batches[0]
         # With a warm-up the schedule itself rises by the factor.
-        times = batch / batches[0] if recipe.scaling == "linear" and not recipe.warm_up else 1.0
-        rate = times * rates[sought]
-        runs += [replace(run_of(recipe, batch), lr=rate, seed=seed) for seed in range(seeds)]
-    different = list(dict.fromkeys(runs))  # rules of the rate agree at the smallest batch
+        times = grown if recipe.scaling == "linear" and not recipe.warm_up else 1.0
+        settings = _settings(recipe, batch, grown, workers, epochs)
+        own = replace(settings, lr=times * rates[sought])
+        runs += [(recipe, batch, replace(own, seed=seed)) for seed in range(seeds)]
+    # Rules of the rate agree at the smallest batch.
+    different = list(dict.fromkeys(settings for *_, settings in runs))
     made = dict(zip(different, in_parallel(run, [(one,) for one in different], jobs), strict=True))
-    curves = [made[one] for one in runs]
-    named = [cell for cell in cells for _ in range(seeds)]
-    return LargeBatches(
-        pd.concat(
-            [
-                curve.assign(recipe=recipe.name, batch=batch, epochs=epochs)
-                for (recipe, batch), curve in zip(named, curves, strict=True)
-            ],
-            ignore_index=True,
-        ),
-        pd.concat(
-            [
-                frame.assign(recipe=recipe.name, batch=batch)
-                for (recipe, batch), (_, frame) in zip(searches, found, strict=True)
-            ],
-            ignore_index=True,
-        ),
+    curves = [
+        made[settings].assign(recipe=recipe.name, batch=batch, epochs=epochs)
+        for recipe, batch, settings in runs
+    ]
+    tuning = [
+        frame.assign(recipe=recipe.name, batch=batch)
+        for (recipe, batch), (_, frame) in zip(searches, found, strict=True)
+    ]
+    return LargeBatches(pd.concat(curves, ignore_index=True), pd.concat(tuning, ignore_index=True))
+
+
+def _settings(
+    recipe: Recipe, batch: int, times: float, workers: int, epochs: float
+) -> TrainingSettings:
+    """Return the settings of a global batch, ``times`` as large as the smallest one."""
+    task = get_learning_task(TASK)
+    steps = steps_for(task, epochs, batch)
+    return training_settings(
+        task,
+        METHOD,
+        workers=workers,
+        steps=steps,
+        local_batch=batch // workers,
+        optimizer=recipe.optimizer,
+        schedule=recipe.schedule(times, steps),
+        evaluate_every=steps,
     )
 
 
@@ -247,24 +242,10 @@ def by_division(
 
     They train by SGD at this rate with warm-up. Raises InputError if they cannot share it equally.
     """
-    task = get_learning_task(TASK)
-    steps = steps_for(task, epochs, batch)
     rough = [count for count in counts if batch % count]
     require(not rough, f"{rough} workers cannot share a batch of {batch} equally")
-    schedule = TUNED.schedule(1.0, steps)
     runs = [
-        training_settings(
-            task,
-            METHOD,
-            workers=count,
-            steps=steps,
-            lr=lr,
-            seed=seed,
-            local_batch=batch // count,
-            optimizer="momentum",
-            schedule=schedule,
-            evaluate_every=steps,
-        )
+        replace(_settings(TUNED, batch, 1.0, count, epochs), lr=lr, seed=seed)
         for count in counts
         for seed in range(seeds)
     ]
@@ -286,26 +267,15 @@ def communication(batches: Sequence[int], *, epochs: float, workers: int) -> pd.
     """
     task, workload = get_learning_task(TASK), digits_workload(iterations=1)
     ring = 2 * (workers - 1) / workers
-    rows = []
-    for batch in batches:
-        steps = steps_for(task, epochs, batch)
-        rows.append(
-            {
-                "batch": batch,
-                "local_batch": batch // workers,
-                "steps": steps,
-                "c2c": c2c(intensity(workload), batch // workers, ring),
-                "megabytes": steps * ring * workload.gradient_bytes / 1e6,
-            }
-        )
-    return pd.DataFrame(rows).assign(source="computed").set_index("batch")
-
-
-def communication_table(batches: Sequence[int], *, epochs: float, workers: int) -> pd.DataFrame:
-    """Return `communication` with units in its headers, rounded."""
-    headers = {"local_batch": "local batch", "c2c": "C2C", "megabytes": "sent per worker (MB)"}
-    table = communication(batches, epochs=epochs, workers=workers).round(4)
-    return table.rename(columns=headers)
+    steps = [steps_for(task, epochs, batch) for batch in batches]
+    local = [batch // workers for batch in batches]
+    columns = {
+        "local_batch": local,
+        "steps": steps,
+        "c2c": [c2c(intensity(workload), one, ring) for one in local],
+        "megabytes": [count * ring * workload.gradient_bytes / 1e6 for count in steps],
+    }
+    return pd.DataFrame(columns, pd.Index(batches, name="batch")).assign(source="computed")
 
 
 _EXPECTED = (
@@ -328,16 +298,17 @@ def verdicts(curves: pd.DataFrame, measure: str = "test_accuracy") -> pd.DataFra
     batch; to lose is to be worse than itself at the smallest batch. A run that diverged counts as
     infinitely bad in loss, and with the accuracy that it had then. Raises UnknownName.
     """
-    if measure not in ("test_accuracy", "test_loss"):
-        raise UnknownName("measure", measure, ("test_accuracy", "test_loss"))
-    smallest, largest = int(curves["batch"].min()), int(curves["batch"].max())
+    if measure not in MEASURES:
+        raise UnknownName("measure", measure, MEASURES)
+    cells = dict(list(ends(curves).groupby(["recipe", "batch"])[measure]))
+    smallest, largest = curves["batch"].min(), curves["batch"].max()
     sign = -1.0 if measure == "test_accuracy" else 1.0
     rows = []
     for said, one, other, loses, source in _EXPECTED:
         sides = [(one.name, smallest if loses else largest), (other.name, largest)]
-        if not all(((curves["recipe"] == r) & (curves["batch"] == b)).any() for r, b in sides):
+        if not cells.keys() >= set(sides):
             continue
-        better, worse = (sign * _by_seed(curves, *side, measure) for side in sides)
+        better, worse = (sign * cells[side].to_numpy(dtype=float) for side in sides)
         rows.append(
             {
                 "expected": said,
@@ -354,20 +325,17 @@ def verdicts(curves: pd.DataFrame, measure: str = "test_accuracy") -> pd.DataFra
 
 def verdict_table(curves: pd.DataFrame) -> pd.DataFrame:
     """Return the verdicts on accuracy and on loss, to be read."""
-    both = [verdicts(curves, measure) for measure in ("test_accuracy", "test_loss")]
-    table = pd.concat(both).set_index(["measure", "expected"])
+    both = pd.concat([verdicts(curves, measure) for measure in MEASURES])
+    table = both.set_index(["measure", "expected"])
     return table.rename(columns=lambda name: name.replace("_", " ")).round(4)
 
 
 def large_batch_findings(curves: pd.DataFrame) -> Findings:
     """Say what the largest batch costs each recipe in accuracy, and which expectations hold."""
-    smallest, largest = int(curves["batch"].min()), int(curves["batch"].max())
-    costs = []
-    for name in dict.fromkeys(curves["recipe"]):
-        start, end = (
-            _by_seed(curves, name, batch, "test_accuracy").mean() for batch in (smallest, largest)
-        )
-        costs.append(f"{name} {1 - end / start:.0%}")
+    means = _mean_accuracies(curves)
+    smallest, largest = means.columns.min(), means.columns.max()
+    lost = 1 - means[largest] / means[smallest]
+    costs = [f"{recipe} {share:.0%}" for recipe, share in lost.items()]
     judged = verdicts(curves)
     table = judged.groupby("verdict")["expected"].agg("; ".join)
     of_survey = judged[judged["source"].str.endswith("A20")]
@@ -391,30 +359,20 @@ def recovered(curves: pd.DataFrame) -> pd.Series:
     The loss is that of linear scaling with warm-up, from the smallest batch to the largest; 0 is as
     bad, 1 all of it back. NaN where nothing was lost. Raises InputError without that recipe.
     """
-    smallest, largest = int(curves["batch"].min()), int(curves["batch"].max())
-    require(bool((curves["recipe"] == WARM.name).any()), f"the curves have no {WARM.name!r}")
-    start, end = (
-        _by_seed(curves, WARM.name, batch, "test_accuracy").mean() for batch in (smallest, largest)
-    )
-    names = [name for name in dict.fromkeys(curves["recipe"]) if name != WARM.name]
-    means = [_by_seed(curves, name, largest, "test_accuracy").mean() for name in names]
-    shares = [(mean - end) / (start - end) if start > end else float("nan") for mean in means]
-    return pd.Series(shares, index=names, name=f"recovered at batch {largest}")
+    means = _mean_accuracies(curves)
+    smallest, largest = means.columns.min(), means.columns.max()
+    require(WARM.name in means.index, f"the curves have no {WARM.name!r}")
+    start, end = means.loc[WARM.name, [smallest, largest]]
+    lost = start - end if start > end else float("nan")
+    shares = (means[largest].drop(WARM.name) - end) / lost
+    return shares.rename(f"recovered at batch {largest}")
 
 
-def recovered_table(curves: pd.DataFrame) -> pd.DataFrame:
-    """Return `recovered` as a table, rounded."""
-    return recovered(curves).round(2).to_frame().rename_axis("recipe")
-
-
-def _by_seed(curves: pd.DataFrame, recipe: str, batch: int, measure: str) -> np.ndarray:
-    last = ends(curves[(curves["recipe"] == recipe) & (curves["batch"] == batch)])
-    return last[measure].to_numpy(dtype=float)
+def _mean_accuracies(curves: pd.DataFrame) -> pd.DataFrame:
+    return ends(curves).pivot_table("test_accuracy", "recipe", "batch", sort=False)
 
 
 QUALITIES = {"test_loss": ("test loss", 1.0), "test_accuracy": ("test accuracy (%)", 100.0)}
-
-
 APART = 1.02  # between neighbouring recipes, so that their intervals do not hide one another
 
 
@@ -461,12 +419,11 @@ def _draw_quality(ax: Axes, part: pd.DataFrame, measure: str, colour: str, apart
     x = part["batch"].to_numpy(dtype=float) * apart
     y = part[measure].to_numpy(dtype=float) * factor
     half = np.nan_to_num(part[f"{measure}_half_width"].to_numpy(dtype=float)) * factor
-    down, up = possible(y, half, measure)
-    fine = np.isfinite(y)
+    reach, fine = np.array(possible(y, half, measure)), np.isfinite(y)
     ax.errorbar(
         x[fine],
         y[fine],
-        yerr=[down[fine], up[fine]],
+        yerr=reach[:, fine],
         color=colour,
         marker="o",
         markersize=4,

@@ -32,12 +32,12 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.files import DATA
-from ddlnb.plans.requests import AllGather, AllReduce, Flow, lockstep
+from ddlnb.plans.requests import AllGather, AllReduce, answer_together, lockstep
 from ddlnb.results.schema import read_frame
 from ddlnb.survey.items import with_half_widths
 from ddlnb.training.cost.requests import compression_ratio, requests, traffic_table
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.runs.compare import Comparison, compare
+from ddlnb.training.runs.compare import Comparison
 from ddlnb.training.runs.summaries import judged
 from ddlnb.training.settings import training_settings
 from ddlnb.units import MB, MS
@@ -97,10 +97,15 @@ def message_bytes(compressor: Compressor, tensor: Tensor) -> int:
 
     Counted are all tensors to reduce, payloads to gather and messages of the second of two workers.
     """
-    counted: list[int] = []
     flows = [compressor.average(tensor, Round(rank, 2, 0), {}) for rank in range(2)]
-    lockstep([flows[0], _counted(flows[1], counted)])
-    return sum(counted)
+    requests, counted = [next(flow) for flow in flows], 0
+    try:
+        while True:
+            counted += _request_bytes(requests[1])
+            answers = answer_together(requests)
+            requests = [flow.send(answer) for flow, answer in zip(flows, answers, strict=True)]
+    except StopIteration:
+        return counted
 
 
 def entropy_bits(compressor: Compressor, tensor: Tensor) -> float:
@@ -118,21 +123,9 @@ def entropy_bits(compressor: Compressor, tensor: Tensor) -> float:
     return abs(float(-(shares * shares.log2()).sum()))
 
 
-def _counted(flow: Flow, counted: list[int]) -> Flow:
-    """Run the flow, and write down the bytes of what it asks for."""
-    answer = None
-    while True:
-        try:
-            request = flow.send(answer)
-        except StopIteration as finished:
-            return finished.value
-        counted.append(_request_bytes(request))
-        answer = yield request
-
-
 def _request_bytes(request: Any) -> int:
     if isinstance(request, AllReduce):
-        return int(request.tensor.numel() * request.tensor.element_size())
+        return int(request.tensor.nbytes)
     if isinstance(request, AllGather):
         return len(request.payload)
     return sum(len(payload) for payload in request.outgoing.values())
@@ -156,11 +149,11 @@ def digits_gradients(after: int = 20, count: int = 1) -> list[tuple[Tensor, ...]
     worker = job.worker(0)
     if after:
         Lockstep([worker], job.method.synchronisation.loop, after).run()
-    found = []
-    for _ in range(count):
-        flat = worker.gradient().clone()
-        found.append(tuple(flat[a:b].view(shape) for a, b, shape in worker.pieces))
-    return found
+    gradients = (worker.gradient().clone() for _ in range(count))
+    return [
+        tuple(flat[start:stop].view(shape) for start, stop, shape in worker.pieces)
+        for flat in gradients
+    ]
 
 
 def normal_like(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -189,18 +182,19 @@ def compression_errors(
     rows = []
     for compressor in compressors_named(compressors):
         bounds = [compressor.error_bound(tensor) for tensor in tensors]
-        lost, biased = 0.0, 0.0
-        for tensor in tensors:
-            sent = torch.stack([_alone(compressor, tensor, draw) for draw in range(draws)])
-            lost += _squares(sent - tensor) / draws
-            biased += _squares(sent.double().mean(0) - tensor)
+        sent = [
+            torch.stack([_alone(compressor, tensor, draw) for draw in range(draws)])
+            for tensor in tensors
+        ]
+        pairs = list(zip(sent, tensors, strict=True))
+        lost = sum(_squares(drawn - tensor) / draws for drawn, tensor in pairs)
+        biased = sum(_squares(drawn.double().mean(0) - tensor) for drawn, tensor in pairs)
         bound = sum(one.loss * size for one, size in zip(bounds, squares, strict=True))
-        laws = {one.law for one in bounds}
         rows.append(
             {
                 "compressor": str(compressor),
                 "on": what,
-                "law": " and ".join(sorted(laws)),
+                "law": " and ".join(sorted({one.law for one in bounds})),
                 "loss": lost / sum(squares),
                 "bound": bound / sum(squares),
                 "exact": all(one.exact for one in bounds),
@@ -219,13 +213,6 @@ def errors_of_digits(gradient: Sequence[Tensor], draws: int = 30) -> pd.DataFram
     return pd.concat(
         [compression_errors(tensors, what, draws=draws) for what, tensors in inputs.items()]
     )
-
-
-def error_table(errors: pd.DataFrame) -> pd.DataFrame:
-    """Return `compression_errors` by compressor and input, to be read."""
-    table = errors.set_index(["compressor", "on"])
-    numbers = table[["loss", "bound", "left"]].map("{:.3g}".format)
-    return table[["law", "formula", "exact"]].join(numbers)
 
 
 def residuals_of_digits(gradients: Sequence[Sequence[Tensor]]) -> pd.DataFrame:
@@ -262,9 +249,8 @@ def residual_growth(compressors: Iterable[str], gradients: Sequence[Tensor]) -> 
 
 def _alone(compressor: Compressor, tensor: Tensor, draw: int) -> Tensor:
     """Return what a single worker gets back."""
-    (averaged,) = lockstep([compressor.average(tensor, Round(0, 1, draw), {})])
-    average: Tensor = averaged.average
-    return average
+    [averaged] = lockstep([compressor.average(tensor, Round(0, 1, draw), {})])
+    return averaged.average
 
 
 def _squares(tensor: Tensor) -> float:
@@ -294,61 +280,28 @@ def traffic_claims(elements: int = 25_000_000, workers: int = 32) -> pd.DataFram
     (even,) = compressors_named([f"top-k({1 / n!r})"])
     payload = requests(top, shape, n)[0].bytes
     sign_payload = requests(sign, shape, n)[0].bytes
-    whole_tree = compression_ratio(tree, shape, n)
+    gathered, up_the_tree = 1000 / n, 1000 * (n - 1) / n / math.log2(n)
+    of_top, of_tree = compression_ratio(top, shape, n), compression_ratio(tree, shape, n)
+    of_even, of_sign = compression_ratio(even, shape, n), compression_ratio(sign, shape, n)
     rows = [
         ("top-k(0.001), one message: D / 2k", 500.0, "[d]", 4 * elements / payload),
-        (
-            f"top-k(0.001) gathered, {n} workers: D / nk",
-            1000 / n,
-            "[d]",
-            compression_ratio(top, shape, n),
-        ),
-        (
-            f"top-k(1/{n}) gathered, {n} workers",
-            1.0,
-            "[d]",
-            compression_ratio(even, shape, n),
-        ),
-        (
-            f"gtop-k(0.001), {n} workers, up the tree only",
-            1000 * (n - 1) / n / math.log2(n),
-            "[d]",
-            2 * whole_tree,
-        ),
-        (
-            f"gtop-k(0.001), {n} workers, and back down",
-            500 * (n - 1) / n / math.log2(n),
-            "[d]",
-            whole_tree,
-        ),
+        (f"top-k(0.001) gathered, {n} workers: D / nk", gathered, "[d]", of_top),
+        (f"top-k(1/{n}) gathered, {n} workers", 1.0, "[d]", of_even),
+        (f"gtop-k(0.001), {n} workers, up the tree only", up_the_tree, "[d]", 2 * of_tree),
+        (f"gtop-k(0.001), {n} workers, and back down", up_the_tree / 2, "[d]", of_tree),
         ("signs, one message", 32.0, "[A s.3.1.3]", 4 * elements / sign_payload),
-        (
-            f"signs gathered, {n} workers: 64 / n",
-            64 / n,
-            "[d]",
-            compression_ratio(sign, shape, n),
-        ),
+        (f"signs gathered, {n} workers: 64 / n", 64 / n, "[d]", of_sign),
     ]
     return pd.DataFrame(rows, columns=["claim", "quoted", "tag", "computed"])
-
-
-def traffic_claims_table() -> pd.DataFrame:
-    """Return `traffic_claims`, rounded."""
-    return traffic_claims().round(2)
-
-
-def learn(methods: Sequence[str], *, steps: int, **options: Any) -> Comparison:
-    """Run `ddlnb.compare` on these methods and digits, evaluated ten times on the way."""
-    return compare("digits", methods, steps=steps, evaluate_every=max(1, steps // 10), **options)
 
 
 def learning_table(learnt: Comparison) -> pd.DataFrame:
     """Return rate, final loss with its interval, diverged runs and traffic, one row per method."""
     found = learnt.summary().set_index("method")
-    table = found[["learning_rate"]].round(4).rename(columns={"learning_rate": "learning rate"})
-    table["test loss"] = with_half_widths(found, "test_loss")
-    table["diverged"] = found["diverged"]
-    return table.assign(**{"traffic per worker (MB)": (found["bytes"] / MB).round(3)})
+    table = with_half_widths(found, "test_loss")
+    table.insert(0, "learning rate", found["learning_rate"].round(4))
+    megabytes = (found["bytes"] / MB).round(3)
+    return table.assign(**{"diverged": found["diverged"], "traffic per worker (MB)": megabytes})
 
 
 def kept_curves(folder: Path = DATA / "measured") -> pd.DataFrame | None:
@@ -364,13 +317,11 @@ def orderings_table(curves: pd.DataFrame, kept: pd.DataFrame | None = None) -> p
     ``kept_workers`` workers, one row for each number of them; "-" where they do not tell.
     """
     found = judged(curves).drop(columns=["source"]).rename(columns={"why": "said to be because of"})
-    found = found.round(4)
     if kept is None:
-        return found.assign(kept="-", kept_workers="-")
-    pair = ["better", "worse"]
-    then = judged(kept)[[*pair, "workers", "verdict"]]
-    then = then.rename(columns={"verdict": "kept", "workers": "kept_workers"})
-    both = found.merge(then.astype({"kept_workers": str}), on=pair, how="left")
+        return found.round(4).assign(kept="-", kept_workers="-")
+    then = judged(kept)[["better", "worse", "workers", "verdict"]].astype({"workers": str})
+    named = then.rename(columns={"verdict": "kept", "workers": "kept_workers"})
+    both = found.round(4).merge(named, on=["better", "worse"], how="left")
     return both.fillna({"kept": "-", "kept_workers": "-"})
 
 
@@ -386,7 +337,7 @@ def lossy_traffic(table: pd.DataFrame) -> Figure:
     for number, name in enumerate(names, start=0 if names[0] == "none" else 1):
         part = table[table["compressor"] == name].sort_values("workers")
         look = {"linewidth": 3, "label": "dense ring"} if name == "none" else {"label": short(name)}
-        look = {**look, **line_look(number), "marker": "o", "markersize": 4}
+        look |= line_look(number) | {"marker": "o", "markersize": 4}
         ax.plot(part["workers"], part["bytes"] / MB, **look)
     ax.set_yscale("log")
     doubling_axis(ax, sorted(table["workers"].unique()))

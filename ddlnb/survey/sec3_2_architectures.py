@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from itertools import product
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy.optimize import nnls
 
 from ddlnb.engines.measure import measure
 from ddlnb.engines.probes import time_collectives
@@ -43,9 +46,8 @@ def emulated_ranks(count: int, network: str | Link, module: str) -> Ranks | None
 
     They have imported the module, whose functions they will run.
     """
-    if lacking():
-        return None
-    return Ranks(count, launcher="emulated", network=network, imports=(module,))
+    options = {"launcher": "emulated", "network": network, "imports": (module,)}
+    return None if lacking() else Ranks(count, **options)
 
 
 def asked_link(network: str | Link) -> AlphaBeta:
@@ -103,20 +105,22 @@ def measure_architectures(
     if ranks is None:
         return pd.DataFrame(columns=COLUMNS)
     found = []
-    for repetition in range(repetitions):  # of all cells, so that a drift hits all alike
-        for count, methods, behind in _runs(workers, servers):
-            rows = measure(
-                replayed(workload),
-                methods,
-                workers=count,
-                servers=behind,
-                baselines=False,
-                iterations=iterations,
-                warmup=1,
-                repetitions=1,
-                ranks=ranks,
-            )
-            found.append(rows.assign(workers=count, repetition=repetition))
+    # Repetitions are of all cells, so that a drift hits all alike.
+    for repetition, (count, methods, behind) in product(
+        range(repetitions), _runs(workers, servers)
+    ):
+        rows = measure(
+            replayed(workload),
+            methods,
+            workers=count,
+            servers=behind,
+            baselines=False,
+            iterations=iterations,
+            warmup=1,
+            repetitions=1,
+            ranks=ranks,
+        )
+        found.append(rows.assign(workers=count, repetition=repetition))
     names = {method: name for name, method in METHODS.items()}
     table = pd.concat(found, ignore_index=True)
     return table.assign(architecture=table["method"].map(names))[COLUMNS]
@@ -195,11 +199,13 @@ def architecture_table(rows: pd.DataFrame, formulas: pd.DataFrame) -> pd.DataFra
 
     The last column is the median over the formula. Measured columns are empty where nothing was.
     """
-    cells = rows.groupby(CELL)["iteration_seconds"]
-    table = formulas.set_index(CELL)[["link_seconds", "iteration_seconds"]] / MS
-    table.columns = ["busiest link, formula (ms)", "iteration, formula (ms)"]
-    for name, found in (("median", cells.median()), ("least", cells.min()), ("most", cells.max())):
-        table[f"{name} (ms)"] = found.reindex(table.index).astype(float) / MS
+    cells = rows.astype({"iteration_seconds": float}).groupby(CELL)["iteration_seconds"]
+    formula = formulas.set_index(CELL)[["link_seconds", "iteration_seconds"]]
+    table = formula.join(cells.agg(["median", "min", "max"]).reindex(formula.index)) / MS
+    table.columns = [
+        *("busiest link, formula (ms)", "iteration, formula (ms)"),
+        *("median (ms)", "least (ms)", "most (ms)"),
+    ]
     over = table["median (ms)"] / table["iteration, formula (ms)"]
     return table.assign(**{"median / formula": over}).round(2)
 
@@ -263,20 +269,16 @@ def fit_link(rows: pd.DataFrame) -> AlphaBeta | None:
     Best is the least squared relative error over the medians; None if nothing was measured. That
     one pair has to fit all of them puts the formulas to the test.
     """
-    import numpy as np
-    from scipy.optimize import nnls
-
     if rows.empty:
         return None
     points = medians(rows[rows["algorithm"].isin(FITTED)])
-    seconds = points["median"].to_numpy(float)
-    counted = [formula(p.algorithm, ONE, p.workers) for p in points.itertuples()]
-    latencies = np.array([c.latency_seconds for c in counted])
-    crossing = np.array([c.seconds_per_byte for c in counted]) * points["bytes"].to_numpy(float)
-    scale = crossing.max()
-    columns = np.stack([latencies, crossing / scale], axis=1) / seconds[:, None]
-    (latency, slope), _ = nnls(columns, np.ones_like(seconds))
-    return AlphaBeta(float(latency), float(slope / scale))
+    costs = [get_collective(p.algorithm, p.workers).cost(ONE) for p in points.itertuples()]
+    counted = np.array([(cost.latency_seconds, cost.seconds_per_byte) for cost in costs])
+    crossing = counted[:, 1] * points["bytes"].to_numpy(float)
+    columns = np.stack([counted[:, 0], crossing / crossing.max()], axis=1)
+    relative = columns / points["median"].to_numpy(float)[:, None]
+    (latency, slope), _ = nnls(relative, np.ones(len(points)))
+    return AlphaBeta(float(latency), float(slope / crossing.max()))
 
 
 def own_fits(rows: pd.DataFrame) -> dict[str, AlphaBeta]:
@@ -287,14 +289,9 @@ def own_fits(rows: pd.DataFrame) -> dict[str, AlphaBeta]:
     }
 
 
-def formula(name: str, link: AlphaBeta, workers: int) -> AlphaBeta:
-    """Return the a + b M of an all-reduce whose steps follow one another, from one message's."""
-    return get_collective(name, workers).cost(link)
-
-
 def by_formula(link: AlphaBeta, workers: int) -> dict[str, AlphaBeta]:
-    """Return the a + b M of each all-reduce."""
-    return {name: formula(name, link, workers) for name in ALL_REDUCES}
+    """Return the a + b M of each all-reduce whose steps follow one another, from one message's."""
+    return {name: get_collective(name, workers).cost(link) for name in ALL_REDUCES}
 
 
 def counts(workers: Sequence[int] = (4, 8, 32)) -> pd.DataFrame:
@@ -331,25 +328,33 @@ def topology_table(rows: pd.DataFrame, link: AlphaBeta, workers: int) -> pd.Data
     Latencies and bytes are those that follow one another on the critical path; the error is the
     mean absolute one of the formula over the measured medians.
     """
-    fitted, points = own_fits(rows), medians(rows)
-    lines = []
-    for name, cost in by_formula(link, workers).items():
-        count = formula(name, ONE, workers)
-        line = {
-            "algorithm": name,
-            "latencies": count.latency_seconds,
-            "bytes / M": count.seconds_per_byte,
+    costs, counted = by_formula(link, workers), by_formula(ONE, workers)
+    formulas = {
+        name: {
+            "latencies": counted[name].latency_seconds,
+            "bytes / M": counted[name].seconds_per_byte,
             "latency, formula (ms)": cost.latency_seconds / MS,
             "per MiB, formula (ms)": cost.seconds_per_byte * KIB**2 / MS,
         }
-        if name in fitted:
-            own = points[points["algorithm"] == name]
-            off = own["bytes"].map(cost.seconds) / own["median"] - 1
-            line["latency, own fit (ms)"] = fitted[name].latency_seconds / MS
-            line["per MiB, own fit (ms)"] = fitted[name].seconds_per_byte * KIB**2 / MS
-            line["error of the formula (%)"] = 100 * off.abs().mean()
-        lines.append(line)
-    return pd.DataFrame(lines).set_index("algorithm").round(1)
+        for name, cost in costs.items()
+    }
+    points = dict(list(medians(rows).groupby("algorithm")))
+    own = {
+        name: {
+            "latency, own fit (ms)": line.latency_seconds / MS,
+            "per MiB, own fit (ms)": line.seconds_per_byte * KIB**2 / MS,
+            "error of the formula (%)": 100 * _error(costs[name], points[name]),
+        }
+        for name, line in own_fits(rows).items()
+    }
+    table = pd.DataFrame.from_dict(formulas, orient="index")
+    fits = pd.DataFrame.from_dict(own, orient="index")
+    return table.join(fits).rename_axis("algorithm").round(1)
+
+
+def _error(line: AlphaBeta, points: pd.DataFrame) -> float:
+    """Return the mean absolute error relative to the medians."""
+    return float((points["bytes"].map(line.seconds) / points["median"] - 1).abs().mean())
 
 
 def crossing_bytes(first: AlphaBeta, second: AlphaBeta) -> float:
@@ -388,8 +393,7 @@ def crossings(lines: Mapping[str, Mapping[str, AlphaBeta]]) -> pd.DataFrame:
     return pd.DataFrame(table).rename_axis("KiB from which the ring is faster than")
 
 
-@dataclass(frozen=True, eq=False)
-class Measured:
+class Measured(NamedTuple):
     """What was measured among ``nodes`` nodes, and the formulas for the same cells.
 
     ``links`` is the table of verified links, or the sentence that says why nothing can be emulated
@@ -418,15 +422,11 @@ def measure_network(
 ) -> Measured:
     """Train the made-up model with servers and without, then run all-reduces among all nodes."""
     nodes, workload = max(workers) + max(servers), made_up_workload()
-    ranks = emulated_ranks(nodes, network, __name__)
-    try:
+    with emulated_ranks(nodes, network, __name__) or nullcontext() as ranks:
         trained = measure_architectures(
             workload, workers, servers, ranks, iterations=iterations, repetitions=repetitions
         )
         reduced = measure_topologies(ranks, sizes, repetitions=rounds)
-    finally:
-        if ranks is not None:
-            ranks.close()
     return Measured(
         nodes,
         lacking() if ranks is None else ranks.verified,
@@ -449,18 +449,16 @@ def architecture_bottleneck(rows: pd.DataFrame, formulas: pd.DataFrame) -> Figur
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 4.2), sharey=True)
     most = formulas["workers"].max()
     for name, colour in ARCHITECTURE_COLOURS.items():
-        few = formulas["servers"] <= 1
-        line = formulas[(formulas["architecture"] == name) & few].sort_values("workers")
-        _draw(left, line, _of(rows, name)[lambda part: part["servers"] <= 1], "workers", colour)
-    servers = formulas[(formulas["architecture"] == "PS") & (formulas["workers"] == most)]
-    measured = _of(rows, "PS")[lambda part: part["workers"] == most]
-    _draw(right, servers.sort_values("servers"), measured, "servers", ARCHITECTURE_COLOURS["PS"])
-    level = formulas[(formulas["architecture"] == "A2A") & (formulas["workers"] == most)]
-    here = _of(rows, "A2A")[lambda part: part["workers"] == most]
-    colour = ARCHITECTURE_COLOURS["A2A"]
-    right.axhline(level["iteration_seconds"].iloc[0] / MS, color=colour, linestyle="--")
-    if not here.empty:
-        right.axhline(here["iteration_seconds"].median() / MS, color=colour)
+        few = f"architecture == '{name}' and servers <= 1"
+        _draw(left, formulas.query(few), rows.query(few), "workers", colour)
+    of_servers = f"architecture == 'PS' and workers == {most}"
+    servers, measured = formulas.query(of_servers), rows.query(of_servers)
+    _draw(right, servers, measured, "servers", ARCHITECTURE_COLOURS["PS"])
+    for table, style in ((formulas, "--"), (rows, "-")):
+        level = table.query(f"architecture == 'A2A' and workers == {most}")["iteration_seconds"]
+        if len(level):
+            colour = ARCHITECTURE_COLOURS["A2A"]
+            right.axhline(level.median() / MS, color=colour, linestyle=style)
     left.set(xlabel="workers", ylabel="iteration (ms)", title="One server, or none")
     right.set(xlabel="servers", title=f"More servers for {most} workers")
     left.set_ylim(bottom=0)
@@ -504,17 +502,13 @@ def all_reduce_times(rows: pd.DataFrame, formulas: Mapping[str, AlphaBeta]) -> F
     return figure
 
 
-def _of(rows: pd.DataFrame, architecture: str) -> pd.DataFrame:
-    return rows[rows["architecture"] == architecture]
-
-
-def _draw(ax: Axes, formula: pd.DataFrame, rows: pd.DataFrame, x: str, colour: str) -> None:
+def _draw(ax: Axes, formulas: pd.DataFrame, rows: pd.DataFrame, x: str, colour: str) -> None:
+    formula = formulas.sort_values(x)
     ax.plot(formula[x], formula["iteration_seconds"] / MS, "--", color=colour)
-    if rows.empty:
-        return
-    medians = rows.groupby(x)["iteration_seconds"].median() / MS
-    ax.plot(medians.index, medians, color=colour)
-    ax.plot(rows[x], rows["iteration_seconds"] / MS, "o", color=colour, alpha=0.6)
+    if not rows.empty:
+        medians = rows.groupby(x)["iteration_seconds"].median() / MS
+        ax.plot(medians.index, medians, color=colour)
+        ax.plot(rows[x], rows["iteration_seconds"] / MS, "o", color=colour, alpha=0.6)
 
 
 def _handles(colours: Mapping[str, str]) -> list:

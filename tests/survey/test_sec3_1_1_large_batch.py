@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddlnb.errors import InputError, UnknownName
+from ddlnb.errors import InputError
 from ddlnb.figures import large_batch_quality
 from ddlnb.results.statistics import Verdict
 from ddlnb.survey.sec3_1_1_large_batch import (
@@ -27,7 +27,6 @@ from ddlnb.survey.sec3_1_1_large_batch import (
     quality_table,
     recovered,
     steps_for,
-    tuned_sgd_rate,
     verdict_table,
     verdicts,
 )
@@ -181,27 +180,24 @@ def test_findings_and_tables_are_those_of_the_curves():
     assert "Holds in accuracy: SGD loses even with a rate tuned there" in said
     assert set(verdict_table(made)["verdict"]) <= set(Verdict)
     found = quality(made)
-    assert tuned_sgd_rate(found, 1024) == 0.1
     assert quality_table(found).loc[(TUNED.name, 1024), "test accuracy"] == "0.9000 ± 0.0000"
 
 
-def test_one_seed_decides_nothing():
-    made = curves({(SAME.name, 64): [0.9], (SAME.name, 256): [0.5]})
-    assert verdicts(made)["verdict"].tolist() == [Verdict.UNDECIDED]
+TWO = {("my own", 64): [0.9], ("my own", 256): [0.5]}
 
 
-def test_bad_choices_are_named():
-    with pytest.raises(UnknownName, match=r"unknown scaling 'linea'.*did you mean 'linear'"):
-        Recipe("mine", "sgd", "linea")
-    with pytest.raises(InputError, match=r"batches \[256, 64\] must be at least two, rising"):
-        large_batches([256, 64], epochs=1)
-    with pytest.raises(InputError, match=r"3 workers cannot share batches \[64\] equally"):
-        large_batches([64, 96], workers=3)
-    with pytest.raises(InputError, match="epochs 0 must be above 0"):
-        large_batches([64, 128], epochs=0)
-    with pytest.raises(InputError, match=r"\[3\] workers cannot share a batch of 64"):
-        by_division(64, [1, 3], lr=0.1)
-    with pytest.raises(UnknownName, match="unknown measure 'loss'"):
-        verdicts(curves({(SAME.name, 64): [0.9], (SAME.name, 256): [0.5]}), "loss")
-    with pytest.raises(InputError, match="no two recipes"):
-        verdicts(curves({("my own", 64): [0.9], ("my own", 256): [0.5]}))
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: Recipe("mine", "sgd", "linea"), r"unknown scaling 'linea'.*did you mean 'linear'"),
+        (lambda: large_batches([256, 64], epochs=1), r"\[256, 64\] must be at least two, rising"),
+        (lambda: large_batches([64, 96], workers=3), r"3 workers cannot share batches \[64\]"),
+        (lambda: large_batches([64, 128], epochs=0), "epochs 0 must be above 0"),
+        (lambda: by_division(64, [1, 3], lr=0.1), r"\[3\] workers cannot share a batch of 64"),
+        (lambda: verdicts(curves(TWO), "loss"), "unknown measure 'loss'"),
+        (lambda: verdicts(curves(TWO)), "no two recipes"),
+    ],
+)
+def test_bad_choices_are_named(call, said):
+    with pytest.raises(InputError, match=said):
+        call()

@@ -6,7 +6,6 @@ Statistical tests average with fixed seeds; tolerances are several standard erro
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import pandas as pd
 import pytest
@@ -23,7 +22,6 @@ from ddlnb.survey.sec3_1_3_compression import (
     compressor_table,
     digits_gradients,
     entropy_bits,
-    error_table,
     kept_curves,
     message_bytes,
     normal_like,
@@ -72,7 +70,6 @@ def test_exact_formulas_are_met_from_both_sides(errors):
     exact = errors[errors["exact"]]
     assert len(exact) == 8
     assert (exact["loss"] >= 0.95 * exact["bound"]).all()
-    assert error_table(errors).loc[("ef-sign", "digits"), "law"] == CONTRACTION
 
 
 def test_averaging_draws_cures_what_is_unbiased_and_nothing_else(errors):
@@ -106,23 +103,15 @@ def test_bounds_by_hand(name, tensor, loss):
 
 
 def test_signs_alone_have_no_bound():
-    assert compressor("signsgd").error_bound(MATRIX) == (
-        math.inf,
-        NONE,
-        "magnitudes are lost",
-        False,
-    )
+    assert compressor("signsgd").error_bound(MATRIX)[:2] == (math.inf, NONE)
 
 
 @pytest.mark.parametrize("name", COMPARED)
 def test_a_message_has_as_many_bytes_as_its_formula_says(name):
     one = compressor(name)
-    requests = one.traffic(tuple(MATRIX.shape), 2)
-    if one.name == "gtop-k":
-        expected = requests[0].bytes  # and one of as many comes back
-    else:
-        expected = sum(request.bytes for request in requests)
-    assert message_bytes(one, MATRIX) == expected
+    asked = [request.bytes for request in one.traffic(tuple(MATRIX.shape), 2)]
+    # As many come back down a tree as go up.
+    assert message_bytes(one, MATRIX) == (asked[0] if one.name == "gtop-k" else sum(asked))
 
 
 def test_ratios_are_those_that_are_quoted_but_for_scales():
@@ -135,19 +124,6 @@ def test_ratios_are_those_that_are_quoted_but_for_scales():
     assert (table["encode (ms)"] == 0).all()
 
 
-def test_nothing_is_quoted_of_a_compressor_that_declares_no_ratio():
-    @dataclass(frozen=True)
-    class Other(Compressor):
-        name = "other"
-        feedback = "optional"
-
-        def average(self, tensor, round_, memory): ...
-
-        def traffic(self, shape, workers): ...
-
-    assert Other().quoted_ratio((2, 2)) is None
-
-
 def test_entropy_is_that_of_the_codes():
     half = torch.tensor([1.0, -1.0] * 64)
     assert entropy_bits(compressor("ef-sign"), half) == pytest.approx(1.0)
@@ -158,11 +134,8 @@ def test_entropy_is_that_of_the_codes():
     assert 1.0 < coded <= 2.8
 
 
-def test_gradients_of_digits_depend_on_the_arguments_only(gradients):
-    again = digits_gradients(after=5, count=3)
+def test_gradients_of_digits_are_of_batch_after_batch(gradients):
     assert len(gradients) == 3
-    for ours, theirs in zip(gradients, again, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     assert not torch.equal(gradients[0][0], gradients[1][0])
     assert sum(tensor.numel() for tensor in gradients[0]) == 9930
 
@@ -199,13 +172,17 @@ def test_rows_end_where_float32_does():
     assert all(map(math.isfinite, table["residual"]))
 
 
-def test_what_cannot_be_fed_back_or_compressed_is_refused():
-    with pytest.raises(InputError, match="no error feedback"):
-        residual_growth(["signsgd"], [MATRIX])
-    with pytest.raises(InputError, match="leave no residual"):
-        residual_growth(["ef-sign"], [torch.zeros(4)])
-    with pytest.raises(InputError, match="nothing to lose"):
-        compression_errors([torch.zeros(4)], "zeros")
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: residual_growth(["signsgd"], [MATRIX]), "no error feedback"),
+        (lambda: residual_growth(["ef-sign"], [torch.zeros(4)]), "leave no residual"),
+        (lambda: compression_errors([torch.zeros(4)], "zeros"), "nothing to lose"),
+    ],
+)
+def test_what_cannot_be_fed_back_or_compressed_is_refused(call, said):
+    with pytest.raises(InputError, match=said):
+        call()
 
 
 def test_claims_about_traffic_come_out_of_the_requests():
@@ -228,13 +205,11 @@ def test_losses_and_residuals_are_drawn_as_they_are(errors):
     of_digits = errors[errors["on"] == "digits"].set_index("compressor").loc[names, "loss"]
     assert list(lines["digits"].get_xdata()) == of_digits.tolist()
     table = residual_growth(["ef-sign", "top-k(0.1)"], [MATRIX] * 4)
-    figure = feedback_residuals(table)
-    assert [line.get_label() for line in figure.axes[0].lines] == ["ef-sign", "top-k(0.1)"]
-    assert len(figure.axes[0].lines[0].get_xdata()) == 4
-    with pytest.raises(InputError, match="no rows to draw"):
-        compression_losses(errors.head(0))
-    with pytest.raises(InputError, match="no rows to draw"):
-        feedback_residuals(table.head(0))
+    [ax] = feedback_residuals(table).axes
+    assert [line.get_label() for line in ax.lines] == ["ef-sign", "top-k(0.1)"]
+    for draw, rows in ((compression_losses, errors), (feedback_residuals, table)):
+        with pytest.raises(InputError, match="no rows to draw"):
+            draw(rows.head(0))
 
 
 def curves(losses: dict[str, float], workers: int) -> pd.DataFrame:
