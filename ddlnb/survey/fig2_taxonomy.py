@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -52,24 +52,21 @@ LEVELS = ("learning algorithm", "system architecture", "network infrastructure")
 SAME = {"mesh": "direct", "double tree": "double-tree"}
 
 
-@dataclass(frozen=True)
-class Leaf:
+class Leaf(NamedTuple):
     """A choice, and where it is registered."""
 
     name: str
     registered: tuple[Registration, ...]
 
 
-@dataclass(frozen=True)
-class Branch:
+class Branch(NamedTuple):
     """Choices of one kind."""
 
     name: str
     leaves: tuple[Leaf, ...]
 
 
-@dataclass(frozen=True)
-class Aspect:
+class Aspect(NamedTuple):
     """One of the six aspects; ``level`` counts LEVELS from 1."""
 
     name: str
@@ -200,8 +197,7 @@ ANY = "any"
 CHOICES = ("synchronisation", "compression", "feedback", "architecture")
 
 
-@dataclass(frozen=True)
-class Combination:
+class Combination(NamedTuple):
     """One choice per aspect by name, and the method that they make or the reason for none."""
 
     synchronisation: str
@@ -217,32 +213,23 @@ def combinations() -> list[Combination]:
 
     Everywhere is on every architecture; parameters are the defaults.
     """
+    found = []
     compressors: dict[str, Compressor | None] = {"none": None}
     compressors |= {name: kind() for name, kind in COMPRESSORS.items()}
-    return [
-        _tried(kind(), name, compressor, feedback, architecture)
-        for kind, (name, compressor), feedback, architecture in product(
-            SYNCHRONISATIONS.values(), compressors.items(), (False, True), ARCHITECTURES
-        )
-    ]
-
-
-def _tried(
-    synchronisation: Synchronisation,
-    compression: str,
-    compressor: Compressor | None,
-    feedback: bool,
-    architecture: str,
-) -> Combination:
-    method, refusal = None, ""
-    try:
-        method = TrainingMethod(
-            synchronisation, compressor, feedback=feedback, architecture=architecture
-        )
-    except InputError as error:
-        refusal = _without_names(str(error), synchronisation, compressor)
-    names = (synchronisation.name, compression, "yes" if feedback else "no", architecture)
-    return Combination(*names, method, refusal)
+    for kind, (name, compressor), feedback, architecture in product(
+        SYNCHRONISATIONS.values(), compressors.items(), (False, True), ARCHITECTURES
+    ):
+        synchronisation = kind()
+        method, refusal = None, ""
+        try:
+            method = TrainingMethod(
+                synchronisation, compressor, feedback=feedback, architecture=architecture
+            )
+        except InputError as error:
+            refusal = _without_names(str(error), synchronisation, compressor)
+        choices = (synchronisation.name, name, "yes" if feedback else "no", architecture)
+        found.append(Combination(*choices, method, refusal))
+    return found
 
 
 def _without_names(
@@ -263,19 +250,16 @@ def refusals(found: list[Combination]) -> pd.DataFrame:
 
     A column lists the choices in question, ``any`` where it is all of them.
     """
-    every = {name: {getattr(one, name) for one in found} for name in CHOICES}
-    by_reason: dict[str, list[Combination]] = {}
-    for one in found:
-        if one.refusal:
-            by_reason.setdefault(one.refusal, []).append(one)
-    rows = []
-    for reason, refused in by_reason.items():
-        row: dict[str, object] = {}
-        for name in CHOICES:
-            values = list(dict.fromkeys(getattr(one, name) for one in refused))
-            row[name] = ANY if set(values) == every[name] else ", ".join(values)
-        rows.append({**row, "combinations": len(refused), "why": reason})
-    return pd.DataFrame(rows, columns=[*CHOICES, "combinations", "why"])
+    tried = pd.DataFrame(found, columns=Combination._fields)
+    every = tried[[*CHOICES]].nunique()
+
+    def listed(choices: pd.Series) -> str:
+        names = choices.unique()
+        return ANY if len(names) == every[choices.name] else ", ".join(names)
+
+    by_reason = tried[tried["refusal"] != ""].groupby("refusal", sort=False)
+    table = by_reason[[*CHOICES]].agg(listed).assign(combinations=by_reason.size())
+    return table.rename_axis("why").reset_index()[[*CHOICES, "combinations", "why"]]
 
 
 def combination_findings(found: list[Combination]) -> Findings:
@@ -305,23 +289,16 @@ def scheduling_refusals() -> pd.DataFrame:
 
     The reasons are those of `ddlnb.iteration_cost`, for top-k on a small made-up model.
     """
-    workload = _made_up()
     rows = []
     for name, method in METHODS.items():
         reason = ""
         try:
-            iteration_cost(workload, "survey-10GbE", "bsp + top-k(0.01)", base=name, workers=4)
+            iteration_cost(_made_up(), "survey-10GbE", "bsp + top-k(0.01)", base=name, workers=4)
         except InputError as error:
             reason = str(error)
-        rows.append(
-            {
-                "messages as": name,
-                "scheduling": method.scheduling or "none",
-                "with compression": "no" if reason else "yes",
-                "why": reason,
-            }
-        )
-    return pd.DataFrame(rows)
+        applies = "no" if reason else "yes"
+        rows.append((name, method.scheduling or "none", applies, reason))
+    return pd.DataFrame(rows, columns=["messages as", "scheduling", "with compression", "why"])
 
 
 def _made_up() -> Workload:
