@@ -258,8 +258,8 @@ class RateSchedule(ABC):
 
     @property
     def rising_steps(self) -> int:
-        """Steps until the full rate."""
-        return 0
+        """Steps until the full rate. All schedules that rise give them one of two names."""
+        return vars(self).get("over", vars(self).get("warm_up", 0))
 
     def require_fits(self, steps: int, what: str = "the run") -> None:
         """Raise InputError for a run that ends before the rate has risen to its full height."""
@@ -293,10 +293,6 @@ class WarmUp(RateSchedule):
     def __post_init__(self) -> None:
         require_whole(over=self.over)
 
-    @property
-    def rising_steps(self) -> int:
-        return self.over
-
     def factor(self, step: int, steps: int) -> float:
         return min(1.0, step / self.over)
 
@@ -313,10 +309,6 @@ class Cosine(RateSchedule):
 
     def __post_init__(self) -> None:
         require_whole(0, warm_up=self.warm_up)
-
-    @property
-    def rising_steps(self) -> int:
-        return self.warm_up
 
     def factor(self, step: int, steps: int) -> float:
         if step < self.warm_up:
@@ -343,10 +335,6 @@ class LinearScaling(RateSchedule):
         require_whole(over=self.over)
         if self.decay not in DECAYS:
             raise UnknownName("decay", self.decay, DECAYS)
-
-    @property
-    def rising_steps(self) -> int:
-        return self.over
 
     def factor(self, step: int, steps: int) -> float:
         if step < self.over:

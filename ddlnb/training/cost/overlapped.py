@@ -29,7 +29,7 @@ from ddlnb.compression.profile import CompressionProfile
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.plans.alpha_beta import AlphaBeta, ring_bytes_sent
 from ddlnb.plans.methods import Method, get_method
-from ddlnb.plans.plan import Gate, Launch, Message, Piece, Plan
+from ddlnb.plans.plan import Gate, Launch, Piece, Plan
 from ddlnb.plans.plan_file import fitted
 from ddlnb.simulator.events import Seconds, play
 from ddlnb.simulator.path import ALL_REDUCE
@@ -125,28 +125,27 @@ def compressed(program: Program, messages: Sequence[CompressedMessage | None]) -
     occupies the network for all of its latency. Raises InputError
     for a program that goes through parameter servers.
     """
-    if all(message is None for message in messages):
+    made = {number: message for number, message in enumerate(messages) if message is not None}
+    if not made:
         return program
     require(
         program.stages[0].name == ALL_REDUCE,
         "only all-to-all programs can be compressed; choose a base method that ends in A2A",
     )
-    if len(messages) != len(program.message_bytes):
-        raise InputError(
-            f"{len(messages)} compressed messages do not fit a program of "
-            f"{len(program.message_bytes)}; give one for each"
-        )
+    require(
+        len(messages) == len(program.message_bytes),
+        f"{len(messages)} compressed messages do not fit a program of "
+        f"{len(program.message_bytes)}; give one for each",
+    )
     stage, *later = program.stages
     latency, work = stage.latency.astype(float), stage.work.astype(float)
-    is_dense = np.array([message is None for message in messages], float)
-    sent = program.message_bytes.copy()
-    for number, message in enumerate(messages):
-        if message is not None:
-            latency[number] = message.cost.latency + message.cost.copies
-            work[number] = message.cost.work
-            sent[number] = round(message.bytes)
+    is_dense, sent = np.ones(len(messages)), program.message_bytes.copy()
+    for number, message in made.items():
+        latency[number] = message.cost.latency + message.cost.copies
+        work[number] = message.cost.work
+        is_dense[number], sent[number] = 0.0, round(message.bytes)
     return replace(
-        _with_coding(program, messages),
+        _with_coding(program, made),
         stages=(
             replace(stage, name="compressed", latency=latency, work=work),
             *(replace(one, latency=one.latency * is_dense) for one in later),
@@ -155,46 +154,43 @@ def compressed(program: Program, messages: Sequence[CompressedMessage | None]) -
     )
 
 
-def _with_coding(program: Program, messages: Sequence[CompressedMessage | None]) -> Program:
+def _with_coding(program: Program, made: Mapping[int, CompressedMessage]) -> Program:
     """Return tasks with a compression before and a decompression after every compressed message.
 
     It is decompressed once, for the first layer that waits for it; the others find it done.
     """
     listed: list[tuple[Task, float, int]] = []  # with its seconds, and its place before, or -1
-    decompressed: set[int] = set()
-    for number, task in enumerate(program.tasks.listed):
-        plain = []
-        for one in task.waits_for:
-            made = messages[one]
-            if made is None or one in decompressed:
-                plain.append(one)
-                continue
-            decompressed.add(one)
+    packed = set(made)  # until the first layer waits for them
+    for place, (task, seconds) in enumerate(
+        zip(program.tasks.listed, program.task_seconds.tolist(), strict=True)
+    ):
+        unpacked = [one for one in task.waits_for if one in packed]
+        packed.difference_update(unpacked)
+        for one in unpacked:
             unpacking = Task("decompress", str(one), waits_for=(one,))
-            listed.append((unpacking, made.decode_seconds, -1))
-        dense = tuple(one for one in task.readies if messages[one] is None)
-        own = Task(task.kind, task.name, tuple(plain), dense)
-        listed.append((own, float(program.task_seconds[number]), number))
-        for one in task.readies:
-            if (made := messages[one]) is not None:
-                packing = Task("compress", str(one), readies=(one,))
-                listed.append((packing, made.encode_seconds, -1))
-    tasks, seconds, places = zip(*listed, strict=True)
+            listed.append((unpacking, made[one].decode_seconds, -1))
+        others = tuple(one for one in task.waits_for if one not in unpacked)
+        dense = tuple(one for one in task.readies if one not in made)
+        listed.append((task._replace(waits_for=others, readies=dense), seconds, place))
+        for one in filter(made.__contains__, task.readies):
+            packing = Task("compress", str(one), readies=(one,))
+            listed.append((packing, made[one].encode_seconds, -1))
+    tasks, own_seconds, places = zip(*listed, strict=True)
 
-    def kept(values: np.ndarray) -> np.ndarray:
-        return np.array([values[place] if place >= 0 else 0.0 for place in places])
+    def moved(values: np.ndarray) -> np.ndarray:
+        return np.where(np.array(places) < 0, 0.0, values[list(places)])
 
     old = program.tasks
     return replace(
         program,
-        task_seconds=np.array(seconds),
+        task_seconds=np.array(own_seconds),
         tasks=replace(
             old,
             listed=tasks,
-            own_seconds=np.array(seconds),
+            own_seconds=np.array(own_seconds),
             readied=np.array([float(len(task.readies)) for task in tasks]),
-            updated_tensors=kept(old.updated_tensors),
-            updated_bytes=kept(old.updated_bytes),
+            updated_tensors=moved(old.updated_tensors),
+            updated_bytes=moved(old.updated_bytes),
         ),
     )
 
@@ -257,25 +253,16 @@ class Compressing:
         Raises InputError for a compressor whose seconds the profile lacks.
         """
         if gradients not in self._made:
-            self._made[gradients] = self._message([self.pieces[name] for name in gradients])
+            self._made[gradients] = self.made_of([self.pieces[name] for name in gradients])
         return self._made[gradients]
 
-    def whole_model(self) -> CompressedMessage:
-        """Return what the compression makes of the whole model as one vector."""
-        shapes = [(self.workload.parameters,)]
-        return self._message(compressed_pieces(self.compression.compressor, shapes))
-
-    def _message(self, group: Sequence[CompressedPiece]) -> CompressedMessage:
+    def made_of(self, group: Sequence[CompressedPiece]) -> CompressedMessage:
+        """Return what the compression makes of a message of these pieces."""
         return compressed_message(group, self.cluster, self.profile, self.compression.feedback)
 
     def alone(self) -> list[CompressedMessage]:
         """Return what it makes of every gradient as a message of its own."""
-        made = {piece: self._message([piece]) for piece in set(self.pieces.values())}
-        return [made[self.pieces[gradient.name]] for gradient in self.workload.gradients]
-
-    def joined(self) -> CompressedMessage:
-        """Return what it makes of all gradients in one message."""
-        return self._message(list(self.pieces.values()))
+        return [self.message(gradient.name) for gradient in self.workload.gradients]
 
     def plans(self, base: Method) -> list[Plan]:
         """Return the plans of a base for compressed tensors, of which the quickest is taken.
@@ -287,20 +274,23 @@ class Compressing:
         here = with_own_plans(self.cluster)
         dense = plan_on(here, self.workload, base)
         pieces_of_messages(dense, self.pieces)  # raises InputError where tensors are cut
-        joined = self.joined()
-        if not base.bucketing.needs_cost or not joined.bytes:
+        bytes_sent = self.message(*self.pieces).bytes
+        if not base.bucketing.needs_cost or not bytes_sent:
             return [dense]
-        sent = base.plan(self._as_sent(), cost=self.cost_by(joined.bytes))
+        sent = base.plan(self._as_sent(), cost=self.cost_by(bytes_sent))
         elements = {gradient.name: gradient.elements for gradient in self.workload.gradients}
-        messages = tuple(_of_whole_tensors(message, elements) for message in sent.messages)
-        return [dense, *([] if messages == dense.messages else [replace(dense, messages=messages)])]
+        messages = tuple(
+            replace(message, pieces=tuple(Piece(name, 0, elements[name]) for name in names))
+            for message, names in zip(sent.messages, map(dict.fromkeys, _names(sent)), strict=True)
+        )
+        return [dense] if messages == dense.messages else [dense, replace(dense, messages=messages)]
 
     def cost_by(self, bytes_: float) -> AlphaBeta:
         """Return the seconds of a message while workers compute, where all gradients count so many.
 
         ``bytes_`` are those of all gradients in one message, whether dense or as they are sent.
         """
-        cost, share = self.joined().cost, self.share
+        cost, share = self.message(*self.pieces).cost, self.share
         return AlphaBeta(
             cost.latency / self.cluster.effects.latency_share,
             (cost.work / share + cost.copies) / bytes_,
@@ -323,11 +313,6 @@ class Compressing:
             for gradient, message in zip(self.workload.gradients, self.alone(), strict=True)
         )
         return replace(self.workload, gradients=gradients)
-
-
-def _of_whole_tensors(message: Message, elements: Mapping[str, int]) -> Message:
-    names = dict.fromkeys(piece.gradient for piece in message.pieces)
-    return replace(message, pieces=tuple(Piece(name, 0, elements[name]) for name in names))
 
 
 def pieces_of_messages(plan: Plan, by_name: Mapping[str, T]) -> list[list[T]]:
@@ -444,32 +429,23 @@ def overlapped_cost(
         return lossless_cost(workload, cluster, base, slower, steps)
     require_all_to_all(base)
     compressing = Compressing(workload, cluster, profile, method.compression)
-    found = compressed_pieces(method.compression.compressor, pieces(workload, method.whole_model))
     if method.whole_model:
+        used = compressed_pieces(method.compression.compressor, pieces(workload, whole_model=True))
         base = get_method("BSP-A2A")
-        made = [(plan_on(cluster, workload, base), [compressing.whole_model()])]
+        made = [(plan_on(cluster, workload, base), [compressing.made_of(used)])]
     else:
+        used = list(compressing.pieces.values())
         made = [
             (plan, [compressing.message(*names) for names in _names(plan)])
             for plan in compressing.plans(base)
         ]
-    costs = [
-        _cost(
-            str(method),
-            workload,
-            cluster,
-            plan,
-            messages,
-            f"simulated as {base.name}, "
-            f"{'one message' if len(messages) == 1 else f'{len(messages)} messages'}; "
-            f"compression {coding_source(found, profile)}",
-            slower,
-            steps,
-        )
-        for plan, messages in made
-    ]
+    costs = []
+    for plan, messages in made:
+        count = "one message" if len(messages) == 1 else f"{len(messages)} messages"
+        source = f"simulated as {base.name}, {count}; compression {coding_source(used, profile)}"
+        costs.append(_cost(str(method), workload, cluster, plan, messages, source, slower, steps))
     quickest = min(costs, key=lambda cost: cost.iteration_seconds)
-    return replace(quickest, gathers=gathers(found))
+    return replace(quickest, gathers=gathers(used))
 
 
 def planned_cost(
@@ -492,17 +468,12 @@ def planned_cost(
     }
     made = messages_of(plan, by_text)
     used = [piece for compressing in by_text.values() for piece in compressing.pieces.values()]
-    cost = _cost(
-        f"{plan.method}: {' and '.join(by_text)}",
-        workload,
-        cluster,
-        plan,
-        made,
+    name = f"{plan.method}: {' and '.join(by_text)}"
+    source = (
         f"simulated by plan {plan.digest}, {sum(map(bool, plan.compressions))} of {len(made)} "
-        f"messages compressed; compression {coding_source(used, profile)}",
-        slower,
-        steps,
+        f"messages compressed; compression {coding_source(used, profile)}"
     )
+    cost = _cost(name, workload, cluster, plan, made, source, slower, steps)
     return replace(cost, gathers=gathers(used))
 
 
@@ -524,6 +495,9 @@ def _cost(
     dense = sum(size for size, message in sizes if message is None)
     bytes_ = sum(one.bytes for one in some) + ring_bytes_sent(dense, cluster.workers)
     busy = found.iteration_seconds - found.exposed_seconds
+    hidden_behind = BACKWARD if plan.gate is Gate.ALL_LAYERS else BOTH_PASSES
+    if plan.launch is Launch.AFTER_BACKWARD:
+        hidden_behind = NOTHING
     return IterationCost(
         name,
         found.iteration_seconds,
@@ -532,7 +506,7 @@ def _cost(
         found.iteration_seconds - busy,
         bytes_,
         bytes_,
-        hidden_behind=hidden_behind(plan.launch, plan.gate),
+        hidden_behind=hidden_behind,
         source=source,
     )
 
@@ -559,10 +533,3 @@ def compression_of(text: str) -> Compression:
         f"to plan; leave whole-model out",
     )
     return compression
-
-
-def hidden_behind(launch: Launch, gate: Gate) -> str:
-    """Return the computation that messages may overlap, by when they start and who waits."""
-    if launch is Launch.AFTER_BACKWARD:
-        return NOTHING
-    return BACKWARD if gate is Gate.ALL_LAYERS else BOTH_PASSES

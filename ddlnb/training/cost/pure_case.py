@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import partial
 
 import torch
-from torch import nn
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
@@ -32,7 +31,13 @@ def made_up_digits(samples_per_second: float) -> Workload:
 
 def _digits_task() -> Task:
     return Task(
-        DIGITS.name, _build, _batch, _loss, DIGITS.local_batch, "images", about=DIGITS.about
+        DIGITS.name,
+        partial(DIGITS.build, 0),
+        _batch,
+        DIGITS.loss,
+        DIGITS.local_batch,
+        "images",
+        about=DIGITS.about,
     )
 
 
@@ -50,21 +55,8 @@ def made_up_cluster(bandwidth: str, latency: str, workers: int = 32) -> Cluster:
     return Cluster(f"made up: {name}", name, workers, 1, effects)
 
 
-def _build() -> nn.Module:
-    return DIGITS.build(0)
-
-
-def _loss(module: nn.Module, batch: Batch) -> torch.Tensor:
-    return DIGITS.loss(module, batch)
-
-
-@cache
-def _digits() -> tuple[torch.Tensor, ...]:
-    return DIGITS.samples().tensors
-
-
 def _batch(local_batch: int, seed: int) -> Batch:
     generator = torch.Generator().manual_seed(seed)
-    images = _digits()
-    chosen = torch.randint(len(images[0]), (local_batch,), generator=generator)
-    return tuple(tensor[chosen] for tensor in images)
+    samples = DIGITS.samples()
+    chosen = torch.randint(len(samples.labels), (local_batch,), generator=generator)
+    return tuple(tensor[chosen] for tensor in samples.tensors)

@@ -8,6 +8,7 @@ compression makes of one message is said in `ddlnb.training.cost.overlapped`.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -92,8 +93,8 @@ class Compressed:
         Raises InputError for gradients other than float32, a compressor whose seconds the profile
         lacks, and one that needs shapes of tensors that are not known.
         """
-        profile, compression = compression_profile(self.profile), compression_of(self.compression)
-        compressing = Compressing(workload, cluster, profile, compression)
+        profile = compression_profile(self.profile)
+        compressing = Compressing(workload, cluster, profile, compression_of(self.compression))
         return CompressedSending(compressing, str(self), space, self.mixed)
 
     def __str__(self) -> str:
@@ -201,7 +202,7 @@ class CompressedSending:
         ways = [least.or_else(least_of_all_reduces(self.workload, self.cluster, names))]
         if self.whole.servers and self.cluster.takes_servers:
             ways.append(least_of_servers(self.workload, self.cluster))
-        bounds = [bound_of(self.workload, self.cluster, one) for one in ways]
+        bounds = (bound_of(self.workload, self.cluster, one) for one in ways)
         return min(bounds, key=lambda bound: bound.seconds)
 
     def _named(self, plan: Plan, is_compressed: list[bool]) -> Plan:
@@ -240,20 +241,15 @@ class GroupCosts(NamedTuple):
 def group_costs(cluster: Cluster, pieces: Sequence[CompressedPiece]) -> GroupCosts:
     """Return the costs of the groups of these tensors, as of `requests_cost` for each."""
     first, last = groups(len(pieces))
-    bytes_of: dict[tuple[int, type], Numbers] = {}
-    asks: dict[tuple[int, type], NDArray[np.int64]] = {}
+    asked: dict[tuple[int, type], Numbers] = defaultdict(lambda: np.zeros((2, len(pieces))))
     for position, (compressor, shape) in enumerate(pieces):
         for number, (request, size) in enumerate(compressor.traffic(shape, cluster.workers)):
-            at = number, request
-            bytes_of.setdefault(at, np.zeros(len(pieces)))[position] = size
-            asks.setdefault(at, np.zeros(len(pieces), np.int64))[position] = 1
+            asked[number, request][:, position] = size, 1
     latency, work = np.zeros(len(first)), np.zeros(len(first))
-    for at, sizes in bytes_of.items():
-        request = at[1]
-        empty = request_cost(cluster, request, 0.0)
-        one = request_cost(cluster, request, 1.0, is_merged=True)
+    for (_, request), (sizes, asks) in asked.items():
+        byte = request_cost(cluster, request, 1.0, is_merged=True)
         summed = in_groups(sizes)
-        latency += np.where(in_groups(asks[at]) > 0, empty.latency, 0.0)
-        latency += np.where(last > first, one.copies * summed, 0.0)
-        work += one.work * summed
+        latency += np.where(in_groups(asks) > 0, byte.latency, 0.0)
+        latency += np.where(last > first, byte.copies * summed, 0.0)
+        work += byte.work * summed
     return GroupCosts(latency, work)

@@ -227,38 +227,31 @@ class Recommendation:
         said = {YES: what, UNSURE: f"no clear reason to {what}", NO: f"do not {what}"}[self.choice]
         if math.isnan(self.low):
             found = f"is {self.speedup:.2f}x the dense best"
-        elif self.is_tie:
+        elif self.low <= 1 <= self.high:  # neither is known to be quicker
             found = f"ties with the dense best ({self.low:.2f}x to {self.high:.2f}x)"
         else:
             found = f"is {self.speedup:.2f}x ({self.low:.2f} to {self.high:.2f}) the dense best"
         return f"{said} here: {self.method} {found}; {self.reason}"
-
-    @property
-    def is_tie(self) -> bool:
-        """Whether the interval of the speed-up contains 1: neither is known to be quicker."""
-        return self.low <= 1 <= self.high
 
 
 def recommendations(table: pd.DataFrame) -> list[Recommendation]:
     """Return one recommendation for every lossy row of `ddlnb.time_to_target`."""
     found = []
     for _, group in table.groupby(["machine", "task", "workers"], sort=False):
-        rows = group.to_dict("records")
-        dense = [row for row in rows if row["is_dense"]]
-        found += [
-            recommendation(row, _on_as_many_machines(row, dense))
-            for row in rows
-            if not row["is_dense"]
-        ]
+        by_seconds = group.sort_values("iteration_seconds", kind="stable").to_dict("records")
+        for row in group.to_dict("records"):
+            if not row["is_dense"]:  # beside the quickest that takes no more machines for servers
+                found.append(
+                    recommendation(
+                        row,
+                        next(
+                            one
+                            for one in by_seconds
+                            if one["is_dense"] and one["server_machines"] <= row["server_machines"]
+                        ),
+                    )
+                )
     return found
-
-
-def _on_as_many_machines(
-    row: Mapping[str, Any], dense: Sequence[Mapping[str, Any]]
-) -> Mapping[str, Any]:
-    """Return the quickest lossless row that takes no more machines for servers than this one."""
-    allowed = [one for one in dense if one["server_machines"] <= row["server_machines"]]
-    return min(allowed, key=lambda one: float(one["iteration_seconds"]))
 
 
 def recommendation(row: Mapping[str, Any], dense: Mapping[str, Any]) -> Recommendation:

@@ -20,14 +20,13 @@ from ddlnb.compression.base import (
     Averaged,
     Codec,
     Compressor,
-    Encoder,
     Memory,
     Round,
     Traffic,
     Voting,
 )
 from ddlnb.compression.gtop_k import tree
-from ddlnb.plans.requests import AllGather, AllReduce, Flow, Messages
+from ddlnb.plans.requests import Flow, Messages
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import COMPUTE, Lockstep
 from ddlnb.training.method import TrainingMethod
@@ -71,7 +70,7 @@ class Sized(Compressor):
     What a compressor sends as Messages is taken to go up a binary tree of the workers and back.
     """
 
-    of: Compressor
+    of: Any
 
     name = "sized"
     feedback = "optional"
@@ -83,44 +82,38 @@ class Sized(Compressor):
         steps = iter([*up, *down])
         for request, size in self.traffic(tuple(tensor.shape), round_.workers):
             payload = _bytes(size)
-            if request is AllReduce:
-                yield AllReduce(payload)
-            elif request is AllGather:
-                yield AllGather(payload)
-            else:
+            if request is Messages:
                 outgoing, incoming = next(steps)
                 yield Messages(dict.fromkeys(outgoing, payload), dict.fromkeys(incoming, size))
+            else:
+                yield request(payload)
         return Averaged(tensor, tensor)
 
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
         return self.of.traffic(shape, workers)
 
-    def for_pieces(self, pieces: int) -> tuple[Compressor, ...]:
+    def for_pieces(self, pieces: int) -> tuple[Any, ...]:
         return tuple(map(sized, self.of.for_pieces(pieces)))
 
-
-@dataclass(frozen=True)
-class SizedEncoder(Sized, Encoder):
-    """`Sized`, of what makes payloads."""
-
-    of: Encoder
-
     def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
+        """Return a payload without contents, as what makes payloads does."""
         _count_round(memory)
         return _bytes(self.payload_bytes(tensor.numel()))
 
     def payload_bytes(self, elements: int) -> int:
+        """Return the length of a payload."""
         return self.of.payload_bytes(elements)
 
-    def for_pieces(self, pieces: int) -> tuple[Encoder, ...]:
-        return (self,) * pieces
+
+class SizedCodec(Sized, Codec):
+    """`Sized`, of a codec."""
+
+    def decode(self, payload: Tensor, elements: int) -> Tensor:
+        return torch.empty(elements, device="meta")
 
 
-@dataclass(frozen=True)
-class SizedVoting(SizedEncoder, Voting):
+class SizedVoting(Sized, Voting):
     """`Sized`, of what makes votes."""
-
-    of: Voting
 
     def tally(self, payloads: Sequence[Tensor], elements: int, draw: torch.Generator) -> Tensor:
         return _bytes(self.payload_bytes(elements))
@@ -129,24 +122,12 @@ class SizedVoting(SizedEncoder, Voting):
         return torch.empty(elements, device="meta")
 
 
-@dataclass(frozen=True)
-class SizedCodec(SizedEncoder, Codec):
-    """`Sized`, of a codec."""
-
-    of: Codec
-
-    def decode(self, payload: Tensor, elements: int) -> Tensor:
-        return torch.empty(elements, device="meta")
-
-    def for_pieces(self, pieces: int) -> tuple[Codec, ...]:
-        return tuple(map(SizedCodec, self.of.for_pieces(pieces)))
-
-
-def sized(compressor: Compressor) -> Compressor:
+def sized(compressor: Compressor) -> Sized:
     """Return the compressor's sizes without its work."""
-    if isinstance(compressor, Voting):
-        return SizedVoting(compressor)
-    return SizedCodec(compressor) if isinstance(compressor, Codec) else Sized(compressor)
+    kinds = {Voting: SizedVoting, Codec: SizedCodec}
+    return next((made for kind, made in kinds.items() if isinstance(compressor, kind)), Sized)(
+        compressor
+    )
 
 
 def rounds(memory: Memory) -> int:
