@@ -2,8 +2,8 @@
 
     python -m benchmarks.orderings [--out FOLDER] [--steps 200] [--workers 8 16] [--seeds 5]
 
-Every method is tuned by the same rule (`ddlnb.training.runs.tuning`) on all cores; runs are kept in
-the folder, and a second call of the same code completes them. ``--kept FILE`` judges kept curves
+Every method is tuned by the same rule (`ddlnb.training.runs.compare`) on all cores; runs are kept
+in the folder, and a second call of the same code completes them. ``--kept FILE`` judges kept curves
 only. Prints the loss that every method reached, at which rate, and the verdicts.
 """
 

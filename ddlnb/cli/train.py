@@ -206,7 +206,7 @@ def _print_choices(csv: bool) -> None:
     from ddlnb.training.executors.clock import STRAGGLERS
     from ddlnb.training.method import SYNCHRONISATIONS
     from ddlnb.training.optimizers import OPTIMIZERS, SCHEDULES
-    from ddlnb.training.synchronisation.graphs import GRAPHS
+    from ddlnb.training.synchronisation.gossip import GRAPHS
     from ddlnb.training.tasks.catalogue import FROM_FILES, LEARNING_TASKS
     from ddlnb.training.tasks.task import SPLITS
 

@@ -66,8 +66,12 @@ from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.runs.compare import compare
 from ddlnb.training.runs.runner import in_parallel
-from ddlnb.training.synchronisation.gossip import consensus_distance
-from ddlnb.training.synchronisation.graphs import GRAPHS, make_graph, spectral_gap
+from ddlnb.training.synchronisation.gossip import (
+    GRAPHS,
+    consensus_distance,
+    make_graph,
+    spectral_gap,
+)
 from ddlnb.training.synchronisation.local import LocalSGD
 from ddlnb.training.tasks.built_in import SPECTRUM, logistic, quadratic
 from ddlnb.training.tasks.task import LearningTask

@@ -41,7 +41,7 @@ from ddlnb.survey.sec3_3_1_protocols import KINDS, facts
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.method import ARCHITECTURES, SYNCHRONISATIONS, TrainingMethod, training_method
 from ddlnb.training.synchronisation.base import Synchronisation
-from ddlnb.training.synchronisation.graphs import GRAPHS
+from ddlnb.training.synchronisation.gossip import GRAPHS
 from ddlnb.training.synchronisation.local import Local
 from ddlnb.training.synchronisation.relaxed import Relaxed
 from ddlnb.workloads.workload import Gradient, Layer, Workload

@@ -24,10 +24,10 @@ from ddlnb.results.statistics import mean_interval, paired_comparison
 from ddlnb.survey.items import Findings, findings, item_verdict, with_half_widths
 from ddlnb.survey.time_to_target import digits_workload
 from ddlnb.training.optimizers import LinearScaling, get_schedule
+from ddlnb.training.runs.compare import tuned_rate
 from ddlnb.training.runs.runner import in_parallel
 from ddlnb.training.runs.summaries import final_losses, runs_by
 from ddlnb.training.runs.train import run
-from ddlnb.training.runs.tuning import tuned_rate
 from ddlnb.training.settings import TrainingSettings, training_settings
 from ddlnb.training.tasks.catalogue import get_learning_task
 from ddlnb.training.tasks.task import LearningTask
@@ -168,7 +168,7 @@ def large_batches(
 ) -> LargeBatches:
     """Train by every recipe at every global batch and with every seed, at equal epochs.
 
-    Rates are tuned by the rule of `ddlnb.training.runs.tuning`. Raises InputError for batches that
+    Rates are tuned by the rule of `ddlnb.training.runs.compare`. Raises InputError for batches that
     do not rise or that the workers cannot share equally.
     """
     batches = list(batches)

@@ -60,11 +60,10 @@ from ddlnb.training.executors.clock import Clock, Link, Straggler, get_straggler
 from ddlnb.training.executors.dry_run import dry_workers
 from ddlnb.training.executors.lockstep import COMPUTE, Lockstep, activity_table
 from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.training.runs.compare import Comparison, compare
+from ddlnb.training.runs.compare import Comparison, compare, tuned_rate
 from ddlnb.training.runs.runner import in_parallel
 from ddlnb.training.runs.summaries import final_losses, pair_of, runs_by, spent
 from ddlnb.training.runs.train import run
-from ddlnb.training.runs.tuning import tuned_rate
 from ddlnb.training.settings import training_settings
 from ddlnb.training.tasks.catalogue import get_learning_task
 from ddlnb.units import MB, counted, show_seconds

@@ -33,7 +33,7 @@ from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.requests import AllReduce
 from ddlnb.results.statistics import Verdict, bracket_interval, ratio_interval
 from ddlnb.survey.items import Findings, ItemVerdict, findings, item_verdict
-from ddlnb.training.cost.lockstep import compute_seconds
+from ddlnb.training.cost.estimate import compute_seconds
 from ddlnb.training.cost.requests import request_cost
 from ddlnb.training.cost.time_to_target import MARGIN
 from ddlnb.training.method import training_method

@@ -11,7 +11,7 @@ from ddlnb.engines.targets import targets_of
 from ddlnb.errors import InputError
 from ddlnb.files import CLUSTERS
 from ddlnb.training.cost.estimate import iteration_cost
-from ddlnb.training.runs.tuning import tuned_rate
+from ddlnb.training.runs.compare import tuned_rate
 from ddlnb.training.settings import training_settings
 from ddlnb.workloads.workload import read_profile
 from tests.command_line import ddlnb

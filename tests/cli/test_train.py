@@ -13,7 +13,7 @@ from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
 from ddlnb.training.executors.clock import STRAGGLERS
 from ddlnb.training.method import SYNCHRONISATIONS
 from ddlnb.training.optimizers import OPTIMIZERS
-from ddlnb.training.synchronisation.graphs import GRAPHS
+from ddlnb.training.synchronisation.gossip import GRAPHS
 from ddlnb.training.tasks.catalogue import LEARNING_TASKS
 
 QUICK = ["--task", "quadratic", "--workers", "2", "--steps", "8", "--jobs", "1"]

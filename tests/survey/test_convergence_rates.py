@@ -48,7 +48,7 @@ from ddlnb.survey.convergence_rates import (
     verdict,
 )
 from ddlnb.training.method import training_method
-from ddlnb.training.synchronisation.graphs import make_graph, spectral_gap
+from ddlnb.training.synchronisation.gossip import make_graph, spectral_gap
 from ddlnb.training.tasks.built_in import SPECTRUM
 
 

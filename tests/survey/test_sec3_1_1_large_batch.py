@@ -31,7 +31,7 @@ from ddlnb.survey.sec3_1_1_large_batch import (
     verdicts,
 )
 from ddlnb.training.optimizers import get_schedule
-from ddlnb.training.runs.tuning import EXTENSIONS, SCAN, SCANNED
+from ddlnb.training.runs.compare import EXTENSIONS, SCAN, SCANNED
 from ddlnb.training.tasks.catalogue import get_learning_task
 
 BATCHES = [64, 256]

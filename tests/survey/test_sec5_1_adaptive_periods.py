@@ -10,7 +10,7 @@ from ddlnb.errors import InputError
 from ddlnb.figures import period_bars
 from ddlnb.survey import sec5_1_adaptive_periods as periods
 from ddlnb.survey.sec3_2_architectures import made_up_workload
-from ddlnb.training.cost.lockstep import cluster_clock
+from ddlnb.training.cost.estimate import cluster_clock
 from ddlnb.training.runs.train import train
 from ddlnb.workloads.workload import read_profile
 from tests.toy_curves import runs_of

@@ -10,14 +10,13 @@ import pytest
 from ddlnb.plans.requests import AllReduce, PushPull
 from ddlnb.survey.sec3_1_2_synchronisation import at_equal
 from ddlnb.survey.sec5_2_relaxed_compression import link_bytes
-from ddlnb.training.cost.lockstep import cluster_clock
+from ddlnb.training.cost.estimate import cluster_clock
 from ddlnb.training.cost.pure_case import made_up_cluster, made_up_digits
 from ddlnb.training.cost.requests import push_pull_seconds
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.method import training_method
-from ddlnb.training.runs.curve import Averaging
 from ddlnb.training.runs.summaries import spent, summary, to_target
-from ddlnb.training.runs.train import train
+from ddlnb.training.runs.train import Averaging, train
 
 WORKERS = 4
 SIZE = 4 * 20  # bytes of the quadratic's parameters

@@ -29,11 +29,10 @@ from ddlnb.results.statistics import mean_interval
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.runs import runner
 from ddlnb.training.runs import train as training
-from ddlnb.training.runs.compare import compare
+from ddlnb.training.runs.compare import TUNING_SEEDS, compare
 from ddlnb.training.runs.runner import in_parallel, key
 from ddlnb.training.runs.summaries import runs_by, summary, to_target
 from ddlnb.training.runs.train import run, train
-from ddlnb.training.runs.tuning import TUNING_SEEDS
 from ddlnb.training.settings import TrainingSettings, training_settings
 from ddlnb.training.tasks.built_in import quadratic
 

@@ -18,8 +18,7 @@ from ddlnb.errors import InputError
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import training_method
-from ddlnb.training.synchronisation.gossip import consensus_distance
-from ddlnb.training.synchronisation.graphs import make_graph, spectral_gap
+from ddlnb.training.synchronisation.gossip import consensus_distance, make_graph, spectral_gap
 from ddlnb.training.worker import Compression, Worker
 
 SIZES = (37, 163)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.training.synchronisation.graphs import GRAPHS, Graph, make_graph, spectral_gap
+from ddlnb.training.synchronisation.gossip import GRAPHS, Graph, make_graph, spectral_gap
 
 # Derived, and equal for 4, 16 and 36 workers to Table 2 of arXiv 1902.00340.
 GAPS = {

@@ -7,8 +7,7 @@ import pytest
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
 from ddlnb.clusters.heterogeneous import Delay
-from ddlnb.training.cost.estimate import iteration_cost
-from ddlnb.training.cost.lockstep import cluster_clock
+from ddlnb.training.cost.estimate import cluster_clock, iteration_cost
 from ddlnb.training.executors.clock import OneSlow
 from tests.toy import TOY
 

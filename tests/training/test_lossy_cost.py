@@ -29,8 +29,12 @@ from ddlnb.plans.requests import AllGather, AllReduce, Messages
 from ddlnb.simulator.events import play
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
-from ddlnb.training.cost.estimate import best_lossless, iteration_cost
-from ddlnb.training.cost.lockstep import compute_seconds, lockstep_cost
+from ddlnb.training.cost.estimate import (
+    best_lossless,
+    compute_seconds,
+    iteration_cost,
+    lockstep_cost,
+)
 from ddlnb.training.cost.overlapped import (
     CompressedMessage,
     IterationCost,
@@ -43,7 +47,7 @@ from ddlnb.training.executors.clock import Alternating, Clock, Link, LogNormal, 
 from ddlnb.training.executors.dry_run import dry_workers
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import training_method
-from ddlnb.training.synchronisation.graphs import make_graph
+from ddlnb.training.synchronisation.gossip import make_graph
 from ddlnb.training.worker import NextGradient, StepDone
 from tests.simulator.oracle import play_plain
 

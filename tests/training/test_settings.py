@@ -15,7 +15,7 @@ from ddlnb.errors import InputError, UnknownName
 from ddlnb.questions import options
 from ddlnb.training.method import training_method
 from ddlnb.training.optimizers import OPTIMIZERS, get_optimizer
-from ddlnb.training.runs.tuning import EXTENSIONS, SCANNED, SPACING
+from ddlnb.training.runs.compare import EXTENSIONS, SCANNED, SPACING
 from ddlnb.training.settings import RATE_SPAN, TrainingSettings, training_settings
 from ddlnb.training.tasks.catalogue import LEARNING_TASKS
 

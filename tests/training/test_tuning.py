@@ -11,9 +11,7 @@ import pytest
 import torch
 
 from ddlnb.errors import InputError
-from ddlnb.training.runs.compare import compare
-from ddlnb.training.runs.runner import Runner
-from ddlnb.training.runs.tuning import (
+from ddlnb.training.runs.compare import (
     CONFIRM,
     EXTENSIONS,
     HALVINGS,
@@ -21,10 +19,12 @@ from ddlnb.training.runs.tuning import (
     SCANNED,
     TUNING_SEEDS,
     Search,
+    compare,
     is_stable,
     tuned,
     tuned_rate,
 )
+from ddlnb.training.runs.runner import Runner
 from ddlnb.training.settings import training_settings
 from ddlnb.training.tasks.built_in import quadratic
 from ddlnb.training.tasks.catalogue import LEARNING_TASKS

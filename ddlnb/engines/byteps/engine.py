@@ -14,7 +14,7 @@ How a plan maps to BytePS:
 - BytePS does not report when a message has reached its server, only when its sum is back. That
   is when a timeline's spans end.
 - There is no bounded staleness, and nothing but push_pull. Its asynchronous mode is for training
-  methods: `ddlnb.training.executors.byteps`.
+  methods: `ddlnb.training.executors.distributed`.
 
 GPUs need another build of BytePS, which has not been tried: see docs/byteps.md.
 """

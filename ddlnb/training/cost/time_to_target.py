@@ -46,7 +46,7 @@ def iterations_to_target(curves: pd.DataFrame, target: float) -> pd.DataFrame:
 
     Columns: task, method, workers, seed; ``iterations`` at the first evaluation that finds it and
     ``since``, those at the evaluation before, both infinite where none does; ``averages``, how many
-    averages more the evaluated model takes (`ddlnb.training.runs.curve`). Raises InputError for
+    averages more the evaluated model takes (`ddlnb.training.runs.train`). Raises InputError for
     curves without the columns that `ddlnb.compare` makes, and for a target that is reached before
     training.
     """
@@ -85,7 +85,7 @@ def time_to_target(
 
     ``curves`` are those of `ddlnb.compare`, ``target`` is a test loss. ``seconds`` is the mean over
     seeds of the iterations times the seconds of one, with an all-reduce more where the evaluated
-    model takes it (`ddlnb.training.runs.curve`). ``speedup`` is over the quickest lossless
+    model takes it (`ddlnb.training.runs.train`). ``speedup`` is over the quickest lossless
     method, which needs the iterations of ``dense``: the geometric mean over the seeds that both
     have. ``low`` and ``high``, ``speedup_low`` and ``speedup_high`` are the ends of 95 %
     t-intervals over the seeds, widened by the steps between two evaluations (NaN for fewer than two

@@ -129,7 +129,7 @@ COSTS = {  # the columns of a curve that add up to each cost; bytes pass a worke
 def spent(curves: pd.DataFrame, cost: str) -> pd.Series:
     """Return what the model of every row has cost, in one of COSTS.
 
-    That includes the average of models that it may take (`ddlnb.training.runs.curve`). Raises
+    That includes the average of models that it may take (`ddlnb.training.runs.train`). Raises
     UnknownName, and InputError for curves without the columns.
     """
     if cost not in COSTS:

@@ -1,31 +1,47 @@
 """Train one method on one task: a tidy curve of what was learnt, sent and waited for.
 
-Every row names the code that made it: saved runs count only if the same code would make them.
+Rows are written while a run goes on in lockstep, or from the reports of ranks. Every row names the
+code that made it: saved runs count only if the same code would make them.
+
+What is evaluated is the mean of the workers' models, and it has a price. After an iteration of BSP
+every worker has that model. Within a round of local SGD, and in gossip at any time, nobody does: it
+takes one average of the workers' models more, which the method itself does not ask for. SSP and ASP
+keep a common model on the server; the mean of the workers' copies stands for it and costs nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
 
 import ddlnb
-from ddlnb.errors import require
+from ddlnb.errors import NotFinite, require
 from ddlnb.files import versions
-from ddlnb.training.method import TrainingMethod
-from ddlnb.training.runs.curve import Observing, curve_in_lockstep, curve_of_ranks
+from ddlnb.plans.alpha_beta import ring_bytes_sent
+from ddlnb.plans.requests import AllReduce
+from ddlnb.training.executors.clock import HELD_PULL, PUSH, Clock
+from ddlnb.training.executors.lockstep import Lockstep
+from ddlnb.training.method import TrainingJob, TrainingMethod, TrainingRun
 from ddlnb.training.settings import LOCKSTEP, TrainingSettings, training_settings
 from ddlnb.training.tasks.task import LearningTask
+from ddlnb.training.worker import Worker
 from ddlnb.workloads.profiling import torch_threads
+from ddlnb.workloads.task import Batch
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from ddlnb.launch.ranks import Ranks
-    from ddlnb.training.runs.curve import Row
+
 
 PACKAGE = Path(ddlnb.__file__).parent
 ALGORITHMS = (
@@ -58,7 +74,7 @@ def train(
     - ``bytes_sent`` and ``bytes_received`` so far, counted, by a worker on average;
     - ``seconds`` of the virtual clock, NaN without one;
     - ``averaging_bytes_sent``, ``averaging_bytes_received`` and ``averaging_seconds``, the price of
-      forming that mean model, 0 where all workers have it (`ddlnb.training.runs.curve`);
+      forming that mean model, 0 where all workers have it;
     - ``diverged``, true in the last row of a run that ended early because its loss, or what it had
       to send, was huge or no number.
 
@@ -66,7 +82,7 @@ def train(
     real. A row then holds the workers as each was at that step of its own, and bytes are known in
     the last row only (NaN before). A run that diverges goes on there, and what follows is left out.
     "byteps" is the same with BytePS's parameter servers, for methods on PS that wait for everybody
-    or for nobody (`ddlnb.training.executors.byteps`).
+    or for nobody (`ddlnb.training.executors.distributed`).
 
     Raises UnknownName, InputError and MissingPart, and RankError if a rank fails.
 
@@ -124,3 +140,215 @@ def source_hash(package: Path) -> str:
             digest.update(f"{path.relative_to(package)}\n".encode())
             digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+# The rows of a curve.
+
+
+Row = dict[str, object]
+HUGE = 1e3  # a run has diverged when its loss is this many times the first one, or times 1
+
+
+class Averaging(NamedTuple):
+    """One average of the models: bytes that a worker sends, and receives, and seconds (or NaN)."""
+
+    bytes_sent: float
+    seconds: float
+
+    @classmethod
+    def of(
+        cls, method: TrainingMethod, workers: int, parameters: int, clock: Clock | None
+    ) -> Averaging:
+        """Return the price for models of float32 ``parameters``, averaged as it averages."""
+        size = 4 * parameters
+        if method.synchronisation.model_on_server:
+            return cls(0.0, 0.0)
+        if method.architecture != "PS":
+            seconds = clock.communicate(AllReduce, size, workers) if clock else math.nan
+            return cls(ring_bytes_sent(size, workers), seconds)
+        if clock is None:
+            return cls(float(size), math.nan)
+        ways = (PUSH, HELD_PULL)
+        return cls(size, sum(clock.trip_of(0, way, size, workers).seconds for way in ways))
+
+
+class Learnt(NamedTuple):
+    """What training changes of a worker's model."""
+
+    parameters: Tensor  # flat
+    buffers: list[Tensor]  # in the order of the module, such as running statistics
+
+    @classmethod
+    def by(cls, worker: Worker) -> Learnt:
+        """Return a copy of what this worker has learnt so far."""
+        return cls(worker.parameters.clone(), _buffers(worker))
+
+
+def _buffers(worker: Worker) -> list[Tensor]:
+    return [one.clone() for one in worker.module.buffers()]
+
+
+class _Curve:
+    """The rows of a run, each about a model that is the mean of the workers'.
+
+    Buffers that are no floats are those of worker 0; what is not trained is as the job builds it.
+    A run has diverged when a loss is beyond ``largest_loss``, or is no number.
+    """
+
+    def __init__(self, task: LearningTask, job: TrainingJob, clock: Clock | None):
+        self.rows: list[Row] = []
+        self._task, self._module = task, job.model()
+        self.largest_loss = HUGE * max(1.0, task.evaluate(self._module).loss)
+        owned = [parameter for parameter in self._module.parameters() if parameter.requires_grad]
+        self._flat = torch.cat([parameter.detach().flatten() for parameter in owned])
+        sizes = [parameter.numel() for parameter in owned]
+        for parameter, values in zip(owned, self._flat.split(sizes), strict=True):
+            parameter.data = values.view(parameter.shape)
+        self._average = Averaging.of(job.method, job.workers, len(self._flat), clock)
+
+    def add(
+        self,
+        step: int,
+        learnt: Sequence[Learnt],
+        losses: Sequence[float],
+        bytes_sent: float,
+        bytes_received: float,
+        seconds: float,
+    ) -> None:
+        """Write a row about what these workers have learnt; bytes are a worker's on average."""
+        mean = _mean([one.parameters for one in learnt])
+        self._flat.copy_(mean)
+        for buffer, *copies in zip(
+            self._module.buffers(), *(one.buffers for one in learnt), strict=True
+        ):
+            buffer.copy_(_mean(copies) if buffer.is_floating_point() else copies[0])
+        squares = sum((one.parameters - mean).square().sum().item() for one in learnt)
+        average = self._average if squares else Averaging(0.0, 0.0)
+        found = self._task.evaluate(self._module)
+        self.rows.append(
+            {
+                "step": step,
+                "train_loss": sum(losses) / len(losses) if losses else math.nan,
+                "test_loss": found.loss,
+                "test_accuracy": found.accuracy,
+                "consensus_distance": squares / len(learnt),
+                "bytes_sent": bytes_sent,
+                "bytes_received": bytes_received,
+                "seconds": seconds,
+                "averaging_bytes_sent": average.bytes_sent,
+                "averaging_bytes_received": average.bytes_sent,
+                "averaging_seconds": average.seconds,
+                "diverged": False,
+            }
+        )
+
+
+def _mean(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the mean in float64, so that the mean of equal tensors is exact."""
+    mean = torch.zeros_like(tensors[0], dtype=torch.float64)
+    for one in tensors:
+        mean += one
+    return mean / len(tensors)
+
+
+class _Diverged(Exception):
+    """A loss that is huge or no number."""
+
+
+def curve_in_lockstep(settings: TrainingSettings) -> list[Row]:
+    """Return the rows of a run in lockstep, which ends when its numbers are huge or none."""
+    task, clock, job = settings.task, settings.clock, settings.job()
+    curve, batches = _Curve(task, job, clock), job.batches()
+
+    def loss(module: nn.Module, batch: Batch) -> Tensor:  # before a step is taken with it
+        found = task.loss(module, batch)
+        if not abs(found.item()) <= curve.largest_loss:
+            raise _Diverged
+        return found
+
+    job = replace(job, loss=loss, batches=lambda: batches)
+    workers = [job.worker(rank) for rank in range(job.workers)]
+    buffers = [_buffers(worker) for worker in workers]
+    losses: list[float] = []
+    gradients = 0  # of all workers
+
+    def on_step(rank: int, done: int, seconds: float) -> None:
+        nonlocal gradients
+        gradients += 1
+        losses.append(workers[rank].last_loss)
+        # The worker's next gradient changes them, and may come before the others get here.
+        buffers[rank] = _buffers(workers[rank])
+        step, others = divmod(gradients, len(workers))
+        if not others and (step % settings.every == 0 or step == job.steps):
+            write(step, seconds)
+
+    def write(step: int, seconds: float) -> None:
+        sent, received = (sum(ways) / len(workers) for ways in (run.bytes_sent, run.bytes_received))
+        learnt = [
+            Learnt(worker.parameters, copies)
+            for worker, copies in zip(workers, buffers, strict=True)
+        ]
+        curve.add(step, learnt, losses, sent, received, seconds if clock else math.nan)
+        losses.clear()
+
+    loop, rule = job.method.synchronisation.loop, job.rule()
+    run = Lockstep(workers, loop, job.steps, rule=rule, clock=clock, on_step=on_step)
+    write(0, 0.0)
+    try:
+        run.run()
+    except (_Diverged, NotFinite):
+        step = max(1, math.ceil(gradients / len(workers)))
+        if curve.rows[-1]["step"] != step:
+            write(step, math.nan)
+        curve.rows[-1]["diverged"] = True
+    return curve.rows
+
+
+class Seen(NamedTuple):
+    """A worker after a step of its own, at some seconds of its clock."""
+
+    step: int
+    seconds: float
+    learnt: Learnt
+    diverged: bool
+
+
+@dataclass(frozen=True)
+class Observing:
+    """Records what a worker on a rank has learnt, after every ``every`` steps and in the end."""
+
+    steps: int
+    every: int
+
+    def __call__(self, worker: Worker, done: int, seconds: float) -> Seen | None:
+        if done % self.every and done != self.steps:
+            return None
+        return Seen(done, seconds, Learnt.by(worker), worker.diverged)
+
+
+def curve_of_ranks(task: LearningTask, job: TrainingJob, run: TrainingRun) -> list[Row]:
+    """Return the rows of a run on ranks that were `Observing`; seconds are those of the slowest.
+
+    Bytes are known in the end only.
+    """
+    curve = _Curve(task, job, None)
+    curve.add(0, [Learnt.by(job.worker(0))] * job.workers, (), 0.0, 0.0, 0.0)
+    observed = [[seen for seen in report.observed if seen is not None] for report in run.workers]
+    before = 0
+    for seen in zip(*observed, strict=True):
+        step = seen[0].step
+        losses = [loss for report in run.workers for loss in report.losses[before:step]]
+        known = 1.0 if step == job.steps else math.nan
+        sent, received = (
+            known * sum(getattr(report, way) for report in run.workers) / job.workers
+            for way in ("bytes_sent", "bytes_received")
+        )
+        seconds = max(one.seconds for one in seen)
+        curve.add(step, [one.learnt for one in seen], losses, sent, received, seconds)
+        before = step
+        if any(one.diverged for one in seen) or not all(
+            abs(loss) <= curve.largest_loss for loss in losses
+        ):
+            curve.rows[-1]["diverged"] = True
+            break
+    return curve.rows
