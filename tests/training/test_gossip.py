@@ -1,4 +1,4 @@
-"""Gossip: what mixing preserves, how fast it mixes, and what compression does to it."""
+"""Gossip: weights of graphs, what mixing preserves, and what compression does to it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,22 @@ from torch import nn
 
 from ddlnb.compression.base import Codec, Payloads
 from ddlnb.compression.top_k import TopK
-from ddlnb.errors import InputError
+from ddlnb.errors import InputError, UnknownName
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import training_method
-from ddlnb.training.synchronisation.gossip import consensus_distance, make_graph, spectral_gap
+from ddlnb.training.synchronisation.gossip import (
+    GRAPHS,
+    Graph,
+    consensus_distance,
+    make_graph,
+    spectral_gap,
+)
 from ddlnb.training.worker import Compression, Worker
 
 SIZES = (37, 163)
 CURVATURE = torch.linspace(0.5, 1, sum(SIZES))
-GRAPHS = [("ring", 8), ("torus", 9), ("complete", 5)]
+SIZES_OF_GRAPHS = [("ring", 8), ("torus", 9), ("complete", 5)]
 
 
 class Point(nn.Module):
@@ -106,7 +112,7 @@ def distances(workers: list[Worker], method: str, steps: int) -> list[float]:
 
 
 @pytest.mark.parametrize("mixing", ["after", "before"])
-@pytest.mark.parametrize(("graph", "count"), GRAPHS)
+@pytest.mark.parametrize(("graph", "count"), SIZES_OF_GRAPHS)
 def test_mixing_keeps_the_mean_and_brings_workers_together(graph, count, mixing):
     method = f"d-psgd({graph}, {mixing})"
     workers = scattered(method, count)
@@ -145,7 +151,7 @@ def test_the_complete_graph_is_bsp(method, momentum):
         ("choco({}, 1.0)", "d-psgd({}, after)"),
     ],
 )
-@pytest.mark.parametrize(("graph", "count"), GRAPHS)
+@pytest.mark.parametrize(("graph", "count"), SIZES_OF_GRAPHS)
 def test_without_loss_all_are_d_psgd(method, plain, compression, graph, count):
     assert_same(train(method.format(graph) + compression, count), train(plain.format(graph), count))
 
@@ -249,7 +255,7 @@ def test_dcd_and_ecd_fail_where_choco_does_not(method, least):
         ("choco({}) + random-k(0.1)", 2 * 8 + 4 * (4 + 16)),
     ],
 )
-@pytest.mark.parametrize(("graph", "count"), GRAPHS)
+@pytest.mark.parametrize(("graph", "count"), SIZES_OF_GRAPHS)
 def test_a_worker_sends_its_payload_to_every_neighbour(method, bytes_, graph, count):
     written = method.format(graph)
     run = Lockstep(make_workers(written, count), training_method(written).synchronisation.loop, 3)
@@ -315,3 +321,66 @@ class Odd(TopK):
 def test_payloads_of_odd_lengths_are_read():
     assert Payloads(Odd(0.1), SIZES).payload_bytes == 8 * (4 + 16) + 2
     assert_same(train("choco", codec=Odd(0.1)), train("choco", codec=TopK(0.1)))
+
+
+# Graphs.
+
+
+# Derived, and equal for 4, 16 and 36 workers to Table 2 of arXiv 1902.00340.
+GAPS = {
+    "ring": {4: 0.67, 8: 0.195, 16: 0.051, 32: 0.0128, 36: 0.010, 64: 0.0032},
+    "torus": {4: 0.67, 16: 0.40, 36: 0.20, 64: 0.117},
+    "complete": {2: 1, 4: 1, 32: 1},
+}
+STAR = Graph("star", ((1, 2, 3), (0,), (0,), (0,)))
+
+
+@pytest.mark.parametrize(
+    ("name", "workers", "gap"), [(g, n, gap) for g, of in GAPS.items() for n, gap in of.items()]
+)
+def test_spectral_gaps_are_the_known_ones(name, workers, gap):
+    digits = len(str(gap).partition(".")[2])
+    assert spectral_gap(make_graph(name, workers)) == pytest.approx(gap, abs=0.51 * 10**-digits)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5, 6, 8, 12])
+@pytest.mark.parametrize("name", [*GRAPHS, "star"])
+def test_weights_are_symmetric_and_doubly_stochastic(name, workers):
+    graph = STAR if name == "star" else make_graph(name, workers)
+    weights = graph.weights
+    assert np.array_equal(weights, weights.T)
+    assert (weights >= 0).all()
+    np.testing.assert_allclose(weights.sum(0), 1)
+    for rank, near in enumerate(graph.neighbours):
+        assert set(np.flatnonzero(weights[rank])) == {rank, *near}
+
+
+@pytest.mark.parametrize(
+    ("name", "workers", "degree"),
+    [
+        ("ring", 1, 0),
+        ("ring", 2, 1),
+        ("ring", 3, 2),
+        ("torus", 4, 2),
+        ("torus", 7, 2),
+        ("torus", 8, 3),
+        ("torus", 9, 4),
+        ("complete", 9, 8),
+    ],
+)
+def test_degrees(name, workers, degree):
+    graph = make_graph(name, workers)
+    assert {graph.degree(rank) for rank in range(workers)} == {degree}
+
+
+def test_the_gap_of_a_ring_falls_as_the_square_of_the_workers():
+    gaps = [spectral_gap(make_graph("ring", n)) for n in (32, 64, 128)]
+    assert gaps[0] / gaps[1] == pytest.approx(4, rel=0.02)
+    assert gaps[1] / gaps[2] == pytest.approx(4, rel=0.01)
+
+
+def test_bad_graphs_are_named():
+    with pytest.raises(UnknownName, match=r"'rings'.*did you mean 'ring'"):
+        make_graph("rings", 4)
+    with pytest.raises(InputError, match="workers 0"):
+        make_graph("ring", 0)

@@ -1,4 +1,8 @@
-"""The settings of a run are parsed and validated once, and say what they are everywhere alike."""
+"""Settings of a run, its optimizers, schedules and tasks: parsed once, and refused with a reason.
+
+The size of a step of LARS and LAMB is that of the weights, not of the gradient. What is known of a
+task is so, and every sample has one owner.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,335 @@ import math
 import pickle
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
+from functools import partial
+from itertools import pairwise
 
+import numpy as np
+import pandas as pd
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
 
 import ddlnb
-from ddlnb.errors import InputError, UnknownName
+from ddlnb.errors import InputError, MissingPart, UnknownName
 from ddlnb.questions import options
 from ddlnb.training.method import training_method
-from ddlnb.training.optimizers import OPTIMIZERS, get_optimizer
+from ddlnb.training.optimizers import (
+    LAMB,
+    LARS,
+    OPTIMIZERS,
+    LambSteps,
+    LarsSteps,
+    get_optimizer,
+    get_schedule,
+)
 from ddlnb.training.runs.compare import EXTENSIONS, SCANNED, SPACING
+from ddlnb.training.runs.train import train
 from ddlnb.training.settings import RATE_SPAN, TrainingSettings, training_settings
-from ddlnb.training.tasks.catalogue import LEARNING_TASKS
+from ddlnb.training.tasks.built_in import SYMBOLS, TEXT, logistic, quadratic, source
+from ddlnb.training.tasks.catalogue import (
+    LEARNING_TASKS,
+    RECORD,
+    cifar10,
+    get_learning_task,
+    wikitext,
+)
+from ddlnb.training.tasks.task import get_split
+
+LARGE_RATES = ("adam", "lars", "lamb")
+
+
+def layers() -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(1)
+    parameters = [nn.Parameter(torch.randn(3, 4, generator=generator)), nn.Parameter(torch.ones(3))]
+    for parameter in parameters:
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+    return parameters
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("sgd(0.01)", lambda given: torch.optim.SGD(given, 0.1, weight_decay=0.01)),
+        ("momentum(0.8)", lambda given: torch.optim.SGD(given, 0.1, momentum=0.8)),
+        (
+            "momentum(0.8, 0.01, true)",
+            lambda given: torch.optim.SGD(
+                given, 0.1, momentum=0.8, weight_decay=0.01, nesterov=True
+            ),
+        ),
+        ("adam(0.01, (0.5, 0.6))", lambda g: torch.optim.Adam(g, 0.1, (0.5, 0.6), 1e-8, 0.01)),
+        (
+            "lars(0.01, 0.8, 0.02, true)",
+            lambda given: LarsSteps(
+                given, lr=0.1, trust=0.01, momentum=0.8, weight_decay=0.02, exclude_vectors=True
+            ),
+        ),
+        (
+            "lamb(0.02, (0.5, 0.6), true)",
+            lambda given: LambSteps(
+                given, lr=0.1, weight_decay=0.02, betas=(0.5, 0.6), exclude_vectors=True
+            ),
+        ),
+    ],
+)
+def test_parameters_reach_the_optimizer(text, expected):
+    ours, theirs = layers(), layers()
+    mine, other = get_optimizer(text).make(ours, lr=0.1), expected(theirs)
+    for _ in range(3):
+        mine.step()
+        other.step()
+    for one, two in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_defaults_are_left_out_of_the_text(name):
+    assert str(get_optimizer(name)) == name
+    kind = OPTIMIZERS[name](weight_decay=0.25)
+    assert get_optimizer(str(kind)) == kind
+    assert "0.25" in str(kind)
+
+
+def test_first_rates_know_the_parameters():
+    task = get_learning_task("digits")
+    assert get_optimizer("momentum(0.5)").first_rate(task) == task.learning_rate / 2
+    assert get_optimizer("lars(0.01)").first_rate(task) == pytest.approx(
+        get_optimizer("lars").first_rate(task) / 10
+    )
+
+
+def test_rows_name_the_optimizer_with_its_parameters():
+    curve = train("quadratic", "bsp", steps=1, workers=2, optimizer="momentum(momentum=0.5)")
+    assert set(curve["optimizer"]) == {"momentum(0.5)"}
+    assert set(curve["learning_rate"]) == {get_learning_task("quadratic").learning_rate / 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("momentum(1)", "momentum 1.0 must be at least 0 and below 1"),
+        ("momentum(0)", "sgd has none"),
+        ("sgd(-1)", "weight_decay -1.0 must not be negative"),
+        ("lars(0)", "trust 0.0 must be above 0"),
+        ("adam(0, (0.9, 1))", "beta 1.0 must be"),
+        ("adam(0, 0.9)", "betas 0.9 must be a tuple"),
+    ],
+)
+def test_wrong_parameters_are_refused(text, told):
+    with pytest.raises(InputError, match=told):
+        get_optimizer(text)
+
+
+def test_the_nearest_name_is_told():
+    with pytest.raises(UnknownName, match="did you mean 'momentum'"):
+        get_optimizer("momentun(0.9)")
+
+
+@pytest.mark.parametrize("optimizer", LARGE_RATES)
+@pytest.mark.parametrize("method", ["local(8)", "post-local(4, 10)", "adaptive-local(1, 8)"])
+def test_local_steps_refuse_rates_that_are_none_for_plain_sgd(method, optimizer):
+    with pytest.raises(InputError, match=r"by plain SGD steps.*take sgd or momentum"):
+        training_settings("digits", method, optimizer=optimizer).job()
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("method", ["local(1)", "post-local(1, 10)", "adaptive-local(1, 1)", "asp"])
+def test_rounds_of_one_step_take_any_optimizer(method, optimizer):
+    training_settings("digits", method, optimizer=optimizer).job()
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", *LARGE_RATES])
+def test_momentum_is_not_applied_twice(optimizer):
+    with pytest.raises(InputError, match=r"applies momentum before it compresses.*take sgd"):
+        training_settings("digits", "bsp + dgc(0.01)", optimizer=optimizer).job()
+    training_settings("digits", "bsp + dgc(0.01, 0)", optimizer=optimizer).job()
+
+
+def test_dgc_takes_what_has_no_momentum():
+    for optimizer in ("sgd", "lars(0.001, 0)"):
+        training_settings("digits", "bsp + dgc(0.01)", optimizer=optimizer).job()
+
+
+# LARS and LAMB.
+
+SHAPES = ((7, 5), (5,), (3, 2, 2))
+
+
+def weights_of(scale: float = 1.0) -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(5)
+    return [nn.Parameter(scale * torch.randn(shape, generator=generator)) for shape in SHAPES]
+
+
+def make(kind: type, lr: float, **options):
+    return partial(kind(**options).make, lr=lr)
+
+
+def gradients(step: int, scale: float = 1.0) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(100 + step)
+    return [scale * torch.randn(shape, generator=generator) for shape in SHAPES]
+
+
+def stepped(make, steps: int = 5, *, start: float = 1.0, scale: float = 1.0) -> list[nn.Parameter]:
+    owned = weights_of(start)
+    optimizer = make(owned)
+    for step in range(steps):
+        for parameter, gradient in zip(owned, gradients(step, scale), strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+    return owned
+
+
+def moved(owned: list[nn.Parameter], start: float = 1.0) -> list[torch.Tensor]:
+    pairs = zip(owned, weights_of(start), strict=True)
+    return [now.detach() - then.detach() for now, then in pairs]
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize(
+    ("made", "share"),
+    [(make(LARS, 3.0, trust=0.01, momentum=0.0), 0.03), (make(LAMB, 0.03), 0.03)],
+)
+def test_a_step_is_a_share_of_the_weights_whatever_the_gradient(made, share, scale):
+    for change, weights in zip(moved(stepped(made, 1, scale=scale)), weights_of(), strict=True):
+        assert change.norm() == pytest.approx(share * weights.norm().item(), rel=1e-4)
+
+
+def test_lars_goes_against_the_gradient():
+    made = make(LARS, 1.0, momentum=0.0)
+    for change, gradient in zip(moved(stepped(made, 1)), gradients(0), strict=True):
+        cosine = torch.cosine_similarity(change.flatten(), gradient.flatten(), 0)
+        assert cosine.item() == pytest.approx(-1, abs=1e-5)
+
+
+@pytest.mark.parametrize("made", [make(LARS, 10.0), make(LAMB, 0.1)])
+def test_scaling_all_gradients_changes_nothing(made):
+    for one, other in zip(stepped(made), stepped(made, scale=1e3), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("made", [make(LARS, 10.0), make(LAMB, 0.1)])
+def test_scaling_all_weights_scales_the_steps(made):
+    small, large = moved(stepped(made)), moved(stepped(made, start=64.0), 64.0)
+    for one, other in zip(small, large, strict=True):
+        torch.testing.assert_close(64 * one, other, rtol=1e-3, atol=1e-3)
+
+
+def test_lars_with_decay_and_momentum_is_the_formula():
+    lr, trust, decay, momentum = 2.0, 0.02, 0.1, 0.8
+    expected = [weights.detach().double() for weights in weights_of()]
+    velocities = [torch.zeros_like(weights) for weights in expected]
+    for step in range(4):
+        for weights, velocity, gradient in zip(expected, velocities, gradients(step), strict=True):
+            rate = lr * trust * weights.norm() / (gradient.double().norm() + decay * weights.norm())
+            velocity.mul_(momentum).add_(rate * (gradient.double() + decay * weights))
+            weights.sub_(velocity)
+    made = make(LARS, lr, trust=trust, weight_decay=decay, momentum=momentum)
+    for weights, right in zip(stepped(made, 4), expected, strict=True):
+        torch.testing.assert_close(weights.detach().double(), right, rtol=1e-5, atol=1e-6)
+
+
+def test_lamb_goes_in_the_direction_of_adam():
+    adam = moved(stepped(partial(torch.optim.Adam, lr=1e-3, eps=1e-6), 1))
+    for one, other in zip(moved(stepped(make(LAMB, 0.01), 1)), adam, strict=True):
+        cosine = torch.cosine_similarity(one.flatten(), other.flatten(), 0)
+        assert cosine.item() == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (LARS, partial(torch.optim.SGD, lr=0.1, momentum=0.9)),
+        (LAMB, partial(torch.optim.Adam, lr=0.1, eps=1e-6)),
+    ],
+)
+def test_excluded_vectors_take_the_plain_steps(ours, theirs):
+    changed = moved(stepped(make(ours, 0.1, exclude_vectors=True, weight_decay=0.3)))
+    plain = moved(stepped(theirs))
+    torch.testing.assert_close(changed[1], plain[1], rtol=1e-5, atol=1e-6)
+    for layer in (0, 2):
+        assert (changed[layer] - plain[layer]).norm() > 0.1 * plain[layer].norm()
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize(("kind", "lr"), [(LARS, 1.0), (LAMB, 0.01)])
+def test_zero_weights_and_zero_gradients_are_safe(kind, lr, decay):
+    made = make(kind, lr, weight_decay=decay)
+    still = stepped(made, scale=0.0)
+    for change, weights in zip(moved(still), weights_of(), strict=True):
+        assert change.isfinite().all()
+        if decay:
+            assert (change * weights).sum() < 0
+        else:
+            assert not change.any()
+    for weights in stepped(made, start=0.0):
+        assert weights.isfinite().all()
+        assert weights.norm() > 0
+    for weights in stepped(made, start=0.0, scale=0.0):
+        assert not weights.any()
+
+
+@pytest.mark.parametrize(("kind", "lr"), [(LARS, 1.0), (LAMB, 0.01)])
+def test_tensors_without_gradient_stay(kind, lr):
+    owned = weights_of()
+    optimizer = make(kind, lr)(owned)
+    owned[0].grad = torch.ones(SHAPES[0])
+    assert optimizer.step(lambda: 7.0) == 7.0
+    first, *rest = moved(owned)
+    assert first.any()
+    assert not any(change.any() for change in rest)
+
+
+# Schedules.
+
+
+def test_schedules_have_the_shape_of_their_names():
+    assert [get_schedule("constant").factor(step, 9) for step in (1, 9)] == [1, 1]
+    assert [get_schedule("warm-up(4)").factor(step, 9) for step in (1, 4, 9)] == [0.25, 1, 1]
+    cosine = [get_schedule("cosine(2)").factor(step, 11) for step in (1, 2, 7, 12)]
+    assert cosine == pytest.approx([0.5, 1, 0.5, 0])
+    assert get_schedule("cosine").factor(0, 9) <= get_schedule("cosine").factor(1, 9) == 1
+
+
+@pytest.mark.parametrize("warm_up", [0, 1, 5, 9])
+def test_a_cosine_ends_one_step_before_zero(warm_up):
+    schedule = get_schedule(f"cosine({warm_up})")
+    factors = [schedule.factor(step, 10) for step in range(1, 12)]
+    assert factors[max(1, warm_up) - 1] == 1
+    assert factors[9] > 0
+    assert factors[10] == pytest.approx(0)
+    assert factors[:10] == [schedule.factor(step, 10) for step in range(1, 11)]
+
+
+@pytest.mark.parametrize("times", [1.0, 8.0])
+def test_linear_scaling_rises_in_equal_steps_and_arrives_exactly(times):
+    factors = [get_schedule(f"linear-scaling({times}, 20)").factor(step, 60) for step in range(61)]
+    assert factors[0] == 1
+    assert factors[20:] == [times] * 41
+    for before, after in pairwise(factors[:21]):
+        assert after - before == pytest.approx((times - 1) / 20)
+
+
+def test_linear_scaling_then_falls_as_half_a_cosine():
+    schedule = get_schedule("linear-scaling(8, 20, cosine)")
+    factors = [schedule.factor(step, 59) for step in range(61)]
+    assert factors[20] == 8
+    assert factors[40] == pytest.approx(4)
+    assert factors[60] == pytest.approx(0)
+    assert all(after < before for before, after in pairwise(factors[20:]))
+
+
+def test_bad_schedules_are_named():
+    with pytest.raises(InputError, match=r"times 0.5 must be at least 1"):
+        get_schedule("linear-scaling(0.5)")
+    with pytest.raises(UnknownName, match=r"unknown decay 'cosin'.*did you mean 'cosine'"):
+        get_schedule("linear-scaling(8, 20, cosin)")
+
+
+# The settings of a run.
+
 
 SETTINGS = training_settings("digits", "local(8)", workers=4, steps=100, split="non-iid(0.1)")
 
@@ -76,3 +397,223 @@ def test_the_settings_are_known_without_torch():
         "import ddlnb.training.settings, sys; sys.exit(bool({'torch', 'pandas'} & {*sys.modules}))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# Tasks.
+
+
+SPLITS = ("iid", "non-iid(0.1)", "non-iid(10.0)")
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("workers", [1, 7, 32])
+def test_every_sample_belongs_to_exactly_one_worker(split, workers):
+    labels = LEARNING_TASKS["digits"].samples().labels
+    shards = get_split(split).shards(labels, workers, seed=3)
+    assert torch.equal(torch.cat(shards).sort().values, torch.arange(len(labels)))
+    sizes = [len(shard) for shard in shards]
+    assert max(sizes) - min(sizes) <= 1
+    again = get_split(split).shards(labels, workers, seed=3)
+    assert all(torch.equal(one, other) for one, other in zip(shards, again, strict=True))
+
+
+def test_a_smaller_alpha_skews_labels_more():
+    labels = LEARNING_TASKS["digits"].samples().labels
+
+    def skew(split: str) -> float:
+        """The mean total variation distance of a worker's labels from all labels."""
+        every = labels.bincount(minlength=10) / len(labels)
+        shards = get_split(split).shards(labels, 8, seed=0)
+        shares = [labels[shard].bincount(minlength=10) / len(shard) for shard in shards]
+        return sum((share - every).abs().sum().item() / 2 for share in shares) / len(shards)
+
+    assert skew("iid") < skew("non-iid(10.0)") < skew("non-iid(1.0)") < skew("non-iid(0.1)")
+
+
+def test_an_epoch_takes_every_sample_of_a_worker_once():
+    task = LEARNING_TASKS["digits"]
+    draws = task.batches(get_split("iid"), 3, 10, seed=1)
+    shard = 479  # a third of 1,437
+    for draw in draws:
+        seen = torch.cat([draw(step)[0].flatten(1) for step in range(48)])[:shard]
+        assert len(torch.unique(seen, dim=0)) >= shard - 2  # few images are there twice
+    later, earlier = draws[0](50)[0], draws[0](3)[0]
+    assert torch.equal(task.batches(get_split("iid"), 3, 10, seed=1)[0](50)[0], later)
+    assert torch.equal(draws[0](3)[0], earlier)
+
+
+@pytest.mark.parametrize("name", LEARNING_TASKS)
+def test_tasks_travel_and_repeat(name):
+    task = pickle.loads(pickle.dumps(LEARNING_TASKS[name]))
+    first, second = task.build(5), LEARNING_TASKS[name].build(5)
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert task.evaluate(first) == pytest.approx(task.evaluate(second), nan_ok=True)
+    curves = [train(name, "bsp", workers=2, steps=3, seed=7) for _ in range(2)]
+    pd.testing.assert_frame_equal(*curves, check_exact=True)
+    other_seed = train(name, "bsp", workers=2, steps=3, seed=8)
+    assert not np.array_equal(other_seed["test_loss"], curves[0]["test_loss"])
+
+
+def test_digits_are_learnt():
+    curve = train("digits", "bsp", workers=2, steps=400, local_batch=32, evaluate_every=100)
+    assert curve["test_accuracy"].iloc[0] < 0.3
+    assert curve["test_accuracy"].max() >= 0.97
+
+
+def test_the_source_of_the_text_is_stationary_and_its_entropy_right():
+    following, pairs = source()
+    assert following.sum(2) == pytest.approx(np.ones((SYMBOLS, SYMBOLS)))
+    assert np.einsum("ab,abc->bc", pairs, following) == pytest.approx(pairs, abs=1e-12)
+    # Of the text itself, under the source: five standard errors, a chance below 1e-6 of failing.
+    (passages,) = TEXT.samples().tensors
+    a, b, c = (passages[:, place : place + 16].flatten().numpy() for place in (1, 2, 3))
+    costs = -np.log(following[a, b, c])
+    error = costs.std() / math.sqrt(len(costs))
+    assert costs.mean() == pytest.approx(TEXT.constants().best_loss, abs=5 * error)
+
+
+def test_text_loss_stays_above_its_entropy_and_approaches_it():
+    entropy = TEXT.constants().best_loss
+    curve = train("text", "bsp", workers=2, steps=300, evaluate_every=100)
+    excess = curve["test_loss"] - entropy
+    assert (excess > 0).all()
+    assert excess.is_monotonic_decreasing
+    assert excess.iloc[-1] < 0.15 * excess.iloc[0]
+
+
+def test_the_source_itself_as_a_model_has_the_best_loss_and_accuracy():
+    following, _ = source()
+    scores = torch.from_numpy(np.log(following))
+
+    class Knowing(torch.nn.Module):
+        def forward(self, contexts):
+            return scores[contexts[:, 1], contexts[:, 2]]
+
+    known = TEXT.constants()
+    found = TEXT.evaluate(Knowing())
+    assert found == pytest.approx((known.best_loss, known.best_accuracy))
+
+
+def objective(task, values: torch.Tensor) -> float:
+    module = task.build(0)
+    (parameter,) = module.parameters()
+    parameter.data = values.clone()
+    return task.evaluate(module).loss
+
+
+def hessian(task) -> np.ndarray:
+    """At zero, by finite differences of the evaluated objective."""
+    size = len(next(task.build(0).parameters()))
+    wide = 2.0**-6
+    unit = wide * torch.eye(size)
+    found = np.empty((size, size))
+    for i in range(size):
+        for j in range(size):
+            corners = [s * unit[i] + t * unit[j] for s in (1, -1) for t in (1, -1)]
+            pp, pm, mp, mm = (objective(task, corner) for corner in corners)
+            found[i, j] = (pp - pm - mp + mm) / (4 * wide**2)
+    return found
+
+
+@pytest.mark.parametrize(
+    "task", [quadratic((3.0, 0.5, 0.1), 2.0, 500), logistic(3, 500)], ids=lambda task: task.name
+)
+def test_constants_of_convex_tasks_are_right(task):
+    known = task.constants()
+    values = np.linalg.eigvalsh(hessian(task))
+    # The logistic curvature is largest at zero, where it is a quarter of the second moments.
+    assert values[-1] == pytest.approx(known.smoothness, rel=1e-3)
+    assert known.strong_convexity <= values[0] * (1 + 1e-3)
+    optimum = torch.tensor(known.optimum)
+    assert objective(task, optimum) == pytest.approx(known.best_loss, abs=1e-7)
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        elsewhere = optimum + 0.1 * torch.randn(3, generator=draw)
+        assert objective(task, elsewhere) > known.best_loss
+    # The gradients of single samples at the optimum: their mean is zero, their variance known.
+    module = task.build(0)
+    (parameter,) = module.parameters()
+    parameter.data = optimum.clone()
+    gradients = []
+    for one in range(500):
+        batch = tuple(tensor[one : one + 1] for tensor in task.samples().tensors)
+        gradients.append(torch.autograd.grad(task.loss(module, batch), parameter)[0])
+    single = torch.stack(gradients)
+    assert single.mean(0).abs().max() < 1e-5
+    assert single.square().sum(1).mean().item() == pytest.approx(known.noise, rel=1e-4)
+
+
+def test_a_quadratic_without_noise_shrinks_as_theory_says():
+    task = quadratic((1.0, 0.25), noise=0.0, samples=10)
+    curve = train(task, "bsp", workers=2, steps=10, lr=1.0, evaluate_every=1)
+    expected = [0.5 * 0.0**k + 0.125 * 0.75 ** (2 * k) for k in range(11)]
+    assert curve["test_loss"].tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_files_of_a_user_make_tasks(tmp_path):
+    draw = np.random.default_rng(0)
+    names = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
+    for name in names:
+        records = draw.integers(0, 256, (8, RECORD), dtype=np.uint8)
+        records[:, 0] = draw.integers(0, 10, 8)
+        (tmp_path / name).write_bytes(records.tobytes())
+    for name in ("wiki.train.raw", "wiki.test.raw"):
+        (tmp_path / name).write_bytes(b"all work and no play makes a dull text. " * 40)
+    for make in (cifar10, wikitext):
+        curve = train(make(tmp_path), "bsp", workers=2, steps=2, local_batch=2)
+        assert np.isfinite(curve["test_loss"]).all()
+    with pytest.raises(MissingPart, match=r"data_batch_1\.bin.*cifar-10-binary"):
+        cifar10(tmp_path / "elsewhere").samples()
+    with pytest.raises(MissingPart, match=r"wiki\.train\.raw"):
+        wikitext(tmp_path / "elsewhere").samples()
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: get_learning_task("digit"), "did you mean 'digits'"),
+        (lambda: get_learning_task("cifar10"), "give their folder as data"),
+        (lambda: get_learning_task("digits", "somewhere"), "leave out data"),
+        (lambda: get_split("non-iid(0)"), "alpha 0.0 must be positive"),
+        (lambda: get_split("nonid"), "did you mean 'non-iid'"),
+        (lambda: get_schedule("warm-up(0)"), "over 0 must be a whole number"),
+        (lambda: quadratic(()), "at least one"),
+        (lambda: quadratic((1.0, -1.0)), "must be positive"),
+        (lambda: logistic(penalty=0), "penalty 0"),
+        (lambda: train("digits", "bsp", workers=2000, steps=1), "2000 workers cannot share"),
+        (lambda: train("digits", "bsp", lr=-1.0), "learning rate -1.0"),
+        (lambda: train("digits", "bsp", lr=math.nan), "learning rate nan"),
+        (lambda: train("digits", "bsp", optimizer="sdg"), "did you mean 'sgd'"),
+        (lambda: train("digits", "bsp", executor="lokstep"), "did you mean 'lockstep'"),
+        (lambda: train("digits", "bsp", steps=0), "steps 0"),
+        (lambda: train("digits", "bsp", local_batch=0), "local_batch 0"),
+        (lambda: train("digits", "bsp", evaluate_every=0), "evaluate_every 0"),
+    ],
+)
+def test_bad_options_say_the_way_out(call, told):
+    with pytest.raises((InputError, UnknownName), match=told.replace("(", r"\(")):
+        call()
+
+
+def test_the_quadratic_s_samples_have_the_noise_it_tells():
+    assert astuple(LEARNING_TASKS["quadratic"].constants())[:5] == pytest.approx(
+        (0.0, math.nan, 1.0, 0.05, 4.0), nan_ok=True
+    )
+    pulls = LEARNING_TASKS["quadratic"].samples().tensors[0].double()
+    assert pulls.square().sum(1).mean().item() == pytest.approx(4.0, rel=1e-5)
+
+
+def test_cifar_is_evaluated_image_by_image(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (507, RECORD), dtype=np.uint8)
+    images[:, 0] %= 10
+    (tmp_path / "test_batch.bin").write_bytes(images.tobytes())
+    task = cifar10(tmp_path)
+    module = task.build(0)
+    pixels = torch.from_numpy(images[:, 1:]).reshape(-1, 3, 32, 32).float() / 127.5 - 1
+    labels = torch.from_numpy(images[:, 0]).long()
+    with torch.no_grad():
+        scores = module(pixels)
+    found = task.evaluate(module)
+    assert found.loss == pytest.approx(F.cross_entropy(scores, labels).item(), rel=1e-5)
+    assert found.accuracy == pytest.approx((scores.argmax(1) == labels).float().mean().item())
