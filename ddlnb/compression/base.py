@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -160,7 +160,7 @@ class Compressor(ABC):
         """Whether what is sent depends on the shape of a tensor, and not on its elements alone."""
         return False
 
-    def for_pieces(self, pieces: int) -> tuple[Compressor, ...]:
+    def for_pieces(self, pieces: int) -> tuple[Self, ...]:
         """Return the compressor of each piece of a model: this one, unless pieces differ."""
         return (self,) * pieces
 
@@ -182,10 +182,6 @@ class Compressor(ABC):
 
 class Encoder(Compressor):
     """A compressor that makes one payload of a tensor, which a parameter server can take."""
-
-    def for_pieces(self, pieces: int) -> tuple[Encoder, ...]:
-        """Return encoders, as for every compressor."""
-        return (self,) * pieces
 
     @abstractmethod
     def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
@@ -216,10 +212,6 @@ class Codec(Encoder):
 
     Its payloads can travel anywhere: to all workers, to a parameter server, to neighbours.
     """
-
-    def for_pieces(self, pieces: int) -> tuple[Codec, ...]:
-        """Return codecs, as for every compressor."""
-        return (self,) * pieces
 
     @abstractmethod
     def decode(self, payload: Tensor, elements: int) -> Tensor:
@@ -283,11 +275,11 @@ class Payloads:
     Raises InputError for a codec that was made for another number of tensors.
     """
 
-    codec: Encoder
+    codec: Any  # an Encoder: a Codec where payloads are decoded, Voting where they are counted
     elements: tuple[int, ...]
 
     @cached_property
-    def codecs(self) -> tuple[Encoder, ...]:
+    def codecs(self) -> tuple[Any, ...]:
         """The codec of every tensor."""
         return self.codec.for_pieces(len(self.elements))
 
@@ -312,32 +304,27 @@ class Payloads:
         >>> payloads.decode(torch.zeros(payloads.payload_bytes, dtype=torch.uint8)).tolist()
         [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
         """
-        parts = []
-        for codec, part, size in zip(self.codecs, self._split(payload), self.elements, strict=True):
-            assert isinstance(codec, Codec), f"payloads of {codec} stand for no tensor"
-            parts.append(codec.decode(part, size))
-        return torch.cat(parts)
+        triples = zip(self.codecs, self._split(payload), self.elements, strict=True)
+        return torch.cat([codec.decode(part, size) for codec, part, size in triples])
 
     def tally(self, payloads: Sequence[Tensor], clock: int) -> Tensor:
         """Return the joined payload of the outcome of a vote, the ``clock``-th of all.
 
         Raises InputError for a payload of another length.
         """
-        split = [self._split(payload) for payload in payloads]
-        parts = []
-        for piece, (codec, size) in enumerate(zip(self.codecs, self.elements, strict=True)):
-            assert isinstance(codec, Voting), f"payloads of {codec} are no votes"
-            draw = generator(clock, piece)
-            parts.append(codec.tally([one[piece] for one in split], size, draw))
-        return torch.cat(parts)
+        votes = zip(*map(self._split, payloads), strict=True)  # by piece
+        triples = enumerate(zip(self.codecs, votes, self.elements, strict=True))
+        return torch.cat(
+            [
+                codec.tally(of_piece, size, generator(clock, piece))
+                for piece, (codec, of_piece, size) in triples
+            ]
+        )
 
     def outcome(self, payload: Tensor) -> Tensor:
         """Return the flat float32 tensor that the joined payload of an outcome stands for."""
-        parts = []
-        for codec, part, size in zip(self.codecs, self._split(payload), self.elements, strict=True):
-            assert isinstance(codec, Voting), f"payloads of {codec} are no votes"
-            parts.append(codec.outcome(part, size))
-        return torch.cat(parts)
+        triples = zip(self.codecs, self._split(payload), self.elements, strict=True)
+        return torch.cat([codec.outcome(part, size) for codec, part, size in triples])
 
     def _split(self, payload: Tensor) -> list[Tensor]:
         if len(payload) != self.payload_bytes:

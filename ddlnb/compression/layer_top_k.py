@@ -7,6 +7,7 @@ Source: Shi et al. 2019 (arXiv 1911.08727), LAGS-SGD: layer-wise adaptive gradie
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -41,7 +42,7 @@ class LayerTopK(Codec):
         for density in self.densities:
             require_density(density)
 
-    def for_pieces(self, pieces: int) -> tuple[Codec, ...]:
+    def for_pieces(self, pieces: int) -> tuple[Any, ...]:
         """Return top-k for every piece. Raises InputError unless there is a density for each."""
         require(
             pieces == len(self.densities),

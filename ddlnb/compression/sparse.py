@@ -153,42 +153,21 @@ def _found(threshold, bits, passing, total):
 
 @njit(cache=True, nogil=True)
 def _largest_of_few(bits, count):
-    """Return what `_largest_of` does, and nothing if some entries are not finite.
-
-    Only entries that reach a power of two are examined. It is lowered, in steps that double, until
-    enough of them do.
-    """
-    most = np.uint32(0)
-    for i in range(len(bits)):
-        most = max(most, bits[i] & SIGNLESS)
-    if most >= INFINITE:
+    """Return what `_largest_of` does, and nothing if some entries are not finite."""
+    magnitudes = bits & SIGNLESS
+    if magnitudes.max() >= INFINITE:
         return np.empty(0, np.int64)
-    exponent, step, reaching = np.int64(most >> np.uint32(23)), 1, 0
-    threshold = most
-    while reaching < count:
-        threshold = np.uint32(exponent) << np.uint32(23)
-        reaching = 0
-        for i in range(len(bits)):
-            reaching += (bits[i] & SIGNLESS) >= threshold
-        exponent, step = max(exponent - step, 0), 2 * step
-    where = np.empty(reaching, np.int64)
-    magnitudes = np.empty(reaching, np.uint32)
-    filled = 0
-    for i in range(len(bits)):
-        magnitude = np.uint32(bits[i] & SIGNLESS)
-        if magnitude >= threshold:
-            where[filled], magnitudes[filled] = i, magnitude
-            filled += 1
-    last = np.partition(magnitudes, reaching - count)[reaching - count]
-    equal = count
-    for i in range(reaching):
-        equal -= magnitudes[i] > last
+    last = np.partition(magnitudes, len(bits) - count)[len(bits) - count]
+    equal = count  # that are as large as the last one and are still wanted
+    for magnitude in magnitudes:
+        equal -= magnitude > last
     chosen = np.empty(count, np.int64)
     filled = 0
-    for i in range(reaching):
-        if magnitudes[i] > last or (magnitudes[i] == last and equal > 0):
-            equal -= magnitudes[i] == last
-            chosen[filled] = where[i]
+    for i in range(len(bits)):
+        is_next = magnitudes[i] == last and equal > 0
+        if is_next or magnitudes[i] > last:
+            equal -= is_next
+            chosen[filled] = i
             filled += 1
     return chosen
 

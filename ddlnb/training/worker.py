@@ -7,17 +7,15 @@ requests, and those of `ddlnb.plans.requests`, which are the communication.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ddlnb.compression.base import (
     Compressor,
-    Encoder,
     Memory,
     Payloads,
     Round,
@@ -131,9 +129,8 @@ class Worker:
             total = yield from self.summed(gradient)
             return total / self.workers
         averages = []
-        for piece, (start, stop, shape) in enumerate(self.pieces):
-            round_ = Round(self.rank, self.workers, self.step, piece, self.seed)
-            averages.append((yield from self._average(gradient[start:stop].view(shape), round_)))
+        for part, round_, memory in self._parts(gradient):
+            averages.append((yield from self._average(part, round_, memory)))
         return torch.cat(averages)
 
     def summed(self, tensor: Tensor) -> Flow:
@@ -151,10 +148,8 @@ class Worker:
         assert self.compression is not None
         joint = self.payloads()
         parts = []
-        for piece, (start, stop, shape) in enumerate(self.pieces):
-            round_ = Round(self.rank, self.workers, self.step, piece, self.seed)
-            part, memory = tensor[start:stop].view(shape), self.memories.setdefault(piece, {})
-            codec: Any = joint.codecs[piece]
+        for part, round_, memory in self._parts(tensor):
+            codec = joint.codecs[round_.piece]
             encode = codec.encode
             if self.compression.feedback:  # which needs a codec, and methods refuse it otherwise
                 encode = partial(encode_with_feedback, codec)
@@ -169,9 +164,8 @@ class Worker:
     def payloads(self) -> Payloads:
         """Return how a flat tensor is compressed to one payload, and read from one."""
         assert self.compression is not None
-        codec = self.compression.compressor
-        assert isinstance(codec, Encoder), "training methods refuse others on servers and in gossip"
-        return Payloads(codec, tuple(stop - start for start, stop, _ in self.pieces))
+        elements = tuple(stop - start for start, stop, _ in self.pieces)
+        return Payloads(self.compression.compressor, elements)
 
     @cached_property
     def pieces(self) -> list[Piece]:
@@ -184,9 +178,13 @@ class Worker:
             start += len(part)
         return found
 
-    def _average(self, tensor: Tensor, round_: Round) -> Flow:
+    def _parts(self, tensor: Tensor) -> Iterator[tuple[Tensor, Round, Memory]]:
+        for piece, (start, stop, shape) in enumerate(self.pieces):
+            round_ = Round(self.rank, self.workers, self.step, piece, self.seed)
+            yield tensor[start:stop].view(shape), round_, self.memories.setdefault(piece, {})
+
+    def _average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
         assert self.compression is not None
-        memory = self.memories.setdefault(round_.piece, {})
         compressor = self._compressors[round_.piece]
         average: Callable[..., Flow] = compressor.average
         if self.compression.feedback:
