@@ -145,7 +145,7 @@ class _Writer:
     def _add_machines(self, inside: Mapping[int, Sequence[Link]]) -> None:
         """Add a device for every kind of machine, and an instance for each run of equal ones."""
         parts: dict[int, dict[int, str]] = defaultdict(dict)  # components of the devices, by node
-        numbers: dict[tuple[int, str], count] = defaultdict(count)
+        numbers: dict[tuple[int, str], count[int]] = defaultdict(count)
         for number, device in enumerate(self._network.devices):
             if device.node is not None:
                 choice = CHOICES[device.kind]
