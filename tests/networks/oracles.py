@@ -18,8 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlnb.errors import require
-from ddlnb.networks.flows import CAP, Channels
+from ddlnb.networks.flows import Channels
 from ddlnb.networks.network import Numbers
 from ddlnb.networks.play import SAME_TIME, Times, Traffic
 
@@ -40,18 +39,6 @@ class Flow:
     links: tuple[int, ...]
     shares: tuple[float, ...]
     cap: float = math.inf
-
-    def __post_init__(self) -> None:
-        require(
-            len(self.links) == len(self.shares) == len(set(self.links)),
-            f"a flow on the links {self.links} needs one share for each of them, and each once; "
-            f"it has {self.shares}",
-        )
-        require(
-            all(0 < share <= 1 for share in self.shares),
-            f"shares {self.shares} of a flow must be above 0 and at most 1",
-        )
-        require(self.cap > 0, f"cap {self.cap} of a flow must be positive bytes per second")
 
 
 def max_min_rates(flows: Sequence[Flow], bandwidths: Numbers) -> Numbers:
@@ -91,40 +78,11 @@ def max_min_rates(flows: Sequence[Flow], bandwidths: Numbers) -> Numbers:
     return rates
 
 
-def loads(flows: Sequence[Flow], bandwidths: Numbers, rates: Numbers) -> Numbers:
-    """Return the bytes per second on every link."""
-    carried = np.zeros(len(bandwidths))
-    for flow, rate in zip(flows, rates, strict=True):
-        if flow.links:
-            np.add.at(carried, list(flow.links), rate * np.array(flow.shares))
-    return carried
-
-
-def bottlenecks(
-    flows: Sequence[Flow], bandwidths: Numbers, rates: Numbers
-) -> tuple[int | None, ...]:
-    """Return what holds each flow: a full link on which no flow is faster, `CAP`, or None.
-
-    Where none is None and no link carries more than its bandwidth, the rates are max-min fair, and
-    this is the proof.
-    """
-    carried = loads(flows, bandwidths, rates)
-    full = carried >= (1 - CLOSE) * bandwidths
-    fastest = np.zeros(len(bandwidths))
-    for flow, rate in zip(flows, rates, strict=True):
-        for link in flow.links:
-            fastest[link] = max(fastest[link], rate)
-    found: list[int | None] = []
-    for flow, rate in zip(flows, rates, strict=True):
-        holding = (
-            link for link in flow.links if full[link] and rate >= (1 - CLOSE) * fastest[link]
-        )
-        found.append(CAP if rate >= (1 - CLOSE) * flow.cap else next(holding, None))
-    return tuple(found)
-
-
 def unfair(flows: Sequence[Flow], bandwidths: Numbers, rates: Numbers) -> list[str]:
     """Return what is wrong with the rates, a sentence each; nothing if they are max-min fair.
+
+    Fair is what exceeds neither its cap nor a link, and is held: by its cap, or by a full link on
+    which no flow is faster.
 
     >>> two = [Flow((0,), (1.0,)), Flow((0, 1), (1.0, 1.0))]
     >>> unfair(two, np.array([2.0, 9.0]), np.array([1.0, 1.0]))
@@ -132,21 +90,24 @@ def unfair(flows: Sequence[Flow], bandwidths: Numbers, rates: Numbers) -> list[s
     >>> unfair(two, np.array([2.0, 9.0]), np.array([0.5, 1.5]))
     ['flow 0 of rate 0.5 has no full link on which it is among the fastest']
     """
-    carried = loads(flows, bandwidths, rates)
+    carried, fastest = np.zeros(len(bandwidths)), np.zeros(len(bandwidths))
+    for flow, rate in zip(flows, rates, strict=True):
+        if flow.links:
+            np.add.at(carried, list(flow.links), rate * np.array(flow.shares))
+            np.maximum.at(fastest, list(flow.links), rate)
     wrong = [
         f"link {link} carries {carried[link]:g} of its {bandwidths[link]:g} bytes per second"
         for link in np.flatnonzero(carried > (1 + CLOSE) * bandwidths)
     ]
-    wrong += [
-        f"flow {number} of rate {rates[number]:g} exceeds its cap {flow.cap:g}"
-        for number, flow in enumerate(flows)
-        if rates[number] > (1 + CLOSE) * flow.cap
-    ]
-    wrong += [
-        f"flow {number} of rate {rates[number]:g} has no full link on which it is among the fastest"
-        for number, holding in enumerate(bottlenecks(flows, bandwidths, rates))
-        if holding is None
-    ]
+    full = carried >= (1 - CLOSE) * bandwidths
+    for number, (flow, rate) in enumerate(zip(flows, rates, strict=True)):
+        named = f"flow {number} of rate {rate:g}"
+        if rate > (1 + CLOSE) * flow.cap:
+            wrong.append(f"{named} exceeds its cap {flow.cap:g}")
+        elif rate < (1 - CLOSE) * flow.cap and not any(
+            full[link] and rate >= (1 - CLOSE) * fastest[link] for link in flow.links
+        ):
+            wrong.append(f"{named} has no full link on which it is among the fastest")
     return wrong
 
 

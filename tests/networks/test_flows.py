@@ -1,4 +1,4 @@
-"""Rates are max-min fair: hand-worked cases, and the certificate that proves it."""
+"""Rates are max-min fair: by hand, by progressive filling, and by the certificate of fairness."""
 
 import math
 
@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddlnb.errors import InputError
-from ddlnb.networks.flows import CAP
+from ddlnb.networks.flows import join, leave, refill, sharing
 from ddlnb.networks.network import Numbers
-from tests.networks.oracles import Flow, bottlenecks, loads, max_min_rates, unfair
+from tests.networks.oracles import Flow, max_min_rates, unfair
+from tests.networks.random_traffic import joined
 
 
 @st.composite
@@ -32,57 +32,73 @@ def one_way(*links: int, cap: float = math.inf) -> Flow:
     return Flow(links, (1.0,) * len(links), cap)
 
 
-def test_three_share_a_link_and_a_fourth_has_what_they_leave_on_the_next():
-    flows = [one_way(0), one_way(0), one_way(0, 1), one_way(1)]
-    rates = max_min_rates(flows, np.array([1.0, 1.0]))
-    assert rates == pytest.approx([1 / 3, 1 / 3, 1 / 3, 2 / 3])
-    assert bottlenecks(flows, np.array([1.0, 1.0]), rates) == (0, 0, 0, 1)
+def rates_of(flows: list[Flow], bandwidths: Numbers) -> Numbers:
+    """Return the compiled rate of every flow if all of them flow."""
+    on = sharing(joined(flows), bandwidths)
+    for channel in range(len(flows)):
+        join(on, channel)
+    refill(on)
+    return np.array(on.channels["rate"])
 
 
-def test_what_a_cap_leaves_goes_to_the_others():
-    flows = [one_way(0, cap=1.0), one_way(0), one_way(0)]
-    rates = max_min_rates(flows, np.array([9.0]))
-    assert rates == pytest.approx([1.0, 4.0, 4.0])
-    assert bottlenecks(flows, np.array([9.0]), rates) == (CAP, 0, 0)
+MANY = [one_way(0, 1 + number % 7) for number in range(5000)]
 
 
-def test_a_split_flow_counts_with_its_share_on_each_link():
-    halves = Flow((0, 1), (0.5, 0.5))
-    rates = max_min_rates([halves, one_way(0)], np.array([3.0, 10.0]))
-    assert rates == pytest.approx([2.0, 2.0])
-    assert loads([halves, one_way(0)], np.array([3.0, 10.0]), rates) == pytest.approx([3.0, 1.0])
-
-
-def test_a_flow_without_links_has_its_cap():
-    rates = max_min_rates([Flow((), ()), Flow((), (), 5.0), one_way(0)], np.array([1.0]))
-    assert rates.tolist() == [math.inf, 5.0, 1.0]
-
-
-@given(shared_links())
-def test_rates_have_their_certificate(case):
-    flows, bandwidths = case
-    assert unfair(flows, bandwidths, max_min_rates(flows, bandwidths)) == []
+@pytest.mark.parametrize(
+    ("flows", "bandwidths", "expected"),
+    [
+        # Three share a link, and a fourth has what they leave on the next.
+        ([one_way(0), one_way(0), one_way(0, 1), one_way(1)], [1, 1], [1 / 3] * 3 + [2 / 3]),
+        # What a cap leaves goes to the others.
+        ([one_way(0, cap=1.0), one_way(0), one_way(0)], [9], [1, 4, 4]),
+        # A split flow counts with its share on each link.
+        ([Flow((0, 1), (0.5, 0.5)), one_way(0)], [3, 10], [2, 2]),
+        # A flow without links has its cap.
+        ([Flow((), ()), Flow((), (), 5.0), one_way(0)], [1], [math.inf, 5, 1]),
+        (MANY, [1e9, *[1e12] * 7], [2e5] * 5000),
+    ],
+)
+def test_rates_are_those_worked_out_by_hand(flows, bandwidths, expected):
+    bandwidths = np.array(bandwidths, float)
+    assert rates_of(flows, bandwidths) == pytest.approx(expected, rel=1e-12)
+    if len(flows) < 10:
+        assert max_min_rates(flows, bandwidths) == pytest.approx(expected)
 
 
 @given(shared_links(), st.data())
-def test_rates_that_differ_have_none(case, data):
+def test_only_fair_rates_have_a_certificate(case, data):
     flows, bandwidths = case
-    rates = max_min_rates(flows, bandwidths)
+    rates = rates_of(flows, bandwidths)
+    assert rates == pytest.approx(max_min_rates(flows, bandwidths), rel=1e-9)
+    assert unfair(flows, bandwidths, rates) == []
     which = data.draw(st.integers(0, len(flows) - 1))
     rates[which] *= data.draw(st.sampled_from([0.5, 0.99, 1.01, 2.0]))
     assert unfair(flows, bandwidths, rates)
 
 
-@pytest.mark.parametrize(
-    ("links", "shares", "cap", "reason"),
-    [
-        ((0, 1), (1.0,), 1.0, "one share for each"),
-        ((0, 0), (0.5, 0.5), 1.0, "each once"),
-        ((0,), (0.0,), 1.0, "above 0 and at most 1"),
-        ((0,), (1.5,), 1.0, "above 0 and at most 1"),
-        ((0,), (1.0,), 0.0, "must be positive"),
-    ],
-)
-def test_flows_that_cannot_be_are_refused(links, shares, cap, reason):
-    with pytest.raises(InputError, match=reason):
-        Flow(links, shares, cap)
+@given(shared_links(), st.data())
+def test_rates_stay_fair_while_flows_come_and_go(case, data):
+    flows, bandwidths = case
+    on, flowing = sharing(joined(flows), bandwidths), set[int]()
+    for _ in range(data.draw(st.integers(1, 12))):
+        changing = data.draw(st.sets(st.integers(0, len(flows) - 1), min_size=1, max_size=3))
+        for channel in changing:
+            (leave if channel in flowing else join)(on, channel)
+        flowing ^= changing
+        refill(on)
+        there = sorted(flowing)
+        expected = max_min_rates([flows[channel] for channel in there], bandwidths)
+        assert np.array(on.channels["rate"])[there] == pytest.approx(expected, rel=1e-9)
+
+
+def test_only_those_are_filled_again_whose_rates_may_change():
+    # Two links with two flows each: one that leaves the first link changes nothing on the second.
+    flows = [one_way(0), one_way(0), one_way(1), one_way(1)]
+    on = sharing(joined(flows), np.array([2.0, 4.0]))
+    for channel in range(4):
+        join(on, channel)
+    assert refill(on) == 4
+    leave(on, 0)
+    assert refill(on) == 1
+    assert on.chosen[0] == 1
+    assert on.channels["rate"][1:].tolist() == [2.0, 2.0, 2.0]

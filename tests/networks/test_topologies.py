@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import networkx as nx
 import pytest
+from hypothesis import given, settings
 
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.networks.network import changed
-from ddlnb.networks.routes import ROUTINGS, NoRoute, route
+from ddlnb.networks.network import Device, Link, Network, changed
+from ddlnb.networks.routes import ROUTINGS, NoRoute, _Router, _split_among_many, route
 from ddlnb.networks.topologies import TOPOLOGIES, get_topology, with_islands
-from tests.networks.random_traffic import as_graph
+from tests.networks.random_traffic import as_graph, networks
 
 EXAMPLES = [
     "star(5)",
@@ -206,3 +207,24 @@ def test_unknown_names_are_refused_with_those_that_exist():
         changed(get_topology("star(2)").network(1e9), ["cut(host0, host1)"])
     with pytest.raises(InputError, match="has GPUs already"):
         with_islands(get_topology("rail-optimised(2, 2)").network(1e9), 2, 1e9)
+
+
+@given(networks())
+@settings(max_examples=25)
+def test_split_routes_are_the_same_without_shortcuts(network):
+    router = _Router(replace(network, routing="ecmp"))
+    for source in network.endpoints:
+        for target in network.endpoints:
+            found = router.between(source, target)
+            whole = _split_among_many(router, source, target)
+            shares = dict(zip(whole.links, whole.shares, strict=True))
+            assert dict(zip(found.links, found.shares, strict=True)) == shares
+            assert found.latency == pytest.approx(whole.latency)
+
+
+@pytest.mark.parametrize("pair", [(0, 2), (2, 0), (1, 2)])
+def test_hosts_apart_are_named_also_where_one_cable_leads_away(pair):
+    devices = tuple(Device(f"host{i}", "host", i) for i in range(3))
+    torn = Network("torn", devices, (Link(0, 1, 1e9), Link(1, 0, 1e9)))
+    with pytest.raises(NoRoute, match=f"^host{pair[0]} and host{pair[1]} have lost each other"):
+        route(torn, *pair)
