@@ -49,31 +49,21 @@ def test_two_jobs_on_one_link_share_it_while_both_run():
     assert played.messages["start"].tolist() == [0.0, 1.0]
 
 
-def test_a_rank_sends_on_what_it_has_received_only():
-    chain = Collective(
-        "chain",
-        "broadcast",
-        3,
-        1,
-        np.concatenate([transfers(0, [0], [1], 0, 1, False), transfers(1, [1], [2], 0, 1, False)]),
-    )
-    played = play(chain, Star(3).network(bandwidth=1e9), 1e9)
-    assert played.messages["start"].tolist() == [0.0, 1.0]
-
-
-def test_other_parts_are_not_waited_for():
-    # Rank 1 sends part 1, its own, in step 1; what it receives in step 0 is part 0.
-    rows = [transfers(0, [0], [1], 0, 1, False), transfers(1, [1], [2], 1, 2, False)]
-    apart = Collective("apart", "all-gather", 3, 3, np.concatenate(rows))
-    played = play(apart, Star(3).network(bandwidth=1e9), 3e9)
-    assert played.messages["start"].tolist() == [0.0, 0.0]
-
-
-def test_a_rank_ends_its_sends_of_a_step_before_the_next():
-    rows = [transfers(0, [0], [1], 0, 1, False), transfers(1, [0], [2], 1, 2, False)]
-    later = Collective("later", "broadcast", 3, 2, np.concatenate(rows))
-    played = play(later, Star(3).network(bandwidth=1e9), 2e9)
-    assert played.messages["start"].tolist() == [0.0, 1.0]
+@pytest.mark.parametrize(
+    ("source", "target", "part", "starts"),
+    [
+        (1, 2, 0, [0.0, 1.0]),  # a rank sends on what it has received only,
+        (1, 2, 1, [0.0, 0.0]),  # waits for no other parts,
+        (0, 2, 1, [0.0, 1.0]),  # and ends its sends of a step before the next
+    ],
+)
+def test_a_message_waits_for_its_parts_and_for_earlier_sends(source, target, part, starts):
+    """Part 0 goes from rank 0 to rank 1 first."""
+    first = transfers(0, [0], [1], 0, 1, False)
+    then = transfers(1, [source], [target], part, part + 1, False)
+    two = Collective("two", "all-gather", 3, 3, np.concatenate([first, then]))
+    played = play(two, Star(3).network(bandwidth=1e9), 3e9)
+    assert played.messages["start"].tolist() == starts
 
 
 def test_rows_of_one_pair_in_one_step_are_one_message():
