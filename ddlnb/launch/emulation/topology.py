@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from ddlnb.errors import InputError, UnknownName, require
 
@@ -82,9 +83,9 @@ LINKS = {
 _NUMBER = r"(\d[\d.]*(?:e[+-]?\d+)?)"
 _RATE = re.compile(_NUMBER + r"\s*(k|M|G)?b(?:it)?/?s?$")
 _TIME = re.compile(_NUMBER + r"\s*(s|ms|us)$")
-_SHARE = re.compile(_NUMBER + r"()$")
-_TIMES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}  # a prefix multiplies, a smaller unit divides
-_PARTS = {"s": 1.0, "ms": 1e3, "us": 1e6}
+_OPTIONS = {"jitter": _TIME, "loss": re.compile(_NUMBER + r"(%)$")}
+_TIMES = {"k": 1e3, "M": 1e6, "G": 1e9}  # a prefix multiplies, a smaller unit divides
+_PARTS = {"ms": 1e3, "us": 1e6, "%": 100}
 _HOW = "write a name or, for example, '1Gb/s 50us', '100Mb/s 1ms jitter 200us loss 1%'"
 
 
@@ -103,15 +104,11 @@ def get_link(text: str | Link) -> Link:
         raise UnknownName("network", str(text), [*LINKS, "1Gb/s 50us"])
     bandwidth = _number(text, words[0], _RATE) / 8
     values = {"latency": _number(text, words[1], _TIME)}
-    rest = words[2:]
-    require(len(rest) % 2 == 0, f"network {text!r} cannot be read; {_HOW}")
-    for name, value in zip(rest[::2], rest[1::2], strict=True):
-        if name == "loss" and value.endswith("%"):
-            values["loss"] = _number(text, value[:-1], _SHARE) / 100
-        elif name == "jitter":
-            values["jitter"] = _number(text, value, _TIME)
-        else:
-            raise InputError(f"network {text!r}: {name!r} {value!r} cannot be read; {_HOW}")
+    require(len(words) % 2 == 0, f"network {text!r} cannot be read; {_HOW}")
+    for name, value in zip(words[2::2], words[3::2], strict=True):
+        readable = name in _OPTIONS and _OPTIONS[name].match(value)
+        require(bool(readable), f"network {text!r}: {name!r} {value!r} cannot be read; {_HOW}")
+        values[name] = _number(text, value, _OPTIONS[name])
     return Link(bandwidth, **values)
 
 
@@ -173,11 +170,10 @@ class EmulatedTopology:
     routes: Routes = field(repr=False)
 
     def __post_init__(self) -> None:
-        ends = {(wire.start, wire.end) for wire in self.wires}
-        require(len(ends) == len(self.wires), f"network {self.name!r} has a wire twice")
-        for start, end in ends:
+        require(len(self._ends) == len(self.wires), f"network {self.name!r} has a wire twice")
+        for start, end in self._ends:
             require(
-                (end, start) in ends,
+                (end, start) in self._ends,
                 f"network {self.name!r} has a wire from {start} to {end} and none back",
             )
         for (source, target), routes in self.routes.items():
@@ -199,34 +195,30 @@ class EmulatedTopology:
             f"network {self.name!r}: the route from {source} to {target} ends at {at}",
         )
 
+    @cached_property
+    def _ends(self) -> dict[tuple[str, str], int]:
+        return {(wire.start, wire.end): number for number, wire in enumerate(self.wires)}
+
     def ports(self, host: int) -> list[tuple[int, int]]:
         """Return the wires that lead from a host and to it, cable by cable."""
-        name = self.hosts[host]
-        ends = {(wire.start, wire.end): number for number, wire in enumerate(self.wires)}
-        return [
-            (number, ends[wire.end, name])
-            for number, wire in enumerate(self.wires)
-            if wire.start == name
-        ]
+        ends, name = self._ends, self.hosts[host]
+        return [(ends[name, end], ends[end, name]) for start, end in ends if start == name]
 
     def at(self, device: str) -> tuple[int, ...]:
         """Return the wires that begin or end at a device. Raises InputError if none does."""
-        found = [
-            number for number, wire in enumerate(self.wires) if device in (wire.start, wire.end)
-        ]
+        found = tuple(number for ends, number in self._ends.items() if device in ends)
         require(bool(found), f"network {self.name!r} has no device {device!r}")
-        return tuple(found)
+        return found
 
     def cable(self, one: str, other: str) -> tuple[int, int]:
         """Return both wires between two devices. Raises InputError if no cable joins them."""
-        ends = {(wire.start, wire.end): number for number, wire in enumerate(self.wires)}
-        near = sorted(end for start, end in ends if start == one)
+        near = sorted(end for start, end in self._ends if start == one)
         require(
-            (one, other) in ends,
+            other in near,
             f"no cable joins {one!r} and {other!r} in network {self.name!r}"
             + (f"; {one!r} is joined to {', '.join(near)}" if near else f"; it has no {one!r}"),
         )
-        return ends[one, other], ends[other, one]
+        return self._ends[one, other], self._ends[other, one]
 
     def require_can_become(self, other: EmulatedTopology) -> None:
         """Raise InputError unless a network that was built as this one can turn into the other.
@@ -282,11 +274,11 @@ class EmulatedTopology:
         rest = len(names) - SHOWN_PAIRS
         more = f" and {rest} more pair{'s' * (rest > 1)} of hosts" if rest > 0 else ""
         ends = [(self.wires[number].start, self.wires[number].end) for number in sorted(cut)]
-        cables = list(dict.fromkeys(frozenset(pair) for pair in ends))
-        cables_text = ", ".join(
-            " - ".join(next(pair for pair in ends if frozenset(pair) == cable)) for cable in cables
-        )
-        while_cut = f" while {cables_text} {'is' if len(cables) == 1 else 'are'} cut" if cut else ""
+        cables: dict[frozenset[str], str] = {}
+        for pair in ends:
+            cables.setdefault(frozenset(pair), " - ".join(pair))
+        is_cut = f"{', '.join(cables.values())} {'is' if len(cables) == 1 else 'are'} cut"
+        while_cut = f" while {is_cut}" if cut else ""
         return (
             f"{', '.join(names[:SHOWN_PAIRS])}{more} have lost each other: no route is left"
             f"{while_cut}"
