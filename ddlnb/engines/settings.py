@@ -191,40 +191,32 @@ class MeasurementSettings:
             f"topology {self.topology!r} runs on CPUs; leave it out with device {self.device!r}, "
             f"where NCCL chooses",
         )
-        if self.collective is not None:
-            self._check_collective()
-        if self.replan is not None:
-            self._check_replanning(self.replan)
-
-    def _check_replanning(self, window: int) -> None:
+        if (made := self.listed) is not None:
+            require(
+                made.servers == 0,
+                f"collective {self.collective!r} needs {made.servers} ranks more as servers; "
+                f"take a method of the PS architecture, or servers beside the workers",
+            )
+            require(
+                self.device == "cpu",
+                f"collective {self.collective!r} runs on CPUs; leave it out with device "
+                f"{self.device!r}, where NCCL chooses",
+            )
+            require(
+                self.topology == TOPOLOGIES[0],
+                f"topology {self.topology!r} and collective {self.collective!r} both say how "
+                f"all-reduces travel; leave one of them out",
+            )
+        window = self.replan or LEAST_WINDOW
         require(
             window >= LEAST_WINDOW,
             f"replan={window} iterations do not tell drift from noise; take {LEAST_WINDOW} or more",
         )
         require(
-            self.iterations > 2 * window,
+            self.replan is None or self.iterations > 2 * window,
             f"replan={window} compares iterations with the first {window}, and iterations="
             f"{self.iterations} leave none for a new plan; time more than {2 * window} iterations, "
             f"or leave replan out",
-        )
-
-    def _check_collective(self) -> None:
-        made = self.listed
-        assert made is not None
-        require(
-            made.servers == 0,
-            f"collective {self.collective!r} needs {made.servers} ranks more as servers; "
-            f"take a method of the PS architecture, or servers beside the workers",
-        )
-        require(
-            self.device == "cpu",
-            f"collective {self.collective!r} runs on CPUs; leave it out with device "
-            f"{self.device!r}, where NCCL chooses",
-        )
-        require(
-            self.topology == TOPOLOGIES[0],
-            f"topology {self.topology!r} and collective {self.collective!r} both say how "
-            f"all-reduces travel; leave one of them out",
         )
 
     @property

@@ -11,7 +11,6 @@ of each.
 from __future__ import annotations
 
 import contextlib
-import math
 import pickle
 import signal
 import socket
@@ -24,7 +23,7 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import fields, replace
 from typing import Any
 
-from ddlnb.errors import InputError, RankError, require, require_whole
+from ddlnb.errors import InputError, RankError, require, require_positive, require_whole
 from ddlnb.launch.capacity import require_room
 from ddlnb.launch.emulation.network import EmulatedNetwork
 from ddlnb.launch.launchers import RankSpec, check_launcher
@@ -193,10 +192,10 @@ class Ranks:
         start_timeout_seconds: float = 120,
         timeout_seconds: float = 120,
     ):
-        require_whole(count=count)
-        require_whole(threads=threads)
-        _require_seconds("start_timeout_seconds", start_timeout_seconds)
-        _require_seconds("timeout_seconds", timeout_seconds)
+        require_whole(count=count, threads=threads)
+        require_positive(
+            start_timeout_seconds=start_timeout_seconds, timeout_seconds=timeout_seconds
+        )
         self.site = LaunchOptions(launcher, host, tuple(hosts), network, scale, ranks_per_node)
         require(
             self.site.is_emulated or network is None,
@@ -269,7 +268,7 @@ class Ranks:
         count = self.count if count is None else count
         timeout_seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         require_whole(count=count)
-        _require_seconds("timeout_seconds", timeout_seconds)
+        require_positive(timeout_seconds=timeout_seconds)
         if count > self.count:
             raise InputError(
                 f"count={count} is more than the {self.count} ranks that were started; "
@@ -335,14 +334,6 @@ class Ranks:
     def __repr__(self) -> str:
         state = ", closed" if self._closed else ""
         return f"Ranks({self.count}, launcher={self.site.launcher!r}{state})"
-
-
-def _require_seconds(name: str, value: Any) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    require(
-        number and math.isfinite(value) and value > 0,
-        f"{name}={value!r} is not a positive number of seconds",
-    )
 
 
 def _own_address(host: str) -> str:
