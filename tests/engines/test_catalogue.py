@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from ddlnb.engines.catalogue import ENGINES, require_installed, require_runs, support
+from ddlnb.engines.catalogue import ENGINES, require_runs, support
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.engines.targets import left_out_on_gpus, targets_of
-from ddlnb.errors import InputError, MissingPart, UnknownName
+from ddlnb.errors import InputError
 from ddlnb.plans.methods import METHODS
 
 WITH_METHODS = [engine for engine in ENGINES.values() if engine.exchanges]
@@ -73,15 +71,3 @@ def test_engines_without_methods_run_their_baseline_only():
 def test_a_baseline_asked_for_as_a_method_is_explained():
     with pytest.raises(InputError, match="'DDP' is a baseline"):
         targets_of("DDP")
-
-
-def test_an_unknown_engine_is_named():
-    with pytest.raises(UnknownName, match="horrovod"):
-        targets_of("all", MeasurementSettings(engine="horrovod"))
-
-
-def test_an_engine_says_what_is_missing(monkeypatch):
-    lacking = replace(ENGINES["torch"], missing=lambda: "no torch; make env")
-    monkeypatch.setitem(ENGINES, "torch", lacking)
-    with pytest.raises(MissingPart, match="engine 'torch' cannot run here: no torch; make env"):
-        require_installed("torch")

@@ -20,6 +20,7 @@ from ddlnb.networks.collectives.catalogue import COLLECTIVES, get_algorithm, get
 from ddlnb.plans.requests import AllReduce
 from ddlnb.plans.transfers import Collective
 from ddlnb.units import KIB
+from tests.networks.proof import due
 
 SIZES = (1, 2, 3, 5, 8, 1001, 65_537)
 FURTHER = ("ring(3)", "parameter-servers(2)", "parameter-servers(2, True)", "byteps(1)", "swing(2)")
@@ -48,22 +49,13 @@ def own_tensor(rank: int, size: int, workers: int) -> torch.Tensor:
     return torch.where(torch.arange(size) % 2 == 0, whole, whole / 1024 / 3)
 
 
-def expected(collective: Collective, rank: int, size: int) -> list[tuple[int, torch.Tensor]]:
-    """Return (part, content) of the parts that this rank ends with."""
-    workers = collective.workers
-    own = [own_tensor(worker, size, workers) for worker in range(workers)]
-    parts = [one.tensor_split(collective.parts) for one in own]
-    summed = torch.stack(own).sum(0).tensor_split(collective.parts)
-    every = range(collective.parts)
-    if collective.primitive == "all-reduce":
-        return [(part, summed[part]) for part in every]
-    if collective.primitive == "reduce-scatter":
-        return [(part, summed[part]) for part in every if collective.owner(part) == rank]
-    if collective.primitive == "all-gather":
-        return [(part, parts[collective.owner(part)][part]) for part in every]
-    if collective.primitive == "broadcast":
-        return [(part, parts[0][part]) for part in every]
-    return [(part, parts[part // workers][part]) for part in every if part % workers == rank]
+def expected(collective: Collective, rank: int, size: int) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield (part, content) of the parts that this rank ends with."""
+    own = [own_tensor(worker, size, collective.workers) for worker in range(collective.workers)]
+    parts = [one.tensor_split(collective.parts) for one in (*own, torch.stack(own).sum(0))]
+    for part, (whose, where) in enumerate(zip(*due(collective), strict=True)):
+        if where in (-1, rank):
+            yield part, parts[whose][part]
 
 
 def run_all(context: RankContext, sizes: tuple[int, ...]) -> dict[tuple, tuple]:

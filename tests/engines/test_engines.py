@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import pytest
 
-from ddlnb.engines.catalogue import ENGINES, get_engine
+from ddlnb.engines.catalogue import get_engine
 from ddlnb.engines.job import Job
 from ddlnb.engines.settings import OPTIMIZERS
 from ddlnb.engines.worker import run_job
@@ -221,17 +221,6 @@ def test_runs_of_other_engines_leave_nothing_in_a_rank(ranks, engine, name, runs
     for workers, servers in runs:
         train(ranks, job_of(mlp([8]), name, workers, servers, engine=engine))
     assert ranks.run(left_behind, prefixes, count=3) == before
-
-
-@pytest.mark.parametrize(
-    ("engine", "name"),
-    [*(("horovod", name) for name in PS), *(("byteps", name) for name in A2A)],
-)
-def test_methods_that_an_engine_does_not_answer_are_refused(engine, name):
-    answers = {"horovod": "all_reduce and split_all_reduce", "byteps": "push_pull"}[engine]
-    assert ENGINES[engine].refuses(METHODS[name]) == (
-        f"answers {answers}, and the method asks for {METHODS[name].exchange}"
-    )
 
 
 def _diverging_plan(context, job, other):

@@ -59,12 +59,6 @@ def test_the_settings_column_says_what_differs_from_a_plain_run(options, text):
     assert "replayed" in contender.settings_text(settings, replayed=True).split()
 
 
-@pytest.mark.parametrize("launcher", ["local", "emulated"])
-def test_hosts_go_with_ssh_only(launcher):
-    with pytest.raises(InputError, match="only with it"):
-        DEFAULTS.changed(launcher=launcher, hosts=["a"], network="10GbE")
-
-
 def test_the_settings_load_neither_torch_nor_pandas():
     code = (
         "import sys, ddlnb.engines.settings; "

@@ -16,6 +16,16 @@ class WrongCollective(DdlnbError, ValueError):
     """A list of transfers that does not do what its primitive says."""
 
 
+def due(collective: Collective) -> tuple[np.ndarray, np.ndarray]:
+    """Return whose numbers every part must have at the end, and on which worker; -1 for all."""
+    part = np.arange(collective.parts)
+    owner, every = part * collective.workers // collective.parts, np.full_like(part, -1)
+    whose = {"all-gather": owner, "broadcast": 0 * part, "all-to-all": part // collective.workers}
+    where = {"reduce-scatter": owner, "all-to-all": part % collective.workers}
+    kind = collective.primitive
+    return whose.get(kind, every), where.get(kind, every)
+
+
 def prove(collective: Collective) -> None:
     """Check that every rank ends with every part summed exactly once: nothing twice, nothing lost.
 
@@ -43,12 +53,10 @@ def prove(collective: Collective) -> None:
         if (twice := ~adds & (writers[target, part] > 1)).any():
             where = f"part {part[twice][0]} of rank {target[twice][0]}"
             raise WrongCollective(f"{collective.name}: step {step} has {where} replaced by two")
-    rank, part = np.indices(shape)
-    owner, kind = part * workers // parts, collective.primitive
-    source = {"all-gather": owner, "broadcast": 0 * part, "all-to-all": part // workers}.get(kind)
-    target = {"reduce-scatter": owner, "all-to-all": part % workers}.get(kind, rank)
-    due = begun[:workers].sum(axis=0)[part] if source is None else begun[source, part]
-    wrong = np.argwhere((held != due) & (rank == target) & (rank < workers))
+    whose, where = due(collective)
+    rank, total = np.indices(shape)[0], begun[:workers].sum(axis=0)
+    right = np.where(whose < 0, total, begun[whose, np.arange(parts)])
+    wrong = np.argwhere((held != right) & (rank < workers) & ((where < 0) | (where == rank)))
     if len(wrong):
         where = "part {1} of rank {0}".format(*wrong[0])
         raise WrongCollective(f"{collective.name}: {where} is wrong at the end")
