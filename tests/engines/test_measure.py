@@ -14,13 +14,11 @@ import ddlnb
 from ddlnb.engines.bench import Bench
 from ddlnb.engines.job import Report
 from ddlnb.engines.measure import measure, record_timelines
-from ddlnb.engines.settings import get_optimizer
 from ddlnb.errors import InputError, MissingPart, ModelError, UnknownName
 from ddlnb.launch.options import HERE, LaunchOptions
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.rows import ResultsFile
 from ddlnb.results.tables import speedups
-from ddlnb.workloads.tracing import trace
 from tests.toy import mlp
 
 QUICK = {"workers": 2, "iterations": 2, "warmup": 1, "repetitions": 1}
@@ -136,11 +134,6 @@ def test_a_place_for_no_file_is_refused_before_any_work(place, told, tmp_path, m
         measure("small-conv", out=tmp_path / place, **QUICK)
 
 
-def test_an_unknown_model_is_answered_with_the_nearest():
-    with pytest.raises(UnknownName, match="did you mean 'resnet50'"):
-        measure("resnet-50")
-
-
 class Unused(torch.nn.Module):
     """Has a layer that its forward pass never uses."""
 
@@ -156,41 +149,37 @@ def _pairs(count, seed):
     return torch.ones(count, 2), torch.zeros(count, 2)
 
 
-def _mean_square(module, batch):
-    return ((module(batch[0]) - batch[1]) ** 2).mean()
-
-
-def test_a_model_with_unused_parameters_is_refused_before_anything_starts():
-    task = ddlnb.task(Unused(), batch=_pairs, loss=_mean_square, name="unused")
-    with pytest.raises(ModelError, match=r"spare\.weight.*requires_grad=False"):
-        measure(task, **QUICK)
-
-
-def test_a_bare_module_is_told_how_to_come_with_data():
-    with pytest.raises(ModelError, match=r"ddlnb\.task"):
-        measure(torch.nn.Linear(2, 2), **QUICK)
-
-
 def _tensor(count, seed):
     return torch.ones(count, 2)
-
-
-def test_a_batch_that_is_not_a_tuple_of_tensors_is_refused():
-    task = ddlnb.task(torch.nn.Linear(2, 2), batch=_tensor, loss=_mean_square, name="bare")
-    with pytest.raises(ModelError, match="not a tuple of tensors"):
-        measure(task, **QUICK)
 
 
 def _eight_at_most(count, seed):
     return tuple(part[:8] for part in _pairs(count, seed))
 
 
-def test_a_batch_of_fewer_samples_than_asked_for_is_refused_before_anything_starts():
-    """The rate counted 4,096 samples of an iteration that had 8."""
-    task = ddlnb.task(torch.nn.Linear(2, 2), batch=_eight_at_most, loss=_mean_square, name="few")
-    assert trace(task, 8).local_batch == 8
-    with pytest.raises(ModelError, match=r"\(8, 2\), \(8, 2\) when asked for 4,096"):
-        measure(task, local_batch=4096, **QUICK)
+def _mean_square(module, batch):
+    return ((module(batch[0]) - batch[1]) ** 2).mean()
+
+
+def made(module, batch):
+    return ddlnb.task(module, batch=batch, loss=_mean_square, name="made")
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "told"),
+    [
+        ("resnet-50", UnknownName, "did you mean 'resnet50'"),
+        (made(Unused(), _pairs), ModelError, r"spare\.weight.*requires_grad=False"),
+        (torch.nn.Linear(2, 2), ModelError, r"ddlnb\.task"),
+        (made(torch.nn.Linear(2, 2), _tensor), ModelError, "not a tuple of tensors"),
+        # The rate counted 4,096 samples of an iteration that had 8.
+        (made(torch.nn.Linear(2, 2), _eight_at_most), ModelError, r"\(8, 2\) when asked for 4,096"),
+    ],
+    ids=["unknown", "unused parameters", "a bare module", "no tuple", "too few samples"],
+)
+def test_a_model_that_cannot_be_measured_is_refused_before_anything_starts(model, error, told):
+    with pytest.raises(error, match=told):
+        measure(model, **(QUICK | {"local_batch": 4096}))
 
 
 @dataclass
@@ -265,7 +254,3 @@ def test_a_backend_that_is_not_there_says_what_is_missing(six_ranks):
 def test_too_few_ranks_are_named(six_ranks):
     with pytest.raises(InputError, match="needs 7 ranks, but there are 6"):
         measure(mlp([4]), "BSP-PS", ranks=six_ranks, baselines=False, **(QUICK | {"servers": 5}))
-
-
-def test_an_optimizer_may_be_a_factory_of_the_user_s():
-    assert get_optimizer(torch.optim.RMSprop) is torch.optim.RMSprop

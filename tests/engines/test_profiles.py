@@ -104,43 +104,38 @@ def test_other_machines_are_left_to_their_launcher(site, four_cores):
     assert fitting_workers(ALL, site) == (ALL, "")
 
 
-def test_measure_takes_the_profile_and_says_what_it_leaves_out(asked, four_cores, capsys):
-    call("--profile", "paper")
-    settings = asked["settings"]
-    assert asked["workers"] == [1, 2, 4]
-    assert settings.changed(workers=32) == PAPER.settings
-    assert capsys.readouterr().err.startswith("8, 16 and 32 workers are left out")
+PROFILE = ["--profile", "paper"]
+GIVEN = ["--iterations", "3", "--workers", "2,8", "--timeout", "60", *PROFILE]
+THERE = ["--host", "10.1.0.5", "--launcher"]
 
 
-def test_options_that_are_given_count_more_than_the_profile(asked, four_cores, capsys):
-    call("--iterations", "3", "--workers", "2,8", "--timeout", "60", "--profile", "paper")
-    settings = asked["settings"]
-    assert asked["workers"] == [2, 8]  # more than there are cores, but asked for
-    assert (settings.warmup, settings.iterations, settings.repetitions) == (10, 3, 5)
-    assert settings.timeout_seconds == 60
-    assert "left out" not in capsys.readouterr().err
-
-
-def test_without_a_profile_nothing_changes(asked):
-    call()
-    assert asked["workers"] == [2]
-    assert asked["settings"] == measuring.DEFAULTS
+def at(launcher: str, *hosts: str) -> dict:
+    """The options of the profile on other machines, where a queue takes its time."""
+    site = LaunchOptions(launcher, "10.1.0.5", hosts)
+    return {"start_timeout_seconds": 86400, "site": site}
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "workers", "options", "left_out"),
     [
-        ["--launcher", "slurm", "--host", "10.1.0.5"],
-        ["--launcher", "ssh", "--on", "a", "--on", "b", "--host", "10.1.0.5"],
-        ["--launcher", "mpi", "--host", "10.1.0.5"],
+        ([], [2], vars(measuring.DEFAULTS), ""),
+        (PROFILE, [1, 2, 4], PAPER.options, "8, 16 and 32 workers are left out"),
+        # More than there are cores, but asked for; what is given counts more than the profile.
+        (GIVEN, [2, 8], PAPER.options | {"iterations": 3, "timeout_seconds": 60}, ""),
+        ([*PROFILE, *THERE, "slurm"], ALL, at("slurm"), ""),
+        ([*PROFILE, *THERE, "ssh", "--on", "a", "--on", "b"], ALL, at("ssh", "a", "b"), ""),
+        ([*PROFILE, *THERE, "mpi"], ALL, at("mpi"), ""),
     ],
 )
-def test_every_launcher_is_asked_for_all_of_the_survey_s_workers(words, asked, four_cores, capsys):
-    call("--profile", "paper", *words)
-    assert asked["workers"] == ALL
-    assert asked["settings"].site.launcher == words[1]
-    assert asked["settings"].start_timeout_seconds == 86400  # a queue takes its time
-    assert not capsys.readouterr().err
+def test_measure_takes_profile_and_options_and_says_what_it_leaves_out(
+    words, workers, options, left_out, asked, four_cores, capsys
+):
+    call(*words)
+    assert asked["workers"] == workers
+    assert {name: getattr(asked["settings"], name) for name in options} == options
+    said = capsys.readouterr().err
+    assert said.startswith(left_out)
+    assert ("left out" in said) == bool(left_out)
 
 
 def test_the_notebooks_of_the_profile_measure_by_the_same_protocol():

@@ -19,7 +19,7 @@ class WrongCollective(DdlnbError, ValueError):
 def due(collective: Collective) -> tuple[np.ndarray, np.ndarray]:
     """Return whose numbers every part must have at the end, and on which worker; -1 for all."""
     part = np.arange(collective.parts)
-    owner, every = part * collective.workers // collective.parts, np.full_like(part, -1)
+    owner, every = np.array([*map(collective.owner, part)]), np.full_like(part, -1)
     whose = {"all-gather": owner, "broadcast": 0 * part, "all-to-all": part // collective.workers}
     where = {"reduce-scatter": owner, "all-to-all": part % collective.workers}
     kind = collective.primitive
