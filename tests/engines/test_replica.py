@@ -27,15 +27,17 @@ from tests.toy import COST, TOY, mlp, train_alone
 WORKERS, STEPS, BATCH = 2, 3, 2
 
 
-class Table:
-    """Sums of what the workers bring, by message and round; answers come from other threads."""
+class Table(defaultdict):
+    """What the workers bring, by message and round."""
 
     def __init__(self):
-        self.condition = threading.Condition()
-        self.brought = defaultdict(list)
+        super().__init__(list)
+        self.lock = threading.Lock()
 
 
 class ThreadTransport:
+    """Sums of what the workers bring to a table; answers come from other threads."""
+
     bytes_sent = 0.0
 
     def __init__(self, table, rank=0):
@@ -48,12 +50,11 @@ class ThreadTransport:
         key = (message, self.rounds[message])
         self.rounds[message] += 1
         answer = Answer(self.rank, request, released, answered)
-        with self.table.condition:
-            waiting = self.table.brought[key]
-            waiting.append(answer)
-            complete = list(waiting) if len(waiting) == WORKERS else []
-        if complete:
-            complete.sort(key=lambda other: other.rank)
+        with self.table.lock:
+            self.table[key].append(answer)
+            is_last = len(self.table[key]) == WORKERS
+        if is_last:
+            complete = sorted(self.table[key], key=lambda other: other.rank)
             totals = answer_together([other.request for other in complete])
             for other, total in zip(complete, totals, strict=True):
                 threading.Thread(target=other.finish, args=(total.clone(),)).start()
@@ -141,16 +142,20 @@ def on_threads(work):
         return list(pool.map(work, range(WORKERS)))
 
 
-@settings(max_examples=60)
-@given(st.data(), st.lists(st.integers(1, 6), max_size=3), st.sampled_from(["sgd", "adamw"]))
-def test_any_valid_plan_trains_any_model_as_one_worker_would(data, widths, optimizer):
-    task = mlp(widths)
-    plan = data.draw(plans(trace(task, BATCH).gradients))
+def require_trains_as_alone(task, plan, optimizer):
+    """Train; both workers must end with the same bits, which are one worker's but for rounding."""
     results = train_together(task, plan, OPTIMIZERS[optimizer])
     expected = train_alone(task, OPTIMIZERS[optimizer], WORKERS, BATCH, STEPS)
     for name, value in expected.items():
         assert torch.equal(results[0][name], results[1][name])
         torch.testing.assert_close(results[0][name], value, rtol=1e-9, atol=1e-12)
+
+
+@settings(max_examples=60)
+@given(st.data(), st.lists(st.integers(1, 6), max_size=3), st.sampled_from(["sgd", "adamw"]))
+def test_any_valid_plan_trains_any_model_as_one_worker_would(data, widths, optimizer):
+    task = mlp(widths)
+    require_trains_as_alone(task, data.draw(plans(trace(task, BATCH).gradients)), optimizer)
 
 
 @settings(max_examples=25)
@@ -167,11 +172,27 @@ def test_a_plan_that_takes_over_changes_no_bit(data, widths, optimizer):
             assert torch.equal(replanned[rank][name], value)
 
 
+def replica_of(module, plan, workers=1):
+    return Replica(module, plan, ThreadTransport(Table()), OPTIMIZERS["sgd"], workers)
+
+
 def test_a_plan_with_other_gradients_takes_nothing_over():
     plan, other = (METHODS["BSP-A2A"].plan(trace(mlp([width]), 2)) for width in (4, 5))
-    replica = Replica(mlp([4]).build(), plan, ThreadTransport(Table()), OPTIMIZERS["sgd"], 1)
     with pytest.raises(PlanError, match="sends other gradients"):
-        replica.replan(other, ThreadTransport(Table()))
+        replica_of(mlp([4]).build(), plan).replan(other, ThreadTransport(Table()))
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        (mlp([5]).build(), "make the plan from this model"),
+        (mlp([4, 4]).build(), "make the plan from this model"),
+        (mlp([4]).build().float(), "bytes per element"),
+    ],
+)
+def test_a_plan_of_another_model_or_precision_is_refused(module, told):
+    with pytest.raises(ModelError, match=told):
+        replica_of(module, METHODS["BSP-A2A"].plan(trace(mlp([4]), 2)))
 
 
 class Tied(torch.nn.Module):
@@ -204,9 +225,7 @@ def test_shared_parameters_and_attention_wait_for_their_update(name):
     torch.manual_seed(2)
     task = make_task(Tied(), batch=_tokens, loss=_next_token, name="tied")
     plan = METHODS[name].tuned(partition="64 B", credit="64 B").plan(trace(task, 2), cost=COST)
-    results = train_together(task, plan, OPTIMIZERS["adamw"])
-    for parameter, value in train_alone(task, OPTIMIZERS["adamw"], WORKERS, BATCH, STEPS).items():
-        torch.testing.assert_close(results[1][parameter], value, rtol=1e-9, atol=1e-12)
+    require_trains_as_alone(task, plan, "adamw")
 
 
 def _numbers(count, seed):
@@ -228,9 +247,7 @@ def test_other_hooks_of_a_module_see_the_updated_parameters(name):
     """weight_norm computes the weight in a hook of its own, before the forward pass."""
     task = Task("normed", _normed, _numbers, _square, 2, "samples", "weight normalisation")
     plan = METHODS[name].plan(trace(task, 2), cost=COST)
-    results = train_together(task, plan, OPTIMIZERS["sgd"])
-    for parameter, value in train_alone(task, OPTIMIZERS["sgd"], WORKERS, BATCH, STEPS).items():
-        torch.testing.assert_close(results[0][parameter], value, rtol=1e-9, atol=1e-12)
+    require_trains_as_alone(task, plan, "sgd")
 
 
 class Alternating(torch.nn.Module):
@@ -255,25 +272,11 @@ def test_a_layer_that_is_not_entered_is_not_left_without_its_update():
         train_together(task, plan, OPTIMIZERS["sgd"])
 
 
-def test_a_plan_of_another_model_is_refused():
-    plan = METHODS["BSP-A2A"].plan(trace(mlp([4]), 2))
-    with pytest.raises(ModelError, match="make the plan from this model"):
-        Replica(mlp([5]).build(), plan, ThreadTransport(Table()), OPTIMIZERS["sgd"], 1)
-    with pytest.raises(ModelError, match="make the plan from this model"):
-        Replica(mlp([4, 4]).build(), plan, ThreadTransport(Table()), OPTIMIZERS["sgd"], 1)
-
-
-def test_a_plan_in_another_precision_is_refused():
-    plan = METHODS["BSP-A2A"].plan(trace(mlp([4]), 2))
-    with pytest.raises(ModelError, match="bytes per element"):
-        Replica(mlp([4]).build().float(), plan, ThreadTransport(Table()), OPTIMIZERS["sgd"], 1)
-
-
 def test_closing_takes_every_hook_off_the_model():
     task = mlp([4])
     module = task.build()
     plan = METHODS["ByteScheduler-PS"].plan(trace(task, 2))
-    replica = Replica(module, plan, ThreadTransport(Table()), OPTIMIZERS["sgd"], WORKERS)
+    replica = replica_of(module, plan, WORKERS)
     other = METHODS["ByteScheduler-A2A"].plan(trace(task, 2), cost=COST)
     replica.replan(other, ThreadTransport(Table()))
     replica.close()
