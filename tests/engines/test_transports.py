@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,20 @@ def among(count: int, run: Callable[[dist.ProcessGroup], Any]) -> list[Any]:
         return list(pool.map(rank, range(count)))
 
 
+def connected(count: int, run: Callable[[CollectiveTransport, int], Any]) -> list[Any]:
+    """Return what every rank makes of a transport among them, and of its number."""
+
+    def rank(group: dist.ProcessGroup) -> Any:
+        with CollectiveTransport(HERE, SECONDS, group) as transport:
+            return run(transport, group.rank())
+
+    return among(count, rank)
+
+
+def of(name: str, count: int, rank: int) -> RankSchedule:
+    return RankSchedule(get_collective(name, count), rank)
+
+
 def own(rank: int, elements: int) -> torch.Tensor:
     return torch.randn(elements, generator=torch.Generator().manual_seed(rank))
 
@@ -57,17 +72,14 @@ def test_an_all_reduce_leaves_the_same_bits_everywhere(name):
     if made.servers:
         made = get_collective("parameter-servers(2, true)", WORKERS)
 
-    def run(group: dist.ProcessGroup) -> list[torch.Tensor]:
-        found = []
-        with CollectiveTransport(HERE, SECONDS, group) as transport:
-            for elements in (3, 1001):
-                for block_bytes in (float("inf"), 500):
-                    tensor = own(group.rank(), elements)
-                    transport.carry(RankSchedule(made, group.rank(), block_bytes), 0, tensor).wait()
-                    found.append(tensor)
-        return found
+    def run(transport: CollectiveTransport, rank: int) -> list[torch.Tensor]:
+        return [
+            transport.carry(RankSchedule(made, rank, block_bytes), 0, own(rank, elements)).wait()
+            for elements in (3, 1001)
+            for block_bytes in (float("inf"), 500)
+        ]
 
-    for tensors in zip(*among(WORKERS, run), strict=True):
+    for tensors in zip(*connected(WORKERS, run), strict=True):
         assert all(torch.equal(tensor, tensors[0]) for tensor in tensors)
         expected = sum(own(rank, len(tensors[0])) for rank in range(WORKERS))
         torch.testing.assert_close(tensors[0], expected, rtol=1e-5, atol=1e-5)
@@ -77,13 +89,11 @@ def test_an_all_reduce_leaves_the_same_bits_everywhere(name):
 def test_numbers_of_every_length_are_summed(dtype):
     """Whole ones up to 240, which all of them hold exactly."""
 
-    def run(group: dist.ProcessGroup) -> torch.Tensor:
-        with CollectiveTransport(HERE, SECONDS, group) as transport:
-            tensor = torch.arange(80).to(dtype) + group.rank()
-            schedule = RankSchedule(get_collective("ring", 3), group.rank())
-            return transport.carry(schedule, 0, tensor).wait()
+    def run(transport: CollectiveTransport, rank: int) -> torch.Tensor:
+        tensor = torch.arange(80).to(dtype) + rank
+        return transport.carry(of("ring", 3, rank), 0, tensor).wait()
 
-    for tensor in among(3, run):
+    for tensor in connected(3, run):
         assert torch.equal(tensor, 3 * torch.arange(80).to(dtype) + 3)
 
 
@@ -146,19 +156,15 @@ def test_messages_that_ranks_start_in_different_orders_meet_themselves():
 def test_a_rank_that_leaves_is_named_to_those_that_wait_for_it():
     """And whoever starts another message hears of it, too."""
 
-    def run(group: dist.ProcessGroup) -> list[str]:
+    def run(transport: CollectiveTransport, rank: int) -> list[str]:
         said = []
-        with CollectiveTransport(HERE, SECONDS, group) as transport:
-            if group.rank() == 1:
-                return said
-            schedule = RankSchedule(get_collective("direct", 3), group.rank())
-            for message in range(2):
-                with pytest.raises(ConnectionError) as error:
-                    transport.carry(schedule, message, torch.zeros(1000)).wait()
-                said.append(str(error.value))
+        for message in range(2) if rank != 1 else ():
+            with pytest.raises(ConnectionError) as error:
+                transport.carry(of("direct", 3, rank), message, torch.zeros(1000)).wait()
+            said.append(str(error.value))
         return said
 
-    first, _, last = among(3, run)
+    first, _, last = connected(3, run)
     assert all("closed its connection before" in each for each in first + last)
     assert "rank 1" in "".join(first + last)
 
@@ -166,14 +172,12 @@ def test_a_rank_that_leaves_is_named_to_those_that_wait_for_it():
 def test_tensors_of_other_lengths_are_told_apart():
     """The longer one would be cut in silence."""
 
-    def run(group: dist.ProcessGroup) -> str:
-        with CollectiveTransport(HERE, SECONDS, group) as transport:
-            schedule = RankSchedule(get_collective("exchange", 2), group.rank())
-            with pytest.raises((InputError, ConnectionError)) as error:
-                transport.carry(schedule, 7, torch.zeros(10 + group.rank())).wait()
-            return str(error.value)
+    def run(transport: CollectiveTransport, rank: int) -> str:
+        with pytest.raises((InputError, ConnectionError)) as error:
+            transport.carry(of("exchange", 2, rank), 7, torch.zeros(10 + rank)).wait()
+        return str(error.value)
 
-    said = " ".join(among(2, run))
+    said = " ".join(connected(2, run))
     assert "sent 4" in said
     assert "bytes of message 7 where 4" in said
 
@@ -184,7 +188,7 @@ def test_nothing_is_carried_once_a_rank_has_closed():
     def run(group: dist.ProcessGroup) -> None:
         transport = CollectiveTransport(HERE, 5.0, group)
         group.barrier().wait()
-        schedule = RankSchedule(get_collective("ring", 2), group.rank())
+        schedule = of("ring", 2, group.rank())
         if group.rank() == 0:
             handle = transport.carry(schedule, 0, torch.ones(4))
             transport.close()
@@ -199,34 +203,28 @@ def test_nothing_is_carried_once_a_rank_has_closed():
 
 
 def test_a_callback_that_fails_is_told_to_the_one_that_waits():
-    def run(group: dist.ProcessGroup) -> None:
-        def fail() -> None:
-            raise ZeroDivisionError("a callback")
+    def run(transport: CollectiveTransport, rank: int) -> None:
+        schedule = of("ring", 2, rank)
+        with pytest.raises(ZeroDivisionError):
+            transport.carry(schedule, 0, torch.ones(4), answered=lambda: 1 / 0).wait()
+        with pytest.raises(ZeroDivisionError):
+            transport.carry(schedule, 1, torch.ones(4))
 
-        with CollectiveTransport(HERE, 5.0, group) as transport:
-            schedule = RankSchedule(get_collective("ring", 2), group.rank())
-            with pytest.raises(ZeroDivisionError, match="a callback"):
-                transport.carry(schedule, 0, torch.ones(4), answered=fail).wait()
-            with pytest.raises(ZeroDivisionError, match="a callback"):
-                transport.carry(schedule, 1, torch.ones(4))
-
-    among(2, run)
+    connected(2, run)
 
 
 def test_a_long_run_needs_no_more_memory():
     """Also where messages have fewer elements than ranks, so that some parts are empty."""
 
-    def run(group: dist.ProcessGroup) -> tuple[int, int]:
-        with CollectiveTransport(HERE, SECONDS, group) as transport:
-            schedule = RankSchedule(get_collective("ring", WORKERS), group.rank())
-            counts = []
-            for _ in range(2):
-                for _ in range(20):
-                    transport.carry(schedule, 0, torch.ones(2)).wait()
-                counts.append(sum(map(len, transport._spare.values())) + len(transport._arrived))
-            return tuple(counts)
+    def run(transport: CollectiveTransport, rank: int) -> list[int]:
+        counts = []
+        for _ in range(2):
+            for _ in range(20):
+                transport.carry(of("ring", WORKERS, rank), 0, torch.ones(2)).wait()
+            counts.append(sum(map(len, transport._spare.values())) + len(transport._arrived))
+        return counts
 
-    for before, after in among(WORKERS, run):
+    for before, after in connected(WORKERS, run):
         assert after < before + 10
 
 
@@ -247,13 +245,10 @@ def test_strangers_are_turned_away_and_keep_nobody_waiting(monkeypatch):
 
     monkeypatch.setattr(peers, "_all_cards", overheard)
 
-    def run(group: dist.ProcessGroup) -> float:
-        with CollectiveTransport(HERE, 5.0, group) as transport:
-            tensor = torch.ones(5)
-            transport.carry(RankSchedule(get_collective("ring", 2), group.rank()), 0, tensor).wait()
-            return float(tensor.sum())
+    def run(transport: CollectiveTransport, rank: int) -> float:
+        return float(transport.carry(of("ring", 2, rank), 0, torch.ones(5)).wait().sum())
 
-    assert among(2, run) == [10.0, 10.0]
+    assert connected(2, run) == [10.0, 10.0]
     for stranger in strangers[:2] + strangers[3:]:
         stranger.settimeout(5)
         assert stranger.recv(1) == b""
@@ -278,12 +273,8 @@ def test_a_rank_that_does_not_call_and_one_that_is_not_reached_are_named():
 
 
 def test_a_group_that_only_reaches_gpus_is_refused():
-    class Nccl:
-        def name(self) -> str:
-            return "nccl"
-
     with pytest.raises(MissingPart, match="works on CPUs"):
-        CollectiveTransport(HERE, SECONDS, Nccl())
+        CollectiveTransport(HERE, SECONDS, SimpleNamespace(name=lambda: "nccl"))
 
 
 @pytest.mark.parametrize("seed", range(5))
