@@ -6,9 +6,12 @@ every axis say which ranks exchange with which, and how they lie on nodes.
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +22,15 @@ from ddlnb.parallelism.schedules import SCHEDULES
 AXES = ("tp", "cp", "dp", "pp")  # from neighbouring ranks to distant ones
 RECOMPUTATIONS = ("none", "selective", "full")
 CONTEXTS = ("ring", "all-to-all")
-_SHORT = {"mb": "micro_batch", "acc": "micro_batches"}
-_COUNTS = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "micro_batches")
-_TOKEN = re.compile(r"(dp|tp|pp|cp|ep|vpp|zero|mb|acc)=?(\d+)")
+# What words of a layout stand for: counts with a number behind them, and fields with a value each.
+_COUNTS = {word: word for word in ("dp", "tp", "pp", "cp", "ep", "vpp", "zero")}
+_COUNTS |= {"mb": "micro_batch", "acc": "micro_batches"}
+_SWITCHES = {"sp": ("sequence_parallel", True), "keep": ("gather_again", False)}
+_CHOICES: dict[str, Collection[str]] = {
+    "schedule": SCHEDULES,
+    "recomputation": RECOMPUTATIONS,
+    "context": CONTEXTS,
+}
 
 
 @dataclass(frozen=True)
@@ -66,13 +75,10 @@ class Layout:
     order: tuple[str, ...] = AXES
 
     def __post_init__(self) -> None:
-        require_whole(**{name: getattr(self, name) for name in _COUNTS})
+        counts = {name: getattr(self, name) for name in _COUNTS.values() if name != "zero"}
+        require_whole(**counts)
         require(self.zero in (0, 1, 2, 3), f"zero {self.zero!r} must be 0, 1, 2 or 3")
-        for what, options in (
-            ("schedule", SCHEDULES),
-            ("recomputation", RECOMPUTATIONS),
-            ("context", CONTEXTS),
-        ):
+        for what, options in _CHOICES.items():
             if getattr(self, what) not in options:
                 raise UnknownName(what, getattr(self, what), options)
         require_divides("ep", self.ep, "dp", self.dp)
@@ -134,14 +140,14 @@ class Layout:
         return cls(**given)  # type: ignore[arg-type]
 
     def __str__(self) -> str:
-        words = []
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value != field.default:
-                words.append(_written(field.name, value))
+        changed = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if getattr(self, field.name) != field.default
+        }
         if self.schedule == "interleaved":  # vpp says it
-            words.remove("interleaved")
-        return " ".join(words) or "dp1"
+            del changed["schedule"]
+        return " ".join(_written(name, value) for name, value in changed.items()) or "dp1"
 
 
 def require_divides(part: str, divisor: int, whole: str, number: int, model: str = "") -> None:
@@ -155,32 +161,32 @@ def require_divides(part: str, divisor: int, whole: str, number: int, model: str
 
 
 def _read(word: str) -> tuple[str, object]:
-    if match := _TOKEN.fullmatch(word):
-        return _SHORT.get(match[1], match[1]), int(match[2])
-    if word in ("sp", "keep"):
-        return ("sequence_parallel", True) if word == "sp" else ("gather_again", False)
+    """Return the field that a word is about, and its value."""
+    if (match := re.fullmatch(r"([a-z]+)=?(\d+)", word)) and match[1] in _COUNTS:
+        return _COUNTS[match[1]], int(match[2])
+    if word in _SWITCHES:
+        return _SWITCHES[word]
     if word.startswith("order="):
         return "order", tuple(word.removeprefix("order=").split("-"))
-    for name, options in (
-        ("schedule", SCHEDULES),
-        ("recomputation", RECOMPUTATIONS[1:]),
-        ("context", CONTEXTS),
-    ):
-        if word in options:
-            return name, word
-    numbered = [f"{name}N" for name in ("dp", "tp", "pp", "cp", "ep", "vpp", "zero", "mb", "acc")]
-    plain = ["sp", *SCHEDULES, *RECOMPUTATIONS[1:], *CONTEXTS, "keep", "order=A-B-C-D"]
-    raise UnknownName("word in a layout:", word, numbered + plain)
+    named = {
+        value: name for name, values in _CHOICES.items() for value in values if value != "none"
+    }
+    if word not in named:
+        numbered = [f"{name}N" for name in _COUNTS]
+        plain = ["sp", *named, "keep", "order=A-B-C-D"]
+        raise UnknownName("word in a layout:", word, numbered + plain)
+    return named[word], word
 
 
-def _written(name: str, value: object) -> str:
+def _written(name: str, value: Any) -> str:
+    """Return the word for a field that differs from one worker's."""
+    words = {field: word for word, field in _COUNTS.items()}
+    words |= {field: word for word, (field, _) in _SWITCHES.items()}
     if name == "order":
-        return "order=" + "-".join(value)  # type: ignore[arg-type]
-    if name in ("sequence_parallel", "gather_again"):
-        return "sp" if name == "sequence_parallel" else "keep"
-    if isinstance(value, str):
-        return value
-    return {"micro_batch": "mb", "micro_batches": "acc"}.get(name, name) + str(value)
+        return "order=" + "-".join(value)
+    if name in _CHOICES:
+        return str(value)
+    return words[name] + ("" if isinstance(value, bool) else str(value))
 
 
 GROUPS = (*AXES, "ep", "data", "expert-data", "ends")
@@ -259,24 +265,19 @@ def position(layout: Layout, rank: int) -> dict[str, int]:
 def _array(layout: Layout, axis: str) -> NDArray[np.int64]:
     """Return one row of ranks per group."""
     size = group_size(layout, axis)
-    outer_first = layout.order[::-1]
-    shape: list[int] = []
-    names: list[str] = []
-    for name in outer_first:  # the inner part of dp are the ranks that share the experts
-        parts = {"dp": layout.dp // layout.ep, "ep": layout.ep} if name == "dp" else None
-        for part, count in (parts or {name: getattr(layout, name)}).items():
-            names.append(part)
-            shape.append(count)
-    ranks = np.arange(layout.ranks).reshape(shape)
+    degrees: dict[str, int] = {}  # the outer ones first
+    for name in layout.order[::-1]:
+        degrees[name] = getattr(layout, name)
+        if name == "dp":  # its inner part are the ranks that share the experts
+            degrees |= {"dp": layout.dp // layout.ep, "ep": layout.ep}
     along = {
         "dp": ["dp", "ep"],
-        "data": [name for name in names if name in ("dp", "ep", "cp")],
-        "expert-data": [name for name in names if name in ("dp", "cp")],
+        "data": [name for name in degrees if name in ("dp", "ep", "cp")],
+        "expert-data": [name for name in degrees if name in ("dp", "cp")],
         "ends": ["pp"],
     }.get(axis, [axis])
-    others = [index for index, name in enumerate(names) if name not in along]
-    inner = [names.index(name) for name in along]
-    rows = ranks.transpose(others + inner).reshape(-1, int(np.prod([shape[i] for i in inner])))
-    if axis == "ends":
-        rows = rows[:, [0, -1]] if size == 2 else rows[:, :1]
-    return rows
+    ranks = np.arange(layout.ranks).reshape([*degrees.values()])
+    axes = sorted(degrees, key=lambda name: along.index(name) if name in along else -1)
+    rows = ranks.transpose([[*degrees].index(name) for name in axes])
+    rows = rows.reshape(-1, math.prod(degrees[name] for name in along))
+    return rows[:, [0, -1][:size]] if axis == "ends" else rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -48,60 +48,63 @@ class Case:
         shape, layout = self.shape, self.layout
         require_fits(shape.shape, layout)
         kind = (shape.learned_positions, shape.norm, shape.bias, shape.gated, shape.tied)
-        require(
-            kind == (True, "layer", False, False, False) and shape.kv_heads == shape.heads,
-            f"model {shape.name!r} is not executed here: it needs learned positions, layer norms, "
-            f"no biases, no gates, as many key heads as heads, and an untied head",
-        )
-        require(
-            layout.tp == 1 or not (shape.experts or layout.cp > 1),
-            "tensor parallelism is executed for dense layers and whole sequences; give tp 1",
-        )
-        require(
-            not (layout.zero and layout.ep > 1),
-            "shared experts are executed without ZeRO; give zero 0",
-        )
-        require(
-            layout.zero < 2 or layout.pp == 1,
-            "ZeRO-2 and 3 are executed without pipelines; give zero1 or pp 1",
-        )
-        require(
-            not (layout.sequence_parallel and layout.gather_again),
-            "torch's sequence parallelism keeps what it gathered: say so with the word keep",
-        )
-        require(
-            layout.recomputation != "selective" or not shape.flash,
-            "selective recomputation needs a model that keeps its scores: flash=False",
-        )
+        plain = kind == (True, "layer", False, False, False) and shape.kv_heads == shape.heads
+        for is_executed, otherwise in (
+            (
+                plain,
+                f"model {shape.name!r} is not executed here: it needs learned positions, layer "
+                f"norms, no biases, no gates, as many key heads as heads, and an untied head",
+            ),
+            (
+                layout.tp == 1 or not (shape.experts or layout.cp > 1),
+                "tensor parallelism is executed for dense layers and whole sequences; give tp 1",
+            ),
+            (
+                not (layout.zero and layout.ep > 1),
+                "shared experts are executed without ZeRO; give zero 0",
+            ),
+            (
+                layout.zero < 2 or layout.pp == 1,
+                "ZeRO-2 and 3 are executed without pipelines; give zero1 or pp 1",
+            ),
+            (
+                not (layout.sequence_parallel and layout.gather_again),
+                "torch's sequence parallelism keeps what it gathered: say so with the word keep",
+            ),
+            (
+                layout.recomputation != "selective" or not shape.flash,
+                "selective recomputation needs a model that keeps its scores: flash=False",
+            ),
+        ):
+            require(is_executed, otherwise)
 
 
-def _case(strategy: str, layout: str, shape: Transformer = DENSE) -> Case:
-    return Case(strategy, shape, Layout.parse(layout))
-
-
-CASES = (
-    _case("data (DDP)", "dp4 acc2"),
-    _case("ZeRO-1", "dp4 zero1 acc2"),
-    _case("ZeRO-2", "dp4 zero2 acc2"),
-    _case("ZeRO-3 (FSDP2)", "dp4 zero3 acc2"),
-    _case("tensor", "tp4 mb2"),
-    _case("tensor, sequence", "tp4 sp keep"),
-    _case("pipeline, GPipe", "pp4 gpipe acc4"),
-    _case("pipeline, 1F1B", "pp4 acc8"),
-    _case("pipeline, interleaved", "pp2 vpp2 acc4"),
-    _case("pipeline, zero-bubble", "pp4 zero-bubble acc8"),
-    _case("context, ring", "cp4"),
-    _case("context, all-to-all", "cp4 all-to-all"),
-    _case("expert", "dp4 ep4", MIXTURE),
-    _case("expert, two replicas", "dp4 ep2", MIXTURE),
-    _case("full recomputation", "dp2 tp2 full"),
-    _case("selective recomputation", "dp4 selective", SCORES),
-    _case("data, tensor", "dp2 tp2 acc2"),
-    _case("data, tensor, sequence, ZeRO-1", "dp2 tp2 sp keep zero1"),
-    _case("ZeRO-3, tensor", "dp2 tp2 zero3"),
-    _case("data, pipeline, ZeRO-1", "dp2 pp2 zero1 acc2"),
-    _case("tensor, pipeline", "tp2 pp2 acc2"),
-    _case("data, context", "dp2 cp2"),
+CASES = tuple(
+    Case(strategy, shape, Layout.parse(layout))
+    for strategy, layout, shape in (
+        ("data (DDP)", "dp4 acc2", DENSE),
+        ("ZeRO-1", "dp4 zero1 acc2", DENSE),
+        ("ZeRO-2", "dp4 zero2 acc2", DENSE),
+        ("ZeRO-3 (FSDP2)", "dp4 zero3 acc2", DENSE),
+        ("tensor", "tp4 mb2", DENSE),
+        ("tensor, sequence", "tp4 sp keep", DENSE),
+        ("pipeline, GPipe", "pp4 gpipe acc4", DENSE),
+        ("pipeline, 1F1B", "pp4 acc8", DENSE),
+        ("pipeline, interleaved", "pp2 vpp2 acc4", DENSE),
+        ("pipeline, zero-bubble", "pp4 zero-bubble acc8", DENSE),
+        ("context, ring", "cp4", DENSE),
+        ("context, all-to-all", "cp4 all-to-all", DENSE),
+        ("expert", "dp4 ep4", MIXTURE),
+        ("expert, two replicas", "dp4 ep2", MIXTURE),
+        ("full recomputation", "dp2 tp2 full", DENSE),
+        ("selective recomputation", "dp4 selective", SCORES),
+        ("data, tensor", "dp2 tp2 acc2", DENSE),
+        ("data, tensor, sequence, ZeRO-1", "dp2 tp2 sp keep zero1", DENSE),
+        ("ZeRO-3, tensor", "dp2 tp2 zero3", DENSE),
+        ("data, pipeline, ZeRO-1", "dp2 pp2 zero1 acc2", DENSE),
+        ("tensor, pipeline", "tp2 pp2 acc2", DENSE),
+        ("data, context", "dp2 cp2", DENSE),
+    )
 )
 
 
@@ -140,16 +143,21 @@ def strategy_rows(
     with own as started:
         given = [(case.shape, case.layout) for case in cases]
         counted = started.run(run_strategies, given, seed, count=needed)
-    rows = []
-    for number, case in enumerate(cases):
-        found = [one[number] for one in counted if one[number] is not None]
-        about = {
-            "strategy": case.strategy, "layout": str(case.layout), "model": case.shape.name
-        }  # fmt: skip
-        for quantity, predicted, value, equal in _compared(case, found):
-            rows.append({**about, "quantity": quantity, "predicted": predicted,
-                         "counted": value, "equal": equal})  # fmt: skip
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        {
+            "strategy": case.strategy,
+            "layout": str(case.layout),
+            "model": case.shape.name,
+            "quantity": quantity,
+            "predicted": predicted,
+            "counted": value,
+            "equal": equal,
+        }
+        for number, case in enumerate(cases)
+        for quantity, predicted, value, equal in _compared(
+            case, [one[number] for one in counted if one[number] is not None]
+        )
+    )
 
 
 def strategy_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -160,37 +168,27 @@ def strategy_table(rows: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    table = []
-    for strategy, own in rows.groupby("strategy", sort=False):
-        sums = {}
-        for what in ("calls", "bytes"):
-            chosen = own[own["quantity"].str.startswith(what)]
-            sums[what] = int(chosen["predicted"].sum()), int(chosen["counted"].sum())
-        parts = own[own["quantity"].str.startswith("memory")]
-        errors = (parts["predicted"] - parts["counted"]).abs() / parts["counted"]
-        alone = own[own["quantity"].isin(["loss", "parameters"])]
-        table.append(
-            {
-                "strategy": strategy,
-                "layout": own["layout"].iloc[0],
-                "calls predicted": sums["calls"][0],
-                "calls counted": sums["calls"][1],
-                "bytes predicted": sums["bytes"][0],
-                "bytes counted": sums["bytes"][1],
-                "memory off by": errors.max(),
-                "off one worker": alone["counted"].max(),
-                "equal": bool(own["equal"].all()),
-            }
-        )
-    return pd.DataFrame(table)
+    rows = rows.assign(off=(rows["predicted"] - rows["counted"]).abs() / rows["counted"])
+    what = rows["quantity"].str.split().str[0]
+
+    def of(*quantities: str) -> pd.api.typing.DataFrameGroupBy:
+        return rows[what.isin(quantities)].groupby("strategy", sort=False)
+
+    table = {"layout": rows.groupby("strategy", sort=False)["layout"].first()}
+    for quantity in ("calls", "bytes"):
+        for side in ("predicted", "counted"):
+            table[f"{quantity} {side}"] = of(quantity)[side].sum().astype(int)
+    table["memory off by"] = of("memory")["off"].max()
+    table["off one worker"] = of("loss", "parameters")["counted"].max()
+    table["equal"] = rows.groupby("strategy", sort=False)["equal"].all()
+    return pd.DataFrame(table).reset_index()
 
 
 def _compared(case: Case, found: Sequence[Counted]) -> Iterator[tuple[str, float, float, bool]]:
-    for quantity, errors in (
-        ("loss", [one.loss_error for one in found]),
-        ("parameters", [one.parameter_error for one in found]),
-    ):
-        yield quantity, 0.0, max(errors), max(errors) <= ROUNDING
+    """Yield every quantity with what was predicted, what was counted, and whether they agree."""
+    for quantity, error in (("loss", "loss_error"), ("parameters", "parameter_error")):
+        worst = max(getattr(one, error) for one in found)
+        yield quantity, 0.0, worst, worst <= ROUNDING
     yield from _compared_exchanges(case, found)
     yield from _compared_memory(case, found)
 
@@ -199,15 +197,17 @@ def _compared_exchanges(
     case: Case, found: Sequence[Counted]
 ) -> Iterator[tuple[str, float, float, bool]]:
     predicted = [_predicted(case, rank, one.stage) for rank, one in enumerate(found)]
-    primitives = {key[0] for one in found for key in one.times}
-    primitives |= {key[0] for times, _ in predicted for key in times}
-    for primitive in sorted(primitives):
+    counted = [(one.times, one.bytes) for one in found]
+    for primitive in sorted({key[0] for times, _ in (*predicted, *counted) for key in times}):
+        together = bool(case.shape.experts) and primitive == "all-to-all"
         for at, what in enumerate(("calls", "bytes")):
-            told = [_of(primitive, one[at]) for one in predicted]
-            seen = [_of(primitive, (one.times, one.bytes)[at]) for one in found]
-            together = bool(case.shape.experts) and primitive == "all-to-all"
-            equal = _summed(told) == _summed(seen) if together else told == seen
-            in_all = [float(sum(_summed(every).values())) for every in (told, seen)]
+            told, seen = (
+                [{key: n for key, n in one[at].items() if key[0] == primitive} for one in side]
+                for side in (predicted, counted)
+            )
+            told_of_all, seen_of_all = (sum(map(Counter, side), Counter()) for side in (told, seen))
+            equal = told_of_all == seen_of_all if together else told == seen
+            in_all = float(told_of_all.total()), float(seen_of_all.total())
             yield f"{what} {primitive}", in_all[0], in_all[1], equal
 
 
@@ -220,17 +220,6 @@ def _predicted(case: Case, rank: int, stage: int) -> tuple[Counter[Key], Counter
         times[one.primitive, members] += one.times
         size[one.primitive, members] += round(one.times * one.bytes)
     return times, size
-
-
-def _of(primitive: str, numbers: Mapping[Key, int]) -> dict[Key, int]:
-    return {key: number for key, number in numbers.items() if key[0] == primitive}
-
-
-def _summed(numbers: Sequence[dict[Key, int]]) -> Counter[Key]:
-    total: Counter[Key] = Counter()
-    for one in numbers:
-        total.update(one)
-    return total
 
 
 def _compared_memory(
