@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from ddlnb.errors import UnknownName, require, require_whole
 from ddlnb.workloads.workload import Workload
@@ -247,25 +248,28 @@ class Transformer:
     @cached_property
     def shape(self) -> ModelShape:
         """The layers: embedding, blocks, head; blocks are one object, ``layers`` times."""
-        divided = [("tp", "heads", self.heads), ("tp", "ffn", self.ffn), ("sp", "sequence",
-                   self.sequence), ("cp", "sequence", self.sequence)]  # fmt: skip
-        if self.experts:
-            divided.append(("ep", "experts", self.experts))
-        else:
-            divided.append(("ep", "experts (there are none)", 1))
         return ModelShape(
             self.name,
             (self._embedding(), *[self._block()] * self.layers, self._head()),
             (1, 1 + self.layers),
             (
-                *divided,
+                ("tp", "heads", self.heads),
+                ("tp", "ffn", self.ffn),
+                ("sp", "sequence", self.sequence),
+                ("cp", "sequence", self.sequence),
+                ("ep", "experts" if self.experts else "experts (there are none)", self.copies),
                 ("all-to-all", "key heads", self.kv_heads),
                 ("kv", "kv_heads", self.kv_heads),
             ),
         )
 
     @property
-    def _width(self) -> int:
+    def copies(self) -> int:
+        """How many feed-forward parts a block has: its experts, or one."""
+        return max(1, self.experts)
+
+    @property
+    def width(self) -> int:
         """Elements of what a block takes and gives, per sample."""
         return self.sequence * self.hidden
 
@@ -276,17 +280,16 @@ class Transformer:
         return Weight(name, self.vocab * self.hidden, "tensor", tied=self.tied)
 
     def _embedding(self) -> LayerShape:
-        weights = [self._vocabulary("tokens")]
-        if self.learned_positions:
-            weights.append(Weight("positions", self._width))
-        kept = (Kept("dropout mask", self._width, "sequence", 1),) if self.dropout else ()
         return LayerShape(
             "embedding",
-            tuple(weights),
+            (
+                self._vocabulary("tokens"),
+                *_if(self.learned_positions, Weight("positions", self.width)),
+            ),
             0.0,
-            self._width,
-            kept=kept,
-            regions=(Region("embedding", leaves=self._width),),
+            self.width,
+            kept=_if(self.dropout, Kept("dropout mask", self.width, "sequence", 1)),
+            regions=(Region("embedding", leaves=self.width),),
         )
 
     def _head(self) -> LayerShape:
@@ -297,103 +300,91 @@ class Transformer:
             2.0 * self.hidden * logits,
             0,
             kept=(
-                Kept("norm input", self._width, "sequence"),
-                Kept("head input", self._width, "gathered"),
+                Kept("norm input", self.width, "sequence"),
+                Kept("head input", self.width, "gathered"),
                 Kept("logits", logits, "tensor", -1),
             ),
-            regions=(Region("head", enters=self._width),),
+            regions=(Region("head", enters=self.width),),
             loss_values=3 * self.sequence,  # the largest, the sum, the one that is asked for
         )
 
     def _block(self) -> LayerShape:
         query, key = self.heads * self.head_size, self.kv_heads * self.head_size
-        hidden, tokens, width = self.hidden, self.sequence, self._width
-        weights = [
+        matrices = 3 if self.gated else 2  # of a feed-forward part
+        core_flops = 4.0 * self.sequence**2 * query
+        attention = 4.0 * self.width * (query + key) + core_flops
+        feed_forward = 2.0 * self.width * matrices * self.ffn * max(1, self.top_k)
+        return LayerShape(
+            "block",
+            self._block_weights(query, key, matrices),
+            attention + feed_forward + 2.0 * self.width * self.experts,
+            self.width,
+            core_flops,
+            self._block_kept(query, key),
+            tuple(Region(name, self.width, self.width) for name in ("attention", "feed-forward")),
+            Attention(self.sequence * query, 2 * self.sequence * key, self.kv_heads),
+            self.width * self.top_k,
+        )
+
+    def _block_weights(self, query: int, key: int, matrices: int) -> tuple[Weight, ...]:
+        hidden, inner = self.hidden, self.copies * self.ffn
+        split = "expert" if self.experts else "tensor"
+        return (
             self._norm("attention norm"),
             Weight("query", hidden * query, "tensor"),
             Weight("key, value", 2 * hidden * key, "tensor", self.kv_heads),
             Weight("attention output", query * hidden, "tensor"),
-        ]
-        if self.bias:
-            weights += [
+            *_if(
+                self.bias,
                 Weight("query bias", query, "tensor"),
                 Weight("key, value bias", 2 * key, "tensor", self.kv_heads),
                 Weight("attention output bias", hidden),
-            ]
-        core_flops = 4.0 * tokens * tokens * query
-        attention_flops = 2.0 * tokens * (2 * hidden * query + 2 * hidden * key) + core_flops
-        kept = [
+            ),
+            self._norm("feed-forward norm"),
+            Weight("feed-forward", matrices * hidden * inner, split),
+            *_if(
+                self.bias,
+                Weight("feed-forward bias", (matrices - 1) * inner, split),
+                Weight("output bias", self.copies * hidden),
+            ),
+            *_if(self.experts, Weight("router", hidden * self.experts)),
+        )
+
+    def _block_kept(self, query: int, key: int) -> tuple[Kept, ...]:
+        tokens, width, scores = self.sequence, self.width, self.heads * self.sequence**2
+        dispatched, inner = width * max(1, self.top_k), tokens * max(1, self.top_k) * self.ffn
+        return (
             Kept("attention norm input", width, "sequence"),
             Kept("attention input", width, "gathered"),
             Kept("query", tokens * query),
             Kept("key, value", 2.0 * tokens * key, pieces=self.kv_heads),
-            *self._core(),
-            Kept("attention output", tokens * query),
-            *self._mask("attention dropout mask"),
-        ]
-        return LayerShape(
-            "block",
-            (*weights, self._norm("feed-forward norm"), *self._feed_forward_weights()),
-            attention_flops + self._feed_forward_flops(),
-            width,
-            core_flops,
-            (
-                *kept,
-                Kept("feed-forward norm input", width, "sequence"),
-                *self._feed_forward_kept(),
+            *_if(self.flash, Kept("log sum of scores", self.heads * tokens, "tensor", 4)),
+            *_if(not self.flash, Kept("scores", scores, core=True)),
+            *_if(
+                self.dropout and not self.flash,
+                Kept("score mask", scores, "tensor", 1, core=True),
+                Kept("dropped scores", scores, core=True),
             ),
-            (Region("attention", width, width), Region("feed-forward", width, width)),
-            Attention(tokens * query, 2 * tokens * key, self.kv_heads),
-            tokens * self.top_k * hidden,
+            Kept("attention output", tokens * query),
+            *_if(self.dropout, Kept("attention dropout mask", width, "sequence", 1)),
+            Kept("feed-forward norm input", width, "sequence"),
+            Kept("feed-forward input", width, "gathered"),
+            *_if(
+                self.experts,
+                Kept("router scores", tokens * self.experts, "sequence"),
+                Kept("dispatched", dispatched, "none"),
+                Kept("combined", dispatched, "none"),
+            ),
+            # With a gate: gate and up, the activated gate and the product.
+            Kept("before activation", (2.0 if self.gated else 1) * inner),
+            Kept("activated", (2.0 if self.gated else 1) * inner),
+            *_if(self.dropout, Kept("feed-forward dropout mask", width, "sequence", 1)),
         )
 
-    def _core(self) -> list[Kept]:
-        if self.flash:
-            return [Kept("log sum of scores", self.heads * self.sequence, "tensor", 4)]
-        scores = self.heads * self.sequence**2
-        kept = [Kept("scores", scores, core=True)]
-        if self.dropout:
-            kept.append(Kept("score mask", scores, "tensor", 1, core=True))
-            kept.append(Kept("dropped scores", scores, core=True))
-        return kept
 
-    def _mask(self, name: str) -> list[Kept]:
-        return [Kept(name, self._width, "sequence", 1)] if self.dropout else []
-
-    @property
-    def _matrices(self) -> int:
-        return 3 if self.gated else 2
-
-    def _feed_forward_weights(self) -> list[Weight]:
-        split, copies = ("expert", self.experts) if self.experts else ("tensor", 1)
-        matrices = Weight("feed-forward", copies * self._matrices * self.hidden * self.ffn, split)
-        weights = [matrices]
-        if self.bias:
-            into = self._matrices - 1
-            weights.append(Weight("feed-forward bias", copies * into * self.ffn, split))
-            out = copies * self.hidden
-            weights.append(Weight("output bias", out, "none"))
-        if self.experts:
-            weights.append(Weight("router", self.hidden * self.experts))
-        return weights
-
-    def _feed_forward_flops(self) -> float:
-        flops = 2.0 * self._width * self._matrices * self.ffn * max(1, self.top_k)
-        return flops + 2.0 * self._width * self.experts
-
-    def _feed_forward_kept(self) -> list[Kept]:
-        tokens = self.sequence * max(1, self.top_k)
-        kept = [Kept("feed-forward input", self._width, "gathered")]
-        if self.experts:
-            kept.append(Kept("router scores", self.sequence * self.experts, "sequence"))
-            kept.append(Kept("dispatched", tokens * self.hidden, "none"))
-            kept.append(Kept("combined", tokens * self.hidden, "none"))
-        inner = tokens * self.ffn
-        if self.gated:  # gate, up, activated gate, their product
-            kept += [Kept("gate and up", 2.0 * inner), Kept("activated, product", 2.0 * inner)]
-        else:
-            kept += [Kept("before activation", inner), Kept("activated", inner)]
-        return [*kept, *self._mask("feed-forward dropout mask")]
+def _if(condition: object, *things: Any) -> tuple[Any, ...]:
+    """Return these things where the condition holds, otherwise nothing."""
+    return things if condition else ()
 
 
 def gpt(name: str, layers: int, hidden: int, heads: int, vocab: int, sequence: int) -> Transformer:
