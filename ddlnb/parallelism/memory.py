@@ -276,7 +276,7 @@ def kept_bytes(
         ways = layout.tp if layout.sequence_parallel else 1
         return layer.output_elements * samples * precision.activation / ways
     found = sum(
-        kept.elements * _width(kept, precision) / _ways(kept, layout)
+        _bytes(kept, layout, precision)
         for kept in layer.kept
         if not (recomputation == "selective" and kept.core)
     )
@@ -286,20 +286,17 @@ def kept_bytes(
     return samples * found
 
 
-def _width(kept: Kept, precision: Precision) -> float:
-    if kept.bytes < 0:
-        return precision.logit
-    return kept.bytes or precision.activation
-
-
-def _ways(kept: Kept, layout: Layout) -> int:
+def _bytes(kept: Kept, layout: Layout, precision: Precision) -> float:
+    """Return the bytes of a sample's part on one rank."""
     by_sequence = layout.tp if layout.sequence_parallel else 1
-    return {
+    ways = {
         "tensor": min(layout.tp, kept.pieces or layout.tp),
         "sequence": by_sequence,
         "gathered": by_sequence if layout.gather_again else 1,
         "none": 1,
     }[kept.split]
+    width = precision.logit if kept.bytes < 0 else kept.bytes or precision.activation
+    return kept.elements * width / ways
 
 
 def _activations(
@@ -328,16 +325,11 @@ def _activations(
     if kind.splits:  # gradients of weights need no logits
         ahead = kind.ahead(stage.index, layout.pp, layout.micro_batches, layout.vpp)
         until_b = min(layout.micro_batches, ahead)
-        in_flight -= (flying[0] - until_b) * _logit_bytes(stage, layout, precision)
+        logits = [kept for layer, _ in stage.layers for kept in layer.kept if kept.bytes < 0]
+        samples = layout.micro_batch / layout.cp
+        each = samples * sum(_bytes(kept, layout, precision) for kept in logits)
+        in_flight -= (flying[0] - until_b) * each
     return in_flight + peak - before
-
-
-def _logit_bytes(stage: PipelineStage, layout: Layout, precision: Precision) -> float:
-    logits = [kept for layer, _ in stage.layers for kept in layer.kept if kept.bytes < 0]
-    samples = layout.micro_batch / layout.cp
-    return samples * sum(
-        kept.elements * _width(kept, precision) / _ways(kept, layout) for kept in logits
-    )
 
 
 def _gathered(stage: PipelineStage, layout: Layout, precision: Precision) -> float:

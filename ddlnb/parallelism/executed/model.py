@@ -7,6 +7,7 @@ experts may be shared by ranks that send each other tokens.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -136,25 +137,21 @@ def by_heads(
     query: Tensor, key: Tensor, value: Tensor, group: dist.ProcessGroup, core: Any
 ) -> Tensor:
     """Return the same by Ulysses (arXiv 2309.14509): every rank has all tokens of some heads."""
-    query, key_value = _to_heads(query, group), _to_heads(torch.cat((key, value), 0), group)
-    out = core(query, *key_value.chunk(2))
-    return _to_tokens(out, group)
+    query = _dealt(query, 1, 2, group)
+    out = core(query, *_dealt(torch.cat((key, value), 0), 1, 2, group).chunk(2))
+    return _dealt(out, 2, 1, group)
 
 
-def _to_heads(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Turn (batch, all heads, own tokens, d) into (batch, own heads, all tokens, d)."""
+def _dealt(tensor: Tensor, split: int, joined: int, group: dist.ProcessGroup) -> Tensor:
+    """Deal one dimension to the ranks, and join along another one what they deal.
+
+    Of batch, heads, tokens and d, splitting heads (1) and joining tokens (2) gives every rank all
+    tokens of its own heads; the other way round, all heads of its own tokens.
+    """
     count = dist.get_world_size(group)
-    rows = tensor.unflatten(1, (count, -1)).movedim(1, 0)  # rank, batch, own heads, tokens, d
+    rows = tensor.unflatten(split, (count, -1)).movedim(split, 0)
     received = all_to_all(rows, group, [1] * count, [1] * count)
-    return received.movedim(0, 2).flatten(2, 3)
-
-
-def _to_tokens(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Turn (batch, own heads, all tokens, d) into (batch, all heads, own tokens, d)."""
-    count = dist.get_world_size(group)
-    rows = tensor.unflatten(2, (count, -1)).movedim(2, 0)
-    received = all_to_all(rows, group, [1] * count, [1] * count)
-    return received.movedim(0, 1).flatten(1, 2)
+    return received.movedim(0, joined).flatten(joined, joined + 1)
 
 
 class Experts(nn.Module):
@@ -249,16 +246,11 @@ class Attention(nn.Module):
         return self.out(self.core(query, key, value).transpose(1, 2).flatten(2))
 
 
-class FeedForward(nn.Module):
-    """Up, GELU, down."""
-
-    def __init__(self, shape: Transformer):
-        super().__init__()
-        self.up = nn.Linear(shape.hidden, shape.ffn, bias=False)
-        self.down = nn.Linear(shape.ffn, shape.hidden, bias=False)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.down(F.gelu(self.up(hidden)))
+def feed_forward(shape: Transformer) -> nn.Sequential:
+    """Return up, GELU, down."""
+    up = nn.Linear(shape.hidden, shape.ffn, bias=False)
+    down = nn.Linear(shape.ffn, shape.hidden, bias=False)
+    return nn.Sequential(OrderedDict(up=up, gelu=nn.GELU(), down=down))
 
 
 class Block(nn.Module):
@@ -269,7 +261,7 @@ class Block(nn.Module):
         self.attention_norm = nn.LayerNorm(shape.hidden)
         self.attention = Attention(shape)
         self.feed_forward_norm = nn.LayerNorm(shape.hidden)
-        self.feed_forward = Experts(shape) if shape.experts else FeedForward(shape)
+        self.feed_forward = Experts(shape) if shape.experts else feed_forward(shape)
         self.is_recomputed = False
 
     def forward(self, hidden: Tensor) -> Tensor:

@@ -185,9 +185,9 @@ class ShardedAdam:
         self.adam.step()
         gathered = self.shard.new_empty(self.elements + self.padding)
         dist.all_gather_into_tensor(gathered, self.shard, group=self.group)
-        parts = gathered[: self.elements].split([one.numel() for one in self.locals])
+        parts = unflattened(gathered[: self.elements], self.locals)
         for one, values in zip(self.locals, parts, strict=True):
-            one.copy_(values.view_as(one))
+            one.copy_(values)
 
     def zero_grad(self) -> None:
         """Forget all gradients; the shard of ZeRO-2 starts again from 0."""
@@ -211,6 +211,12 @@ class ShardedAdam:
     def _flat(self, tensors: Sequence[Tensor]) -> Tensor:
         parts = [one.flatten() for one in tensors]
         return torch.cat([*parts, parts[0].new_zeros(self.padding)])
+
+
+def unflattened(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return the parts of one flat vector in the shapes of these tensors."""
+    parts = flat.split([one.numel() for one in tensors])
+    return [values.view_as(one) for one, values in zip(tensors, parts, strict=True)]
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import islice
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddlnb.launch.rank import RankContext
 from ddlnb.parallelism.executed.counting import Counting, Key, counting_kept, local_bytes, local_of
 from ddlnb.parallelism.executed.model import layers_of, mean_loss
-from ddlnb.parallelism.executed.sharding import Mesh, Part, ShardedAdam, split
+from ddlnb.parallelism.executed.sharding import Mesh, Part, ShardedAdam, split, unflattened
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.memory import pipeline_stages
 from ddlnb.parallelism.model import Transformer
@@ -58,8 +59,18 @@ class Trainer:
         self.data = self.mesh.group("data") if layout.shards > 1 else None
         experts = layout.ep > 1 and layout.shards > layout.ep
         self.expert_data = self.mesh.group("expert-data") if experts else None
-        self.optimizer = self._optimizer()
-        self.replica = self._replica()
+        parameters = list(self.module.parameters())
+        self.optimizer: torch.optim.Adam | ShardedAdam = (
+            ShardedAdam(parameters, self.data, layout.zero, RATE, EPSILON)
+            if layout.zero in (1, 2) and self.data is not None
+            else torch.optim.Adam(parameters, lr=RATE, eps=EPSILON)
+        )
+        is_plain = layout.zero == 0 and layout.tp == layout.pp == layout.ep == 1
+        self.replica = (  # torch's DDP, where replicas keep everything
+            DistributedDataParallel(self.parts[0], process_group=self.data)
+            if is_plain and self.data is not None
+            else None
+        )
         self.pipeline: Any = self._pipeline() if layout.pp > 1 else None
 
     def iteration(self, tokens: Tensor, targets: Tensor) -> float | None:
@@ -87,41 +98,21 @@ class Trainer:
 
     def whole_parameters(self) -> dict[str, Tensor]:
         """Return this stage's parameters as one worker has them; experts only those held here."""
-        found = {}
-        for part in self.parts:
-            for name, one in part.layers.named_parameters():
-                value = one.detach()
-                found[name] = value.full_tensor() if isinstance(value, DTensor) else value
-        return found
+        named = (each for part in self.parts for each in part.layers.named_parameters())
+        detached = ((name, one.detach()) for name, one in named)
+        return {
+            name: value.full_tensor() if isinstance(value, DTensor) else value
+            for name, value in detached
+        }
 
     def _parts(self, layers: dict[str, nn.Module]) -> list[Part]:
         """Deal the layers to chunks as `pipeline_stages` deals those of the shape."""
-        names = iter(layers)
-        layout, stages = (
-            self.layout,
-            pipeline_stages(self.shape.shape, self.layout.pp, self.layout.vpp),
-        )
-        parts = {}
-        for number in range(layout.pp * layout.vpp):
-            chunk, stage = divmod(number, layout.pp)
-            count = sum(alike for _, alike in stages[stage].chunks[chunk])
-            parts[number] = [next(names) for _ in range(count)]
-        own = range(self.where["pp"], layout.pp * layout.vpp, layout.pp)
-        return [Part({name: layers[name] for name in parts[number]}) for number in own]
-
-    def _optimizer(self) -> torch.optim.Adam | ShardedAdam:
-        parameters = list(self.module.parameters())
-        if self.layout.zero in (1, 2) and self.data is not None:
-            return ShardedAdam(parameters, self.data, self.layout.zero, RATE, EPSILON)
-        return torch.optim.Adam(parameters, lr=RATE, eps=EPSILON)
-
-    def _replica(self) -> DistributedDataParallel | None:
-        """Return the module as torch's DDP, where replicas keep everything."""
-        layout = self.layout
-        plain = layout.zero == 0 and layout.tp == layout.pp == layout.ep == 1
-        if not plain or self.data is None:
-            return None
-        return DistributedDataParallel(self.parts[0], process_group=self.data)
+        pp, vpp = self.layout.pp, self.layout.vpp
+        stages, named = pipeline_stages(self.shape.shape, pp, vpp), iter(layers.items())
+        chunks = [stages[number % pp].chunks[number // pp] for number in range(pp * vpp)]
+        counts = [sum(alike for _, alike in chunk) for chunk in chunks]
+        parts = [Part(dict(islice(named, count))) for count in counts]
+        return parts[self.where["pp"] :: pp]
 
     def _pipeline(self) -> Any:
         layout, group = self.layout, self.mesh.group("pp")
@@ -150,19 +141,14 @@ class Trainer:
             total = 0.0
             batches = zip(tokens.chunk(count), targets.chunk(count), strict=True)
             for number, (inputs, wanted) in enumerate(batches):
-                with self._sync(number == count - 1):
+                is_silent = self.replica is not None and number < count - 1  # DDP exchanges once
+                with self.replica.no_sync() if self.replica and is_silent else nullcontext():
                     loss = mean_loss((self.replica or self.parts[0])(inputs), wanted) / count
                     loss.backward()
                 if isinstance(self.optimizer, ShardedAdam):
                     self.optimizer.micro_batch_is_done()
                 total += local_of(loss.detach()).item()
             return total
-
-    def _sync(self, is_last: bool) -> AbstractContextManager[None]:
-        """Return a context in which DDP exchanges gradients after the last micro batch only."""
-        if self.replica is None or is_last:
-            return nullcontext()
-        return self.replica.no_sync()
 
     def _pipelined(self, tokens: Tensor, targets: Tensor) -> float | None:
         losses: list[Tensor] = []
@@ -175,21 +161,15 @@ class Trainer:
         """Add up what DDP, FSDP and the sharded optimizer leave: repeated parts, tp, pp, ep."""
         if self.layout.sequence_parallel:
             self._add_up_repeated()
-        self._cut_whole_gradients()
-        if self.data is None or self.replica is not None or self.layout.zero:
-            return
-        experts = [one for name, one in self._named() if self._is_expert(name)]
-        dense = [one for name, one in self._named() if not self._is_expert(name)]
-        _average(dense, self.data, self.layout.shards)
-        # The gradients of experts already are sums over the replicas that share them.
-        if experts:
-            _average(experts, self.expert_data, self.layout.shards)
-
-    def _cut_whole_gradients(self) -> None:
-        """Leave shards of gradients that torch made whole, such as that of a split embedding."""
-        for _, one in self._named():
+        for _, one in self._named():  # torch made some whole, such as that of a split embedding
             if isinstance(one, DTensor) and isinstance(one.grad, DTensor):
                 one.grad = one.grad.redistribute(placements=one.placements)
+        if self.data is None or self.replica is not None or self.layout.zero:
+            return
+        # The gradients of experts already are sums over the replicas that share them.
+        for is_expert, group in ((False, self.data), (True, self.expert_data)):
+            own = [one for name, one in self._named() if self._is_expert(name) == is_expert]
+            _average(own, group, self.layout.shards)
 
     def _named(self) -> list[tuple[str, nn.Parameter]]:
         return list(self.module.named_parameters())
@@ -202,8 +182,7 @@ class Trainer:
         repeated = [one for _, one in self._named() if _is_repeated(one)]
         flat = torch.cat([local_of(one.grad).flatten() for one in repeated])
         dist.all_reduce(flat, group=self.mesh.group("tp"))
-        for one, values in zip(repeated, flat.split([x.numel() for x in repeated]), strict=True):
-            whole = values.view_as(one)
+        for one, whole in zip(repeated, unflattened(flat, repeated), strict=True):
             if isinstance(one, DTensor):
                 whole = DTensor.from_local(whole, one.device_mesh, one.placements, run_check=False)
             one.grad = whole
@@ -232,12 +211,14 @@ def _actions(layout: Layout) -> dict[int, list[_Action | None]]:
 
 def _average(parameters: list[nn.Parameter], group: dist.ProcessGroup | None, ranks: int) -> None:
     """Average gradients in one all-reduce, as replicas do without DDP."""
+    if not parameters:
+        return
     gradients = [local_of(one.grad) for one in parameters]
     flat = torch.cat([one.flatten() for one in gradients]) / ranks
     if group is not None:
         dist.all_reduce(flat, group=group)
-    for one, values in zip(gradients, flat.split([x.numel() for x in gradients]), strict=True):
-        one.copy_(values.view_as(one))
+    for one, values in zip(gradients, unflattened(flat, gradients), strict=True):
+        one.copy_(values)
 
 
 ITERATIONS = 3  # the last one is counted; torch settles shapes and buckets before
@@ -284,23 +265,17 @@ def run_strategy(shape: Transformer, layout: Layout, rank: int, seed: int) -> Co
     trainer = Trainer(shape, layout, rank, seed)
     batches = [_batch(shape, layout.samples, seed + step) for step in range(ITERATIONS)]
     alone, alone_losses = _one_worker(shape, batches, seed)
-    losses = []
-    counting, kept, states = Counting(), 0, {}
-    for step, batch in enumerate(batches):
-        tokens, targets = (_own(part, shape, layout, trainer.where) for part in batch)
-        if step == ITERATIONS - 1:
-            with counting, counting_kept(trainer.module) as keeping:
-                losses.append(trainer.iteration(tokens, targets))
-            kept, states = keeping.peak, trainer.state_bytes()
-        else:
-            losses.append(trainer.iteration(tokens, targets))
+    *early, last = ([_own(part, layout, trainer.where) for part in batch] for batch in batches)
+    losses = [trainer.iteration(*batch) for batch in early]
+    with Counting() as counting, counting_kept(trainer.module) as keeping:
+        losses.append(trainer.iteration(*last))
     return Counted(
         stage=trainer.where["pp"],
         loss_error=_loss_error(losses, alone_losses, layout, trainer),
         parameter_error=_parameter_error(trainer, alone),
         times=dict(counting.times),
         bytes=dict(counting.bytes),
-        memory={**states, "activations": kept},
+        memory={**trainer.state_bytes(), "activations": keeping.peak},
     )
 
 
@@ -314,7 +289,7 @@ def _batch(shape: Transformer, samples: int, seed: int) -> tuple[Tensor, Tensor]
     return drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()
 
 
-def _own(part: Tensor, shape: Transformer, layout: Layout, where: Mapping[str, int]) -> Tensor:
+def _own(part: Tensor, layout: Layout, where: Mapping[str, int]) -> Tensor:
     """Return this rank's samples and its tokens of them."""
     samples = part.chunk(layout.dp)[where["dp"]]
     return samples.chunk(layout.cp, 1)[where["cp"]].contiguous()

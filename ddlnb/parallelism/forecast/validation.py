@@ -80,11 +80,12 @@ def pick(rows: Rows, measured: Column, found: Column) -> float:
     groups: dict[tuple[str, int], list[int]] = {}
     for i, row in enumerate(rows):
         groups.setdefault((row["model"], row["gpus"]), []).append(i)
-    shares = []
-    for group in groups.values():
-        if len(group) >= FEWEST:
-            best = found[group] >= found[group].max() * (1 - TIED)
-            shares.append(measured[group][best].mean() / measured[group].max())
+    shares = [
+        measured[group][found[group] >= found[group].max() * (1 - TIED)].mean()
+        / measured[group].max()
+        for group in groups.values()
+        if len(group) >= FEWEST
+    ]
     return float(np.mean(shares)) if shares else float("nan")
 
 
