@@ -20,8 +20,7 @@ from ddlnb.engines.worker import run_job
 from ddlnb.errors import InputError, MissingPart, ModelError, RankError
 from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.ranks import Ranks
-from ddlnb.traces.engines import horovod_timeline
-from ddlnb.traces.read import events_of, read_text
+from ddlnb.traces.read import events_of, horovod_timeline, read_text
 from ddlnb.workloads.tracing import trace
 from tests.engines.jobs import ENDLESS, STEPS, job_of
 from tests.toy import mlp

@@ -7,8 +7,7 @@ import pytest
 
 import ddlnb
 from ddlnb.errors import InputError
-from ddlnb.traces.engines import read_byteps_graph
-from ddlnb.traces.read import read_trace
+from ddlnb.traces.read import read_byteps_graph, read_trace
 
 HOROVOD = [
     {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "allreduce.0 w[0:6]"}},

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,11 @@ class JobTrace:
     name: str
     rows: pd.DataFrame
     clocks_set_seconds: float = 0.0
+
+    @cached_property
+    def family(self) -> pd.Series[str]:
+        """Return the family of every operation."""
+        return self.rows["optype"].map(family_of)
 
     @property
     def data_ranks(self) -> int:

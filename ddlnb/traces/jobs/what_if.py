@@ -24,7 +24,7 @@ import pandas as pd
 
 from ddlnb.errors import require
 from ddlnb.traces.jobs.replay import Replay, with_agreeing_clocks
-from ddlnb.traces.jobs.table import COLLECTIVE, COMPUTE, POINT_TO_POINT, JobTrace, family_of
+from ddlnb.traces.jobs.table import COLLECTIVE, COMPUTE, POINT_TO_POINT, JobTrace
 from ddlnb.traces.longest_path import Seconds
 from ddlnb.units import counted, show_seconds
 
@@ -50,32 +50,29 @@ class Factors:
     @classmethod
     def of(cls, job: JobTrace) -> Factors:
         """Return the factors of a job's operations."""
-        family = job.rows["optype"].map(family_of)
-        own = job.rows[~family.isin((POINT_TO_POINT, COLLECTIVE)) & (job.rows["duration"] > 0)]
+        moves = job.family.isin((POINT_TO_POINT, COLLECTIVE))
+        own = job.rows[~moves & (job.rows["duration"] > 0)]
+        computes = job.family[own.index] == COMPUTE
         place = ["optype", "stage", "mc"]
-        seconds = own["duration"]
         by_worker = own.groupby([*place, "worker"])["duration"].mean()
         by_place = by_worker.groupby(place).quantile(0.5, interpolation="lower")
         average = by_place.groupby("optype").mean()
         at_place = _looked_up(by_place, own, place)
         worker = _looked_up(by_worker, own, [*place, "worker"])
-        longer = _of_data_ranks(own, worker, at_place)
-        worker = worker / longer
+        worker = worker / _of_data_ranks(own, computes, worker, at_place)
         overall = _looked_up(average, own, ["optype"])
-        left = seconds / worker
-        pace = left.groupby([own["step"], own["optype"]]).transform("median")
-        left = left / pace
-        common, mean, correlation = _of_sequences(own, left)
-        computes = own["optype"].map(family_of) == COMPUTE
-        factors = {
-            "stage": at_place / overall,
-            "worker": worker / at_place,
-            "sequence": common / mean,
-            "rest": left / common,
-        }
-        filled = {name: _filled(values, job) for name, values in factors.items()}
+        left = own["duration"] / worker
+        left = left / left.groupby([own["step"], own["optype"]]).transform("median")
+        common, mean, correlation = _of_sequences(own[computes & (own["mb_id"] >= 0)], left)
+
+        def of_job(values: pd.Series[float]) -> Seconds:
+            return np.asarray(values.reindex(range(len(job.rows)), fill_value=1.0))
+
         return cls(
-            **filled,
+            stage=of_job(at_place / overall),
+            worker=of_job(worker / at_place),
+            sequence=of_job(common / mean),
+            rest=of_job(left / common),
             of_worker=_weighted(own[computes], worker / at_place, at_place, ["dp_rank", "stage"]),
             of_stage=_weighted(own[computes], at_place / overall, overall, ["stage"]),
             correlation=correlation,
@@ -83,14 +80,16 @@ class Factors:
 
 
 def _of_data_ranks(
-    own: pd.DataFrame, worker: pd.Series[float], at_place: pd.Series[float]
+    own: pd.DataFrame,
+    computes: pd.Series[bool],
+    worker: pd.Series[float],
+    at_place: pd.Series[float],
 ) -> pd.Series[float]:
     """Return by how much all stages of an operation's data-parallel rank take longer than others'.
 
     What stages have in common, the median of their workers (of two, the faster one), are the micro
     batches that the rank was given. With one stage it cannot be told, and is the worker's.
     """
-    computes = own["optype"].map(family_of) == COMPUTE
     if own["stage"].nunique() < 2 or not computes.any():
         return pd.Series(1.0, own.index)
     by_worker = _weighted(own[computes], worker / at_place, at_place, ["dp_rank", "stage"])
@@ -99,39 +98,33 @@ def _of_data_ranks(
 
 
 def _of_sequences(
-    own: pd.DataFrame, left: pd.Series[float]
+    known: pd.DataFrame, left: pd.Series[float]
 ) -> tuple[pd.Series[float], pd.Series[float], float]:
     """Return what operations of a micro batch have in common, and the mean of that in the step.
 
-    Also returned is how forward and backward times of micro batches correlate.
+    Also returned is how forward and backward times of micro batches correlate. ``known`` are the
+    computations of known micro batches, ``left`` what is left to explain of every operation.
     """
-    known = own[(own["optype"].map(family_of) == COMPUTE) & (own["mb_id"] >= 0)]
-    common, mean = pd.Series(1.0, own.index), pd.Series(1.0, own.index)
-    if known.empty:
-        return common, mean, float("nan")
-    same = [known[key] for key in ("step", "dp_rank", "mb_id")]
-    common[known.index] = left[known.index].groupby(same).transform("median")
-    mean[known.index] = common[known.index].groupby(known["step"]).transform("mean")
-    own_pace = left[known.index].groupby([known["step"], known["worker"], known["optype"]])
-    ways = known.assign(left=left[known.index] / own_pace.transform("mean")).pivot_table(
+    own = left[known.index]
+    same = own.groupby([known[key] for key in ("step", "dp_rank", "mb_id")]).transform("median")
+    mean = same.groupby(known["step"]).transform("mean")
+    pace = own.groupby([known["step"], known["worker"], known["optype"]]).transform("mean")
+    ways = known.assign(left=own / pace).pivot_table(
         index=["step", "worker", "mc", "mb_id"], columns="optype", values="left"
     )
-    if {"forward-compute", "backward-compute"} - set(ways) or len(ways) < 3:
-        return common, mean, float("nan")
-    if not (ways.std() > 0).all():
-        return common, mean, float("nan")
-    return common, mean, float(ways["forward-compute"].corr(ways["backward-compute"]))
+    both = ("forward-compute", "backward-compute")
+    is_told = set(both) <= set(ways) and len(ways) >= 3 and bool((ways.std() > 0).all())
+    correlation = float(ways[both[0]].corr(ways[both[1]])) if is_told else math.nan
+    return (
+        same.reindex(left.index, fill_value=1.0),
+        mean.reindex(left.index, fill_value=1.0),
+        correlation,
+    )
 
 
 def _looked_up(values: pd.Series[float], rows: pd.DataFrame, keys: list[str]) -> pd.Series[float]:
     found = rows[keys].join(values.rename("value"), on=keys)["value"]
     return found.astype(float)
-
-
-def _filled(values: pd.Series[float], job: JobTrace) -> Seconds:
-    result = np.ones(len(job.rows))
-    result[values.index.to_numpy()] = values.to_numpy()
-    return result
 
 
 def _weighted(
@@ -232,25 +225,27 @@ def what_if(job: JobTrace) -> WhatIf:
     """
     job = with_agreeing_clocks(job)
     replay, factors = Replay.of(job), Factors.of(job)
-    work, launches = replay.work, replay.launches
+    work, launches, rows = replay.work, replay.launches, job.rows
     fair = _usual_transfers(replay)
-    slowest = factors.of_worker.sort_values("factor", ascending=False).head(SHOWN_WORKERS)
     ideal_work = fair / (factors.worker * factors.stage * factors.sequence * factors.rest)
-    scenarios = [
-        (work, launches.replayed),
-        (work / factors.worker, launches.replayed),
-        (work / factors.stage, launches.replayed),
-        (work / factors.sequence, launches.replayed),
-        (fair, launches.replayed),
-        (work, launches.typical),
-        (work / factors.rest, launches.replayed),
-        (ideal_work, launches.typical),
-        (work, np.zeros_like(work)),
-        (_means(replay), launches.replayed),
-        *((_without(replay, factors, one), launches.replayed) for one in _pairs(slowest)),
+    without = {  # each cause on its own, in the order of CAUSES
+        "slow workers": (work / factors.worker, launches.replayed),
+        "slow stages": (work / factors.stage, launches.replayed),
+        "uneven sequences": (work / factors.sequence, launches.replayed),
+        "network": (fair, launches.replayed),
+        "pauses": (work, launches.typical),
+        "other variation": (work / factors.rest, launches.replayed),
+    }
+    seconds = {cause: replay.iteration_seconds(*without[cause]) for cause in CAUSES}
+    played = replay.iteration_seconds(work, launches.replayed)
+    plain = replay.iteration_seconds(work, np.zeros_like(work))
+    means = replay.iteration_seconds(_means(replay), launches.replayed)
+    slowest = factors.of_worker.sort_values("factor", ascending=False).head(SHOWN_WORKERS)
+    alone = [  # one worker as fast as the others of its stage
+        np.where((rows["dp_rank"] == rank) & (rows["stage"] == stage), work / factors.worker, work)
+        for rank, stage in slowest[["dp_rank", "stage"]].to_numpy()
     ]
-    seconds = np.array([replay.iteration_seconds(*scenario) for scenario in scenarios])
-    played, without, ideal, plain = seconds[0], seconds[1:7], seconds[7], seconds[8]
+    saved = [(played - replay.iteration_seconds(one, launches.replayed)).mean() for one in alone]
     traced = replay.traced_seconds
     iterations = pd.DataFrame(
         {
@@ -258,11 +253,11 @@ def what_if(job: JobTrace) -> WhatIf:
             "traced_seconds": traced,
             "replayed_seconds": played,
             "error": _error(played, traced),
-            "error_without_pauses": _error(seconds[5], traced),
+            "error_without_pauses": _error(seconds["pauses"], traced),
             "error_without_delays": _error(plain, traced),
             "error_of_busiest": _error(_busiest(replay), traced),
-            "ideal_seconds": ideal,
-            **{cause: played - less for cause, less in zip(CAUSES, without, strict=True)},
+            "ideal_seconds": replay.iteration_seconds(ideal_work, launches.typical),
+            **{cause: played - seconds[cause] for cause in CAUSES},
         }
     )
     return WhatIf(
@@ -270,8 +265,8 @@ def what_if(job: JobTrace) -> WhatIf:
         factors,
         iterations,
         _causes(iterations),
-        slowest.assign(saves_seconds=(played - seconds[10:]).mean(axis=1)).reset_index(drop=True),
-        float(played.sum() / seconds[9].sum()),
+        slowest.assign(saves_seconds=saved).reset_index(drop=True),
+        float(played.sum() / means.sum()),
         ideal_work,
     )
 
@@ -298,8 +293,7 @@ def _busiest(replay: Replay) -> Seconds:
     """Return what the worker with most work does in each iteration: no dependency is waited for."""
     rows = replay.job.rows
     work = pd.Series(replay.work).groupby([rows["step"], rows["worker"]], sort=False).sum()
-    seconds: Seconds = work.groupby(level="step", sort=False).max().to_numpy()
-    return seconds
+    return np.asarray(work.groupby(level="step", sort=False).max())
 
 
 def _usual_transfers(replay: Replay) -> Seconds:
@@ -308,11 +302,10 @@ def _usual_transfers(replay: Replay) -> Seconds:
     A collective moves what its stage holds, which differs between stages; messages do not differ.
     """
     rows, work = replay.job.rows, pd.Series(replay.work)
-    family = rows["optype"].map(family_of)
-    keys = rows[["optype", "mc"]].assign(stage=rows["stage"].where(family == COLLECTIVE, -1))
-    median = work.groupby([keys[column] for column in keys]).transform("median")
-    result: Seconds = work.where(~family.isin((POINT_TO_POINT, COLLECTIVE)), median).to_numpy()
-    return result
+    family, keys = replay.job.family, [rows["optype"], rows["mc"]]
+    stage = rows["stage"].where(family == COLLECTIVE, -1)
+    median = work.groupby([*keys, stage]).transform("median")
+    return np.asarray(work.where(~family.isin((POINT_TO_POINT, COLLECTIVE)), median))
 
 
 def _means(replay: Replay) -> Seconds:
@@ -321,23 +314,8 @@ def _means(replay: Replay) -> Seconds:
     A computation lasts the mean of its kind, a transfer the median of its kind.
     """
     rows, work = replay.job.rows, pd.Series(replay.work)
-    by_kind = work.groupby(rows["optype"])
-    computes = rows["optype"].map(family_of) == COMPUTE
-    result: Seconds = (
-        by_kind.transform("mean").where(computes, by_kind.transform("median")).to_numpy()
-    )
-    return result
-
-
-def _pairs(workers: pd.DataFrame) -> list[tuple[int, int]]:
-    return [(int(one["dp_rank"]), int(one["stage"])) for one in workers.to_dict("records")]
-
-
-def _without(replay: Replay, factors: Factors, worker: tuple[int, int]) -> Seconds:
-    """Return the work if this one worker computed as fast as the others of its stage."""
-    rows = replay.job.rows
-    is_it = (rows["dp_rank"] == worker[0]) & (rows["stage"] == worker[1])
-    return np.where(is_it, replay.work / factors.worker, replay.work)
+    by_kind, computes = work.groupby(rows["optype"]), replay.job.family == COMPUTE
+    return np.asarray(by_kind.transform("mean").where(computes, by_kind.transform("median")))
 
 
 CLEAR_FACTOR = 1.02  # a worker or stage slower than this is named

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 from ddlnb.errors import require
@@ -86,9 +86,12 @@ class Recording:
         return tuple(event for event in self.events if event.category in HOST_CALLS)
 
     @cached_property
-    def launch_of(self) -> dict[int, Event]:
-        """The call that launched what has this correlation number."""
+    def _launches(self) -> dict[int | None, Event]:
         return {e.correlation: e for e in self.calls if e.correlation is not None}
+
+    def launch(self, one: Event) -> Event | None:
+        """Return the call that launched an operation, None where the trace has none."""
+        return self._launches.get(one.correlation)
 
     @cached_property
     def extent(self) -> tuple[float, float]:
@@ -113,8 +116,7 @@ class Recording:
         if steps:
             return tuple((step.start, step.stop) for step in steps)
         ends = [event.stop for event in notes if event.name.startswith("Optimizer.step#")]
-        edges = [0.0, *ends]
-        return tuple(zip(edges, [*ends[:-1], math.inf], strict=False)) or ((0.0, math.inf),)
+        return tuple(pairwise([0.0, *ends[:-1], math.inf]))
 
     def __repr__(self) -> str:
         count = len(self.iterations)
@@ -243,12 +245,11 @@ class DeviceClock:
 
     def __init__(self, trace: Recording):
         """Read when each computation of the GPU was launched; without a GPU the host computes."""
-        launched = []
-        for one in trace.gpu:
-            call = trace.launch_of.get(one.correlation) if one.correlation is not None else None
-            if call is not None and not one.is_communication:
-                launched.append((call.start, one.start, one.stop))
-        launched.sort()
+        launched = sorted(
+            (call.start, one.start, one.stop)
+            for one in trace.gpu
+            if (call := trace.launch(one)) is not None and not one.is_communication
+        )
         self._calls = [call for call, _, _ in launched]
         self._starts = [start for _, start, _ in launched]
         self._done = list(accumulate((stop for _, _, stop in launched), max))
@@ -311,16 +312,19 @@ def _passes(
             is_its = place < len(flows) and flows[place] <= event.stop
             source = forward_at[flows[place]] if is_its else source
         elif event.name == ACCUMULATE:
-            layer = _layer(source, modules, outer)
-            ready = clock.done(event.stop) if trace.gpu else event.stop
-            began = source or 0.0
-            began = clock.begins(began) if trace.gpu else began
-            arrivals.append(Arrival(ready, layer, source, began, _shape(event), _dtype(event)))
+            arrivals.append(
+                Arrival(
+                    clock.done(event.stop),
+                    _layer(source, modules, outer),
+                    source,
+                    clock.begins(source or 0.0),
+                    _shape(event),
+                    _dtype(event),
+                )
+            )
     first = min((a.forward for a in arrivals if a.forward is not None), default=ops[0].start)
     end = max(event.stop for event in ops if event.name == ACCUMULATE)
     host = OnHost(first, turn, end, tuple((step.start, step.stop) for step in steps))
-    if not trace.gpu:
-        return Passes(first, turn, tuple(arrivals), host.steps, host)
     updates = tuple((clock.begins(start), clock.done(stop)) for start, stop in host.steps)
     return Passes(clock.begins(first), clock.begins(turn), tuple(arrivals), updates, host)
 

@@ -109,7 +109,7 @@ def launch_edges(
     number = {id(one): place for place, one in enumerate(operations)}
     pairs = []
     for place, one in enumerate(operations):
-        call = trace.launch_of.get(one.correlation) if one.correlation is not None else None
+        call = trace.launch(one)
         if one.category in GPU and call is not None:
             before = before_on_stream.get(place)
             idle = before is None or operations[before].stop < call.start

@@ -73,7 +73,7 @@ def busy_seconds(operations: Sequence[Event]) -> list[float]:
 
 
 def _group(trace: Recording, one: Event, passes: Sequence[Passes]) -> tuple[int | None, str]:
-    call = trace.launch_of.get(one.correlation) if one.correlation is not None else None
+    call = trace.launch(one)
     number = bisect_right(passes, call.start, key=lambda each: each.host.start) - 1 if call else -1
     if call is None or number < 0:
         return None, OUTSIDE
