@@ -10,14 +10,17 @@ parentheses. Each worker measures its own seconds, so the others show whether th
 
 from __future__ import annotations
 
-import argparse
 import statistics
-from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import pandas as pd
+
+from benchmarks.command import command
 from ddlnb.files import machine
 from ddlnb.launch.ranks import Ranks
 from ddlnb.training.executors.distributed import SERVERS, train_on_ranks
+from ddlnb.training.method import TrainingJob
 from ddlnb.training.settings import training_settings
 
 LATE = 1  # the rank that sleeps
@@ -33,56 +36,61 @@ class Late:
         return self.seconds if rank == LATE else 0.0
 
 
-def shown(values: list[float], unit: float = 1.0) -> str:
+def shown(values: pd.Series, unit: float = 1.0) -> str:
     """Return the median, the lowest and the highest value as text."""
-    low, middle, high = (f(values) / unit for f in (min, statistics.median, max))
+    middle, low, high = values.agg(["median", "min", "max"]) / unit
     return f"{middle:.3g} ({low:.3g} to {high:.3g})"
 
 
-def main() -> None:
-    """Print a line per method, delay and executor, and the ratios of the pairs."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--task", default="digits")
-    parser.add_argument("--method", action="append")
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--repetitions", type=int, default=7)
-    parser.add_argument("--late", type=float, action="append", help="seconds; repeatable")
-    given = parser.parse_args()
-    print(f"{given.task}, {given.workers} workers, {given.steps} steps, on {machine()}")
-    print("ms per iteration of the workers in time and of the late one; loss of the last tenth")
-    with Ranks(given.workers + 1) as ranks:
-        for method in given.method or ["asp"]:
-            for late in given.late or [0.0, 0.02]:
-                measure(ranks, method, late, given)
-
-
-def measure(ranks: Ranks, method: str, late: float, given: argparse.Namespace) -> None:
+def measure(ranks: Ranks, job: TrainingJob, method: str, repetitions: int) -> None:
     """Print the seconds of one method with one delay, executor by executor."""
-    settings = training_settings(given.task, method, workers=given.workers, steps=given.steps)
-    job = replace(settings.job(), delay=Late(late))
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for repetition in range(given.repetitions + 1):
+    rows = []
+    for repetition in range(repetitions + 1):
         order = list(SERVERS) if repetition % 2 else list(SERVERS)[::-1]
         for executor in order:
             workers = train_on_ranks(ranks, job, 600, executor).workers
-            if repetition == 0:
-                continue  # warms up
-            in_time = [w.seconds / given.steps for w in workers if w.rank != LATE]
-            last = [loss for w in workers for loss in w.losses[-given.steps // 10 :]]
-            found[executor]["in time"].append(statistics.mean(in_time))
-            found[executor]["late"].append(workers[LATE].seconds / given.steps)
-            found[executor]["loss"].append(statistics.mean(last))
-    print(f"{method}, worker {LATE} sleeps {late * 1e3:g} ms")
-    for executor, values in found.items():
+            row = {
+                "executor": executor,
+                "repetition": repetition,
+                "in time": statistics.mean(
+                    w.seconds / job.steps for w in workers if w.rank != LATE
+                ),
+                "late": workers[LATE].seconds / job.steps,
+                "loss": statistics.mean(
+                    loss for w in workers for loss in w.losses[-job.steps // 10 :]
+                ),
+            }
+            rows.append(row)
+    found = pd.DataFrame(rows).query("repetition > 0").set_index("repetition")  # 0 warms up
+    print(f"{method}, worker {LATE} sleeps {job.delay.seconds * 1e3:g} ms")
+    by = dict(list(found.groupby("executor", sort=False)))
+    for executor, values in by.items():
         print(
             f"  {executor:12} in time {shown(values['in time'], 1e-3)}, "
             f"late {shown(values['late'], 1e-3)}, loss {shown(values['loss'])}"
         )
     for who in ("in time", "late"):
-        pairs = zip(found["byteps"][who], found["distributed"][who], strict=True)
-        print(f"  byteps over ours, {who}: {shown([theirs / ours for theirs, ours in pairs])}")
+        print(f"  byteps over ours, {who}: {shown(by['byteps'][who] / by['distributed'][who])}")
+
+
+def main(
+    *,
+    task: str = "digits",
+    method: Sequence[str] = ("asp",),
+    workers: int = 4,
+    steps: int = 200,
+    repetitions: int = 7,
+    late: Sequence[float] = (0.0, 0.02),
+) -> None:
+    """Print a line per method, delay and executor, and the ratios of the pairs."""
+    print(f"{task}, {workers} workers, {steps} steps, on {machine()}")
+    print("ms per iteration of the workers in time and of the late one; loss of the last tenth")
+    with Ranks(workers + 1) as ranks:
+        for name in method:
+            settings = training_settings(task, name, workers=workers, steps=steps)
+            for seconds in late:
+                measure(ranks, replace(settings.job(), delay=Late(seconds)), name, repetitions)
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

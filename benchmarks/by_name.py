@@ -16,11 +16,11 @@ in Python that the catalogue does not know.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 
 import pandas as pd
 
+from benchmarks.command import command
 from ddlnb.clusters.named import cluster_of
 from ddlnb.files import DATA, write_atomically
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect
@@ -90,11 +90,9 @@ def summary(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return found.round(3)
 
 
-def main() -> None:
-    """Print the tables, forecast again if asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="forecast again, and keep the rows")
-    if parser.parse_args().write:
+def main(*, write: bool = False) -> None:
+    """Print the tables. With --write the cells are forecast again, and their rows kept."""
+    if write:
         write_atomically(KEPT, by_name().to_csv(index=False, float_format="%.6g"))
     rows = pd.read_csv(KEPT)
     for by in (["network", "gpus"], ["method"], ["model"], []):
@@ -102,4 +100,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

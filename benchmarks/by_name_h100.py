@@ -12,13 +12,13 @@ chosen with these rows in sight (data/hardware), so that the errors are those of
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from pathlib import Path
 
 import pandas as pd
 
+from benchmarks.command import command
 from ddlnb.clusters.named import cluster_of
 from ddlnb.files import DATA, PUBLISHED, write_atomically
 from ddlnb.simulator.forecast import forecast
@@ -99,14 +99,12 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return found.round(3)
 
 
-def main() -> None:
-    """Print the table, forecast again if asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="forecast again, and keep the rows")
-    if parser.parse_args().write:
+def main(*, write: bool = False) -> None:
+    """Print the table. With --write the runs are forecast again, and their rows kept."""
+    if write:
         write_atomically(KEPT, by_name().to_csv(index=False, float_format="%.6g"))
     print(summary(pd.read_csv(KEPT)).to_string())
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

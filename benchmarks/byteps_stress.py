@@ -13,19 +13,19 @@ With ``--asynchronous`` the servers answer at once with the sum of all pushes so
 
 from __future__ import annotations
 
-import argparse
 import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks.command import command
 from ddlnb.engines.byteps import runtime
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
@@ -34,7 +34,43 @@ from ddlnb.units import MIB
 EXACT = 2**53  # up to here float64 holds every integer
 
 
-class CountingTensor:
+ELEMENTS = (1, 2, 3, 1000, 65_537, 300_000, 1_200_001)  # the last: 9.2 MiB, ten partitions
+PARTITION_BYTES = MIB
+STALLS = 0.05  # the share of waits before which a worker stalls
+STALL_SECONDS = 0.01  # at most
+
+
+class Context(NamedTuple):
+    """A worker among its like, and the rounds that all of them push."""
+
+    membership: runtime.Membership
+    rank: int
+    workers: int
+    rounds: int
+
+
+class Pushed:
+    """A named tensor of one worker, which BytePS replaces by the sum that it pulls."""
+
+    def __init__(self, context: Context, number: int, dtype: torch.dtype):
+        self._context, self._name = context, f"tensor {number}"
+        self._library = context.membership.ops.c_lib
+        kind = "Double" if dtype is torch.float64 else "Float"
+        self._push_pull = getattr(self._library, f"byteps_torch_push_pull_async_torch_{kind}Tensor")
+        self._library.byteps_torch_declare_tensor(self._name)
+        self._tensor = torch.empty(ELEMENTS[number], dtype=dtype)
+        self._handle = 0
+
+    def _start(self, priority: int) -> None:
+        self._handle = self._push_pull(self._tensor, self._tensor, 0, self._name, 0, priority)
+
+    def _finish(self) -> torch.Tensor:
+        self._context.membership.wait(self._handle, self._name)
+        self._library.byteps_torch_wait_and_clear(self._handle)
+        return self._tensor
+
+
+class CountingTensor(Pushed):
     """One tensor of one worker, pushed round after round to asynchronous servers.
 
     Worker w adds B^w to every element, with B above the number of rounds. The digits of an answer
@@ -44,75 +80,78 @@ class CountingTensor:
     than the answer before.
     """
 
-    def __init__(
-        self,
-        membership: runtime.Membership,
-        name: str,
-        elements: int,
-        rank: int,
-        workers: int,
-        rounds: int,
-        partition_bytes: int,
-    ):
+    def __init__(self, context: Context, number: int):
+        super().__init__(context, number, torch.float64)
+        rounds, workers = context.rounds, context.workers
         self._base = rounds + 1
         assert self._base**workers <= EXACT, f"{rounds} rounds of {workers} workers are too many"
-        self._membership, self._name, self._rank, self._workers = membership, name, rank, workers
-        self._push_pull = membership.ops.c_lib.byteps_torch_push_pull_async_torch_DoubleTensor
-        membership.ops.c_lib.byteps_torch_declare_tensor(name)
-        self._tensor = torch.empty(elements, dtype=torch.float64)
-        self._parts = self._tensor.split(partition_bytes // 8)
+        self._parts = self._tensor.split(PARTITION_BYTES // 8)
         self._seen = [[0] * workers for _ in self._parts]
-        self._handle = 0
 
     def push(self, step: int, priority: int) -> None:
         """Push this worker's update of a round, and pull the sum of all into its place."""
-        self._start(float(self._base**self._rank), priority)
+        self._tensor.fill_(float(self._base**self._context.rank))
+        self._start(priority)
 
     def is_right(self, step: int) -> bool:
         """Wait for the answer of a round; whether it is one that it may be."""
         right = True
-        for seen, counts in zip(self._seen, self._wait(), strict=True):
+        for seen, counts in zip(self._seen, self._counts(), strict=True):
             right &= counts is not None
             if counts is not None:
-                right &= counts[self._rank] == step + 1
+                right &= counts[self._context.rank] == step + 1
                 right &= all(before <= now for before, now in zip(seen, counts, strict=True))
                 seen[:] = counts
         return right
 
     def holds_all(self) -> bool:
         """Whether the server holds every update of every worker once; all must have pushed them."""
-        self._start(0.0, 0)
-        return all(counts == [self._base - 1] * self._workers for counts in self._wait())
+        self._tensor.fill_(0.0)
+        self._start(0)
+        every = [self._context.rounds] * self._context.workers
+        return all(counts == every for counts in self._counts())
 
-    def _start(self, update: float, priority: int) -> None:
-        self._tensor.fill_(update)
-        self._handle = self._push_pull(self._tensor, self._tensor, 0, self._name, 0, priority)
-
-    def _wait(self) -> list[list[int] | None]:
+    def _counts(self) -> list[list[int] | None]:
         """The updates of each worker in each partition of the answer; None if it is torn."""
-        self._membership.wait(self._handle, self._name)
-        self._membership.ops.c_lib.byteps_torch_wait_and_clear(self._handle)
+        self._finish()
         return [self._digits(part) for part in self._parts]
 
     def _digits(self, part: torch.Tensor) -> list[int] | None:
         if not torch.equal(part, part[:1].expand_as(part)):
             return None
-        number = int(part[0].item())
-        counts = []
-        for _ in range(self._workers):
+        number, counts = int(part[0].item()), []
+        for _ in range(self._context.workers):
             number, count = divmod(number, self._base)
             counts.append(count)
         return counts if number == 0 else None
 
 
-ELEMENTS = (1, 2, 3, 1000, 65_537, 300_000, 1_200_001)  # the last: 9.2 MiB, ten partitions
-PARTITION_BYTES = MIB
-STALLS = 0.05  # the share of waits before which a worker stalls
-STALL_SECONDS = 0.01  # at most
+class SummedTensor(Pushed):
+    """One tensor of one worker, pushed round after round to synchronous servers."""
+
+    def __init__(self, context: Context, number: int):
+        super().__init__(context, number, (torch.float32, torch.float64)[number % 2 == 0])
+        self._number = number
+        self._values = torch.arange(ELEMENTS[number]).remainder(1009).to(self._tensor.dtype)
+
+    def push(self, step: int, priority: int) -> None:
+        """Push this worker's share of a round, and pull the sum into its place."""
+        rank = self._context.rank
+        torch.mul(self._values, rank + 1, out=self._tensor).add_(self._offset(step, rank))
+        self._start(priority)
+
+    def is_right(self, step: int) -> bool:
+        """Wait for the sum of a round; whether it is what it should be."""
+        workers = self._context.workers
+        offsets = sum(self._offset(step, rank) for rank in range(workers))
+        expected = self._values * (workers * (workers + 1) // 2) + offsets
+        return torch.equal(self._finish(), expected)
+
+    def _offset(self, step: int, rank: int) -> int:
+        return (step * 31 + rank * 17 + self._number * 7) % 997
 
 
-@dataclass(frozen=True)
-class Count:
+class Count(NamedTuple):
     """What one worker saw: its sums, how many of them were wrong, and the seconds they took."""
 
     sums: int
@@ -136,14 +175,9 @@ def stress(
     membership = runtime.Membership(
         context, store, workers, servers, PARTITION_BYTES, credit_partitions, asynchronous
     )
-    tensors: list[Any] = [
-        CountingTensor(
-            membership, f"tensor {number}", size, context.rank, workers, rounds, PARTITION_BYTES
-        )
-        if asynchronous
-        else SummedTensor(membership, number, context.rank, workers)
-        for number, size in enumerate(ELEMENTS)
-    ]
+    worker = Context(membership, context.rank, workers, rounds)
+    kind: Any = CountingTensor if asynchronous else SummedTensor
+    tensors = [kind(worker, number) for number in range(len(ELEMENTS))]
     chance = random.Random(context.rank)
     start = time.perf_counter()
     wrong = 0
@@ -172,87 +206,52 @@ def _await_all(store: Any, workers: int) -> None:
     store.wait(["all here"])
 
 
-class SummedTensor:
-    """One tensor of one worker, pushed round after round to synchronous servers."""
-
-    def __init__(self, membership: runtime.Membership, number: int, rank: int, workers: int):
-        self._membership, self._number, self._rank, self._workers = (
-            membership,
-            number,
-            rank,
-            workers,
-        )
-        self._dtype = (torch.float32, torch.float64)[number % 2 == 0]
-        kind = "Double" if self._dtype is torch.float64 else "Float"
-        lib = membership.ops.c_lib
-        self._push_pull = getattr(lib, f"byteps_torch_push_pull_async_torch_{kind}Tensor")
-        self._name = f"tensor {number}"
-        lib.byteps_torch_declare_tensor(self._name)
-        self._base = torch.arange(ELEMENTS[number]).remainder(1009).to(self._dtype)
-        self._share = torch.empty_like(self._base)
-        self._handle = 0
-
-    def push(self, step: int, priority: int) -> None:
-        """Push this worker's share of a round, and pull the sum into its place."""
-        torch.mul(self._base, self._rank + 1, out=self._share).add_(self._offset(step, self._rank))
-        self._handle = self._push_pull(self._share, self._share, 0, self._name, 0, priority)
-
-    def is_right(self, step: int) -> bool:
-        """Wait for the sum of a round; whether it is what it should be."""
-        self._membership.wait(self._handle, self._name)
-        self._membership.ops.c_lib.byteps_torch_wait_and_clear(self._handle)
-        offsets = sum(self._offset(step, rank) for rank in range(self._workers))
-        expected = self._base * (self._workers * (self._workers + 1) // 2) + offsets
-        return torch.equal(self._share, expected)
-
-    def _offset(self, step: int, rank: int) -> int:
-        return (step * 31 + rank * 17 + self._number * 7) % 997
-
-
 @contextmanager
-def load(processes: int) -> Iterator[None]:
+def busy(processes: int) -> Iterator[None]:
     """Keep the given number of processes computing for the time of the block."""
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    running = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)
+    ]
     try:
         yield
     finally:
-        for process in busy:
+        for process in running:
             process.kill()
             process.wait()
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command; 0 if every sum was right."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--workers", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--servers", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--credit", type=int, default=0, help="in partitions of a MiB; 0: none")
-    parser.add_argument("--asynchronous", action="store_true", help="answers at once")
-    parser.add_argument("--load", type=int, default=0, help="processes that compute meanwhile")
-    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one combination")
-    given = parser.parse_args(arguments)
+def main(
+    *,
+    rounds: int = 200,
+    workers: Sequence[int] = (2, 4),
+    servers: Sequence[int] = (1, 2),
+    credit: int = 0,
+    asynchronous: bool = False,
+    load: int = 0,
+    timeout: float = 600.0,
+) -> int:
+    """Print a line per combination, and return 1 if a sum was wrong, or 0.
+
+    Without --credit, in partitions of a MiB, there is none. --load processes compute meanwhile. A
+    combination may take --timeout seconds.
+    """
     # Run as a command this module is __main__, which ranks cannot import.
     work = import_module("benchmarks.byteps_stress").stress
     wrong = 0
-    with Ranks(max(given.workers) + max(given.servers)) as ranks, load(given.load):
-        for workers in given.workers:
-            for servers in given.servers:
-                settings: list[Any] = [workers, servers, given.rounds]
-                settings += [given.credit, given.asynchronous]
-                counts = ranks.run(
-                    work, *settings, count=workers + servers, timeout_seconds=given.timeout
-                )
-                seen = [count for count in counts if count is not None]
-                wrong += sum(count.wrong for count in seen)
-                print(
-                    f"{workers} workers, {servers} servers: {given.rounds} rounds, "
-                    f"{sum(count.sums for count in seen)} sums, "
-                    f"{sum(count.wrong for count in seen)} wrong, {seen[0].seconds:.1f} s",
-                    flush=True,
-                )
-    return 1 if wrong else 0
+    with Ranks(max(workers) + max(servers)) as ranks, busy(load):
+        for many, serving in product(workers, servers):
+            settings = (many, serving, rounds, credit, asynchronous)
+            counts = ranks.run(work, *settings, count=many + serving, timeout_seconds=timeout)
+            seen = [count for count in counts if count is not None]
+            wrong += sum(count.wrong for count in seen)
+            print(
+                f"{many} workers, {serving} servers: {rounds} rounds, "
+                f"{sum(count.sums for count in seen)} sums, "
+                f"{sum(count.wrong for count in seen)} wrong, {seen[0].seconds:.1f} s",
+                flush=True,
+            )
+    return int(wrong > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(main))

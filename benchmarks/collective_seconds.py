@@ -5,9 +5,12 @@ python -m benchmarks.collective_seconds [--workers 4] [--also NAME] [--bytes 102
 
 from __future__ import annotations
 
-import argparse
 import statistics
+from collections.abc import Sequence
 
+import pandas as pd
+
+from benchmarks.command import command
 from ddlnb.engines.probes import time_collectives
 from ddlnb.files import machine
 from ddlnb.launch.ranks import Ranks
@@ -16,27 +19,23 @@ from ddlnb.units import MS, show_bytes
 NAMES = ("", "ring", "tree", "double-tree", "recursive-doubling", "halving-doubling", "direct")
 
 
-def main() -> None:
+def main(
+    *,
+    workers: int = 4,
+    also: Sequence[str] = (),
+    bytes: Sequence[int] = tuple(1 << power for power in (10, 17, 20, 24)),
+    repetitions: int = 21,
+) -> None:
     """Print the median of the slowest rank and the quartiles around it."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--also", action="append", default=[])
-    parser.add_argument("--bytes", type=int, nargs="+", default=[1 << k for k in (10, 17, 20, 24)])
-    parser.add_argument("--repetitions", type=int, default=21)
-    options = parser.parse_args()
-    asked = [*NAMES, *options.also], options.bytes, options.repetitions
-    with Ranks(options.workers) as ranks:
-        ranks_found = ranks.run(time_collectives, *asked)
-    print(f"{options.workers} workers on {machine()}, ms: median (quartiles)")
-    slowest: dict[tuple[str, int], list[float]] = {}
-    for name, size, repetition in ranks_found[0]:
-        seconds = max(found[name, size, repetition] for found in ranks_found)
-        slowest.setdefault((name, size), []).append(seconds)
-    for (name, size), each in slowest.items():
-        low, middle, high = (seconds / MS for seconds in statistics.quantiles(each, n=4))
+    with Ranks(workers) as ranks:
+        found = ranks.run(time_collectives, [*NAMES, *also], list(bytes), repetitions)
+    print(f"{workers} workers on {machine()}, ms: median (quartiles)")
+    slowest = pd.DataFrame(map(pd.Series, found)).max().groupby(level=[0, 1], sort=False)
+    for (name, size), seconds in slowest:
+        low, middle, high = (value / MS for value in statistics.quantiles(seconds, n=4))
         by = name or "torch's own"
         print(f"{show_bytes(size):>10}  {by:20} {middle:8.2f} ({low:.2f} to {high:.2f})")
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -6,8 +6,9 @@ python -m benchmarks.compression_seconds [--threads 1] [--device cuda] [--also "
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 
+from benchmarks.command import command
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.profile import CompressionProfile, write_compression_profile
 from ddlnb.compression.profiling import profile_compression
@@ -26,21 +27,21 @@ def relative_errors(profile: CompressionProfile) -> list[float]:
     return sorted(off)
 
 
-def main() -> None:
-    """Print the seconds of two tensors among 16 workers; with --write keep the profile."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument(
-        "--also", action="append", default=[], help="a compressor with its parameters, too"
-    )
-    parser.add_argument("--write", metavar="NAME")
-    given = parser.parse_args()
-    chosen = [kind() for kind in COMPRESSORS.values()]
-    profile = profile_compression(
-        [*chosen, *given.also], threads=given.threads, repeats=given.repeats, device=given.device
-    )
+def main(
+    *,
+    threads: int = 1,
+    device: str = "cpu",
+    repeats: int = 7,
+    also: Sequence[str] = (),
+    write: str | None = None,
+) -> None:
+    """Print the seconds of two tensors among 16 workers.
+
+    --also compressors with their parameters are measured, too. The profile is kept by the name
+    after --write.
+    """
+    chosen = [*(kind() for kind in COMPRESSORS.values()), *also]
+    profile = profile_compression(chosen, threads=threads, repeats=repeats, device=device)
     print(profile.source)
     for name, seconds in profile.compressors.items():
         shown = [
@@ -57,9 +58,9 @@ def main() -> None:
     )
     for name, reason in profile.left_out.items():
         print(f"{name:28s} left out: {reason}")
-    if given.write:
-        print(write_compression_profile(profile, given.write))
+    if write:
+        print(write_compression_profile(profile, write))
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -9,17 +9,18 @@ what its row says, which may be less than what the codec makes.
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
+from benchmarks.command import command
+from benchmarks.repeated import seconds_of
 from ddlnb.compression.base import Codec, Round
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
 from ddlnb.compression.packing import flat_values, pack_signs
@@ -29,34 +30,29 @@ SPECS = ("qsgd(7)", "qsgd(7, 512)", "top-k(0.001)")
 ROUND = Round(rank=0, workers=1, step=0)
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """Something to time, and the bytes that it makes."""
 
-    row: str
+    compressor: str
     what: str
     run: Callable[[], object]
     bytes: int
 
 
-def candidates(tensor: Tensor) -> list[Candidate]:
+def candidates(tensor: Tensor) -> Iterator[Candidate]:
     """Return every codec, signs alone, and their alternatives."""
-    found = []
     for spec in (*COMPRESSORS, *SPECS):
         codec = get_compressor(spec)
         if isinstance(codec, Codec):
             payload = codec.encode(tensor, ROUND, {})
-            found += [
-                Candidate(spec, "encode", _encoding(codec, tensor), payload.nbytes),
-                Candidate(spec, "decode", _decoding(codec, payload, len(tensor)), tensor.nbytes),
-            ]
-    values = flat_values(tensor)
-    bits = -(-len(tensor) // 8)
-    found.append(Candidate("signs", "packing.pack_signs", lambda: pack_signs(values), bits))
+            encode = partial(codec.encode, tensor, ROUND, {})
+            decode = partial(codec.decode, payload, len(tensor))
+            yield Candidate(spec, "encode", encode, payload.nbytes)
+            yield Candidate(spec, "decode", decode, tensor.nbytes)
+    signs = partial(pack_signs, flat_values(tensor))
+    yield Candidate("signs", "packing.pack_signs", signs, -(-len(tensor) // 8))
     for row, what, run in alternatives(tensor):
-        made = run()
-        found.append(Candidate(row, what, run, sum(part.nbytes for part in made)))
-    return found
+        yield Candidate(row, what, run, sum(part.nbytes for part in run()))
 
 
 def alternatives(tensor: Tensor) -> list[tuple[str, str, Callable[[], tuple]]]:
@@ -95,56 +91,43 @@ def measured(elements: int, repetitions: int, only: Sequence[str] = ()) -> pd.Da
     """Return a row per candidate: bytes, seconds, and the ratio to a copy with its range."""
     tensor = torch.randn(elements, generator=torch.Generator().manual_seed(0))
     target = torch.empty_like(tensor)
-    listed = [one for one in candidates(tensor) if not only or one.row in only]
-    copies: list[float] = []
-    seconds: list[list[float]] = [[] for _ in listed]
-    ratios: list[list[float]] = [[] for _ in listed]
-    for _ in range(repetitions):
-        for number, candidate in enumerate(listed):
-            copies.append(_seconds(lambda: target.copy_(tensor)))
-            seconds[number].append(_seconds(candidate.run))
-            ratios[number].append(seconds[number][-1] / copies[-1])
-    rows = [("copy", "torch copy_", tensor.nbytes, statistics.median(copies), 1.0, 1.0, 1.0)]
-    for candidate, taken, ratio in zip(listed, seconds, ratios, strict=True):
-        middle = statistics.median(ratio)
-        found = (statistics.median(taken), middle, min(ratio), max(ratio))
-        rows.append((candidate.row, candidate.what, candidate.bytes, *found))
-    columns = ["compressor", "what", "bytes", "seconds", "ratio", "lowest", "highest"]
-    table = pd.DataFrame(rows, columns=columns)
-    order = {row: position for position, row in enumerate(dict.fromkeys(table["compressor"]))}
-    return table.sort_values("compressor", key=lambda names: names.map(order), kind="stable")
+    listed = [one for one in candidates(tensor) if not only or one.compressor in only]
+    runs = [
+        (number, seconds_of(lambda: target.copy_(tensor)), seconds_of(candidate.run))
+        for _ in range(repetitions)
+        for number, candidate in enumerate(listed)
+    ]
+    taken = pd.DataFrame(runs, columns=["number", "copy", "seconds"])
+    by_candidate = taken.assign(ratio=taken["seconds"] / taken["copy"]).groupby("number")
+    table = pd.DataFrame(listed).drop(columns="run").join(
+        by_candidate.agg(
+            seconds=("seconds", "median"), ratio=("ratio", "median"),
+            lowest=("ratio", "min"), highest=("ratio", "max"),
+        )
+    )  # fmt: skip
+    copying = {"compressor": "copy", "what": "torch copy_", "bytes": tensor.nbytes}
+    copying |= {"seconds": taken["copy"].median(), "ratio": 1.0, "lowest": 1.0, "highest": 1.0}
+    table = pd.concat([pd.DataFrame([copying]), table], ignore_index=True)
+    first = {name: place for place, name in enumerate(table["compressor"].unique())}
+    return table.sort_values("compressor", key=lambda names: names.map(first), kind="stable")
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--elements", type=int, default=25_000_000)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repetitions", type=int, default=7)
-    parser.add_argument("--only", nargs="+", default=(), help="rows to measure: qsgd, signs, ...")
-    parser.add_argument("--csv", help="write the table to this file")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    table = measured(options.elements, options.repetitions, options.only)
-    if options.csv:
-        table.to_csv(options.csv, index=False)
-    print(f"{options.elements} elements, {options.threads} threads on {machine()}")
+def main(
+    *,
+    elements: int = 25_000_000,
+    threads: int = 2,
+    repetitions: int = 7,
+    only: Sequence[str] = (),
+    csv: Path | None = None,
+) -> None:
+    """Print the table, of --only some rows (qsgd, signs, ...); it is written to --csv as well."""
+    torch.set_num_threads(threads)
+    table = measured(elements, repetitions, only)
+    if csv:
+        table.to_csv(csv, index=False)
+    print(f"{elements} elements, {threads} threads on {machine()}")
     print(table.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
 
 
-def _encoding(codec: Codec, tensor: Tensor) -> Callable[[], object]:
-    return lambda: codec.encode(tensor, ROUND, {})
-
-
-def _decoding(codec: Codec, payload: Tensor, elements: int) -> Callable[[], object]:
-    return lambda: codec.decode(payload, elements)
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -13,12 +13,12 @@ runs.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
+from benchmarks.command import command
 from benchmarks.drift_runs import (
     ANEW,
     CHANGE,
@@ -40,7 +40,6 @@ from ddlnb.files import DATA
 from ddlnb.plans.plan import Plan
 from ddlnb.replanning.replanner import LEAST_GAIN
 from ddlnb.replanning.searched import measured_cluster, simulated_seconds
-from ddlnb.results.statistics import Interval
 
 KEPT = DATA / "measured" / "2026-11-23_two-cores_drift"
 BEFORE, DRIFTED, LATER = "before", "drifted", "later"
@@ -77,13 +76,15 @@ def forecasts(name: str, folder: Path) -> dict[tuple[str, str], float]:
         cluster = measured_cluster(first if phase == BEFORE else then, drift.workers)
         return simulated_seconds(plan, drift.workload, cluster)
 
-    found = {(STAYS, phase): seconds(fast, phase) for phase in (BEFORE, LATER)}
-    found |= {(ORACLE, phase): seconds(slow, phase) for phase in (BEFORE, LATER)}
-    takes_over = found[STAYS, LATER] >= LEAST_GAIN * found[ORACLE, LATER]
-    return found | {
-        (ANEW, BEFORE): found[STAYS, BEFORE],
-        (ANEW, LATER): found[ORACLE if takes_over else STAYS, LATER],
+    found = {
+        (contender, phase): seconds(plan, phase)
+        for contender, plan in ((STAYS, fast), (ORACLE, slow))
+        for phase in (BEFORE, LATER)
     }
+    takes_over = found[STAYS, LATER] >= LEAST_GAIN * found[ORACLE, LATER]
+    found[ANEW, BEFORE] = found[STAYS, BEFORE]
+    found[ANEW, LATER] = found[ORACLE if takes_over else STAYS, LATER]
+    return found
 
 
 def judged(name: str, folder: Path) -> pd.DataFrame:
@@ -91,50 +92,47 @@ def judged(name: str, folder: Path) -> pd.DataFrame:
 
     Emulated are medians over runs; ``spread`` is how far apart the runs are after the takeover.
     """
-    runs = _of(name, table(folder, "runs"))
-    found = _of(name, phases(table(folder, "iterations"), runs))
-    forecast = forecasts(name, folder)
-    lines = []
-    for contender in CONTENDERS:
-        own = found[found["contender"] == contender]
-        said = runs[runs["contender"] == contender]
-        if own.empty:
-            continue
-        later = own[LATER]
-        lines.append(
-            {
-                "drift": name,
-                "plan": contender,
-                "runs": len(own),
-                "messages": _messages(said),
-                "before ms": 1e3 * own[BEFORE].median(),
-                "forecast": 1e3 * forecast[contender, BEFORE],
-                "drifted ms": 1e3 * own[DRIFTED].median(),
-                "later ms": 1e3 * later.median(),
-                "spread": later.max() / later.min() - 1,
-                "forecast ": 1e3 * forecast[contender, LATER],
-                "load": (said["during"] + said["stolen"]).max(),
-            }
-        )
-    return pd.DataFrame(lines)
+    runs, found = _of(name, folder)
+    own, phase = runs.groupby("contender"), found.groupby("contender")
+    medians = 1e3 * phase[[BEFORE, DRIFTED, LATER]].median()
+    forecast = 1e3 * pd.Series(forecasts(name, folder)).unstack()
+    columns = {
+        "drift": name,
+        "plan": medians.index,
+        "runs": phase.size(),
+        "messages": own[["messages", "then_messages"]].apply(_messages),
+        "before ms": medians[BEFORE],
+        "forecast": forecast[BEFORE],
+        "drifted ms": medians[DRIFTED],
+        "later ms": medians[LATER],
+        "spread": phase[LATER].max() / phase[LATER].min() - 1,
+        "forecast ": forecast[LATER],
+        "load": (runs["during"] + runs["stolen"]).groupby(runs["contender"]).max(),
+    }
+    table = pd.DataFrame(columns, index=medians.index)
+    return table.loc[[one for one in CONTENDERS if one in table.index]]
 
 
 def _messages(runs: pd.DataFrame) -> str:
     """Return how many messages the plan has, and the one that took over from it."""
-    first = " or ".join(str(int(n)) for n in sorted(runs["messages"].unique()))
-    then = " or ".join(str(int(n)) for n in sorted(runs["then_messages"].dropna().unique()))
-    return f"{first}, then {then}" if then else first
+    counts = [" or ".join(str(int(n)) for n in sorted(runs[one].dropna().unique())) for one in runs]
+    return ", then ".join(filter(None, counts))
 
 
 def gains(name: str, folder: Path) -> str:
     """Return what the re-plan gains after a drift, and what it costs, in sentences."""
-    runs = _of(name, table(folder, "runs"))
-    found = _of(name, phases(table(folder, "iterations"), runs))
+    runs, found = _of(name, folder)
     later = found.pivot(index="repetition", columns="contender", values=LATER).dropna()
     anew = runs[runs["contender"] == ANEW]
     taken = anew["takeover"].dropna()
-    forecast = forecasts(name, folder)
-    drift = DRIFTS[name]
+    forecast, drift = forecasts(name, folder), DRIFTS[name]
+
+    def times_as_long(slower: str, quicker: str) -> tuple[str, str]:
+        low, high = forecast[quicker, LATER], forecast[slower, LATER]
+        measured = ratio(later[slower], later[quicker])
+        shown = f"{measured.estimate:.3f} ({measured.low:.3f} to {measured.high:.3f})"
+        return shown, f"(forecast {high / low:.3f})"
+
     lines = [
         f"{name}, {drift.first} becomes {drift.then}: the re-plan took over in {len(taken)} of "
         f"{len(anew)} runs"
@@ -142,26 +140,24 @@ def gains(name: str, folder: Path) -> str:
         + f" (the network changed before {CHANGE})"
     ]
     if len(later) > 1 and len(taken):
-        expected = forecast[STAYS, LATER] / forecast[ANEW, LATER]
+        shown, expected = times_as_long(STAYS, ANEW)
         lines.append(
-            f"  from then on an iteration of the plan that stays takes "
-            f"{_shown(ratio(later[STAYS], later[ANEW]))} times as long (forecast {expected:.3f})"
+            f"  from then on an iteration of the plan that stays takes {shown} times as long "
+            f"{expected}"
         )
     if len(later) > 1:
-        expected = forecast[ANEW, LATER] / forecast[ORACLE, LATER]
+        shown, expected = times_as_long(ANEW, ORACLE)
         lines.append(
             f"  an iteration of the {'re-plan' if len(taken) else 'plan that stayed'} takes "
-            f"{_shown(ratio(later[ANEW], later[ORACLE]))} times as long as the oracle's (forecast "
-            f"{expected:.3f})"
+            f"{shown} times as long as the oracle's {expected}"
         )
     quiet = 1e3 * (anew["quiet_seconds"] / anew["quiet_meetings"]).median()
     lines.append(f"  a meeting that finds no drift takes {quiet:.1f} ms (median, slowest rank)")
     if len(planned := anew[anew["planning_meetings"] > 0]):
         seconds = (planned["planning_seconds"] / planned["planning_meetings"]).median()
         saved = (later[STAYS] - later[ANEW]).median() / drift.scale
-        paid = "by no iterations"
-        if len(taken) and saved > 0:
-            paid = f"after {seconds / saved:.0f} iterations"
+        gained = len(taken) and saved > 0
+        paid = f"after {seconds / saved:.0f} iterations" if gained else "by no iterations"
         lines.append(
             f"  one that measures and searches takes {seconds:.2f} s of the clock, paid back {paid}"
         )
@@ -173,12 +169,10 @@ def _counted(iterations: pd.Series) -> str:
     return ", ".join(f"{number} ({count})" for number, count in counts.items())
 
 
-def _shown(found: Interval) -> str:
-    return f"{found.estimate:.3f} ({found.low:.3f} to {found.high:.3f})"
-
-
-def _of(name: str, rows: pd.DataFrame) -> pd.DataFrame:
-    return rows[rows["drift"] == name]
+def _of(name: str, folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the runs of a drift, and the seconds of their phases."""
+    runs = table(folder, "runs").query("drift == @name")
+    return runs, phases(table(folder, "iterations").query("drift == @name"), runs)
 
 
 def drawn(folder: Path, names: Sequence[str]) -> pd.DataFrame:
@@ -189,32 +183,35 @@ def drawn(folder: Path, names: Sequence[str]) -> pd.DataFrame:
     return rows.assign(drift=rows["drift"].map(texts), change=CHANGE)
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Run what is missing and print what is there."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=KEPT)
-    parser.add_argument("--drifts", nargs="+", default=list(DRIFTS))
-    parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--kept", action="store_true", help="run nothing, print what is kept")
-    parser.add_argument("--figure", type=Path, help="draw the iterations into this file")
-    asked = parser.parse_args(words)
-    for name in asked.drifts:
+def main(
+    *,
+    out: Path = KEPT,
+    drifts: Sequence[str] = tuple(DRIFTS),
+    repetitions: int = 3,
+    kept: bool = False,
+    figure: Path | None = None,
+) -> None:
+    """Run what is missing, or nothing with --kept, and print what is there.
+
+    Iterations are drawn into the file after --figure.
+    """
+    for name in drifts:
         if name not in DRIFTS:
             raise UnknownName("drift", name, DRIFTS)
-        if not asked.kept:
-            run_drift(name, asked.out, asked.repetitions)
-    known = set(table(asked.out, "runs", RUN)["drift"])
-    there = [name for name in asked.drifts if name in known]
+        if not kept:
+            run_drift(name, out, repetitions)
+    known = set(table(out, "runs", RUN)["drift"])
+    there = [name for name in drifts if name in known]
     if not there:
-        print(f"{asked.out} has none of these drifts")
+        print(f"{out} has none of these drifts")
         return
-    rows = pd.concat([judged(name, asked.out) for name in there], ignore_index=True)
+    rows = pd.concat([judged(name, out) for name in there], ignore_index=True)
     print(rows.round(3).to_string(index=False))
     for name in there:
-        print(gains(name, asked.out))
-    if asked.figure:
-        drift_iterations(drawn(asked.out, there)).savefig(asked.figure, dpi=110)
+        print(gains(name, out))
+    if figure:
+        drift_iterations(drawn(out, there)).savefig(figure, dpi=110)
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

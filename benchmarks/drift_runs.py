@@ -110,12 +110,10 @@ def run_drift(name: str, folder: Path, repetitions: int) -> None:
                 )
             where = dict(zip(RUN, (name, repetition, contender), strict=True))
             assert job.plan is not None
-            load = {
-                "before": watch.load.before,
-                "during": watch.load.during,
-                "stolen": watch.load.stolen,
-            }
-            _add(folder, "iterations", _iterations(where, reports[0]))
+            load = {one: getattr(watch.load, one) for one in ("before", "during", "stolen")}
+            steps = enumerate(reports[0].step_seconds)
+            seconds = [{**where, "iteration": number, "seconds": took} for number, took in steps]
+            _add(folder, "iterations", seconds)
             _add(folder, "runs", [{**where, **_run(job.plan, reports), **load, **provenance()}])
             print(f"{name}, repetition {repetition}, {contender}: {watch.load}", flush=True)
 
@@ -153,33 +151,20 @@ def kept_costs(name: str, folder: Path) -> list[AlphaBeta]:
 def _run(plan: Plan, reports: list[Report]) -> dict[str, Any]:
     """Return what a run says of its plans and meetings; seconds of meetings are of the clock."""
     takeovers = reports[0].switches
-    meetings = list(zip(*(report.sync_points for report in reports), strict=True))
-    seconds = {
-        drifted: [
-            max(one.seconds for one in each) for each in meetings if each[0].drifted == drifted
-        ]
-        for drifted in (False, True)
-    }
     first = takeovers[0] if takeovers else None
-    return {
+    row = {
         "plan": plan.digest,
         "messages": len(plan.messages),
         "takeover": first.iteration if first else None,
         "then_plan": first.digest if first else None,
         "then_messages": first.messages if first else None,
         "takeovers": len(takeovers),
-        "quiet_meetings": len(seconds[False]),
-        "quiet_seconds": sum(seconds[False]),
-        "planning_meetings": len(seconds[True]),
-        "planning_seconds": sum(seconds[True]),
     }
-
-
-def _iterations(where: dict[str, Any], report: Report) -> list[dict[str, Any]]:
-    return [
-        {**where, "iteration": iteration, "seconds": seconds}
-        for iteration, seconds in enumerate(report.step_seconds)
-    ]
+    meetings = list(zip(*(report.sync_points for report in reports), strict=True))
+    for name, drifted in (("quiet", False), ("planning", True)):
+        seconds = [max(m.seconds for m in one) for one in meetings if one[0].drifted == drifted]
+        row |= {f"{name}_meetings": len(seconds), f"{name}_seconds": sum(seconds)}
+    return row
 
 
 def table(folder: Path, name: str, columns: Iterable[str] = ()) -> pd.DataFrame:

@@ -9,7 +9,6 @@ folder; a second call completes what is missing, prints the tables and draws the
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from benchmarks.command import command
 from benchmarks.pictures import over_baselines
 from ddlnb.calibration.calibrated_model import calibrate_here, read_micro_benchmark
 from ddlnb.calibration.comparison import calibrate_and_compare, forecast_errors, saved_comparison
@@ -138,23 +138,23 @@ def summary(ratios: pd.DataFrame, errors: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Run what is missing and print ratios and errors."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=BUILD / "emulated")
-    parser.add_argument("--networks", nargs="+", default=list(NETWORKS))
-    parser.add_argument("--workers", nargs="+", type=int, default=[4, 8])
-    parser.add_argument("--iterations", type=int, default=5)
-    parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--kept", action="store_true", help="run nothing, print what is kept")
-    asked = parser.parse_args(words)
+def main(
+    *,
+    out: Path = BUILD / "emulated",
+    networks: Sequence[str] = tuple(NETWORKS),
+    workers: Sequence[int] = (4, 8),
+    iterations: int = 5,
+    repetitions: int = 3,
+    kept: bool = False,
+) -> None:
+    """Run what is missing, or nothing with --kept, and print ratios and errors."""
     rows = run(
-        asked.out,
-        networks=asked.networks,
-        workers=asked.workers,
-        iterations=asked.iterations,
-        repetitions=asked.repetitions,
-        only_kept=asked.kept,
+        out,
+        networks=networks,
+        workers=workers,
+        iterations=iterations,
+        repetitions=repetitions,
+        only_kept=kept,
         progress=True,
     )
     ratios, errors = against(rows), agreement(rows)
@@ -167,4 +167,4 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

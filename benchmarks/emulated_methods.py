@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-
 import numpy as np
 
 from benchmarks.socket_transfers import Begins
@@ -83,24 +80,21 @@ def _small_all_reduces(context: RankContext, repetitions: int) -> list[float]:
 
     from ddlnb.launch.rank import process_group
 
-    begins, found = Begins(context), []
+    tensors = [torch.ones(context.count) for _ in range(LAYERS)]
+
+    def all_at_once() -> None:
+        for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
+            work.wait()
+
     with process_group(context, context.store(), context.count):
-        tensors = [torch.ones(context.count) for _ in range(LAYERS)]
-        for repetition in range(repetitions):
-            begin = begins.next(repetition)
-            time.sleep(max(0.0, begin - time.monotonic()))
-            under_way = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
-            for work in under_way:
-                work.wait()
-            found.append(time.monotonic() - begin)
-    return found
+        return Begins(context).seconds_of(all_at_once, repetitions)
 
 
-def iteration_seconds(ranks: Ranks, method: str, planned_for: Cluster) -> Iterator[float]:
-    """Yield the seconds of an iteration, a run after the other, planned for one cluster."""
+def iteration_seconds(ranks: Ranks, method: str, planned_for: Cluster) -> list[float]:
+    """Return the seconds of an iteration, a run after the other, planned for one cluster."""
     workers = workers_for(method, ranks.count)
-    for _ in range(RUNS):
-        rows = measure(
+    runs = (
+        measure(
             replayed(made_up()),
             [method],
             workers=workers,
@@ -112,7 +106,9 @@ def iteration_seconds(ranks: Ranks, method: str, planned_for: Cluster) -> Iterat
             baselines=False,
             cost=planned_for.cost,
         )
-        yield float(rows["iteration_seconds"].iloc[0])
+        for _ in range(RUNS)
+    )
+    return [float(rows["iteration_seconds"].iloc[0]) for rows in runs]
 
 
 def forecast_seconds(cluster: Cluster, method: str, servers: int) -> float:

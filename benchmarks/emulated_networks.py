@@ -11,17 +11,18 @@ second call completes what is missing and prints the tables. With --kept nothing
 
 from __future__ import annotations
 
-import argparse
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
+from benchmarks.command import command
 from benchmarks.emulated_methods import (
     cluster_of,
     forecast_seconds,
@@ -51,6 +52,8 @@ KEPT = DATA / "measured" / "2026-11-22_two-cores_networks" / "cells.csv"
 TREE_LINK = "50Mb/s 1ms"  # slow enough that two cores have little to do
 TORUS_LINK = "20Mb/s 1ms"  # of which every host has four
 WARMUP = 2  # repetitions that do not count
+KEYS = ["case", "change", "kind", "what", "bytes"]
+SECONDS = ["emulated_seconds", "simulated_seconds"]
 CLOSE = 0.1  # the error that the forecasts are held to, in the median
 FLOW_BYTES = (200_000, 1_000_000)
 MESSAGE_BYTES = (1_000_000, 4_000_000)
@@ -155,7 +158,9 @@ def _transfers(ranks: Ranks, case: Case, change: str, repetitions: int) -> Itera
             yield (
                 *("transfers", what, size),
                 lambda _, flows=flows: _last(ranks, flows, repetitions),
-                lambda cost, timed=timed: share(simulated, timed, startup=_startup(cost)).seconds,
+                lambda cost, timed=timed: (
+                    share(simulated, timed, startup=Startup(between=cost)).seconds
+                ),
             )
 
 
@@ -170,7 +175,7 @@ def _collectives(ranks: Ranks, case: Case, change: str, repetitions: int) -> Ite
                 *("all-reduce", what, size),
                 lambda _, one=one, size=size: _collective_seconds(ranks, one, size, repetitions),
                 lambda cost, one=one, size=size: (
-                    play(one, simulated, size, startup=_startup(cost)).seconds
+                    play(one, simulated, size, startup=Startup(between=cost)).seconds
                 ),
             )
 
@@ -178,27 +183,21 @@ def _collectives(ranks: Ranks, case: Case, change: str, repetitions: int) -> Ite
 def _iterations(ranks: Ranks, case: Case, change: str) -> Iterator[Cell]:
     bandwidth = PAYLOAD_SHARE * get_link(case.link).bandwidth
 
-    def cluster(cost: float, method: str, change: str = "") -> Cluster:
+    def cluster(method: str, cost: float, change: str = "") -> Cluster:
         workers = workers_for(method, ranks.count)
         return cluster_of(case.topology, case.routing, change, workers, bandwidth, cost)
 
-    def forecast(cost: float, method: str) -> float:
+    def forecast(method: str, cost: float) -> float:
         # Messages are merged for the whole network, whatever happens to it later.
-        now = replace(cluster(cost, method, change), planning=cluster(cost, method).cost)
+        now = replace(cluster(method, cost, change), planning=cluster(method, cost).cost)
         return forecast_seconds(now, method, ranks.count - now.workers)
 
     for method in methods_on(ranks.count):
         yield (
             *("iteration", method, made_up().gradient_bytes),
-            lambda cost, method=method: list(
-                iteration_seconds(ranks, method, cluster(cost, method))
-            ),
-            lambda cost, method=method: forecast(cost, method),
+            lambda cost, method=method: iteration_seconds(ranks, method, cluster(method, cost)),
+            partial(forecast, method),
         )
-
-
-def _startup(seconds: float) -> Startup:
-    return Startup(between=seconds)
 
 
 def _last(ranks: Ranks, flows: Sequence[Flow], repetitions: int) -> np.ndarray:
@@ -242,19 +241,14 @@ def _carry_out(
     from ddlnb.engines.transports.rank_schedule import RankSchedule
     from ddlnb.launch.rank import process_group
 
-    begins, found = Begins(context), []
+    schedule, tensor = RankSchedule(collective, context.rank), torch.ones(elements)
     with (
         process_group(context, context.store(), context.count),
         CollectiveTransport(context.host, context.timeout_seconds) as transport,
     ):
-        schedule = RankSchedule(collective, context.rank)
-        tensor = torch.ones(elements)
-        for repetition in range(repetitions):
-            begin = begins.next(repetition)
-            time.sleep(max(0.0, begin - time.monotonic()))
-            transport.carry(schedule, 0, tensor).wait()
-            found.append(time.monotonic() - begin)
-    return found
+        return Begins(context).seconds_of(
+            lambda: transport.carry(schedule, 0, tensor).wait(), repetitions
+        )
 
 
 def errors(rows: pd.DataFrame) -> pd.DataFrame:
@@ -265,22 +259,21 @@ def errors(rows: pd.DataFrame) -> pd.DataFrame:
 def effects(rows: pd.DataFrame) -> pd.DataFrame:
     """Return by which factor a change multiplies the time of a cell, emulated and forecast."""
     keys = ["case", "kind", "what", "bytes"]
-    seconds = ["emulated_seconds", "simulated_seconds"]
-    whole = rows[rows["change"] == ""].set_index(keys)[seconds]
-    after = rows[rows["change"] != ""].set_index([*keys, "change"])[seconds]
+    whole = rows[rows["change"] == ""].set_index(keys)[SECONDS]
+    after = rows[rows["change"] != ""].set_index([*keys, "change"])[SECONDS]
     ratio = (after / whole).reset_index()
-    ratio = ratio.rename(columns={"emulated_seconds": "emulated", "simulated_seconds": "simulated"})
+    ratio = ratio.rename(columns=lambda name: name.removesuffix("_seconds"))
     return ratio.assign(error=ratio["simulated"] / ratio["emulated"] - 1)
 
 
 def summary(rows: pd.DataFrame) -> str:
     """Return the errors of both tables in words."""
-    lines = []
-    for kind, cells in errors(rows).groupby("kind", sort=False):
-        lines.append(f"{kind} simulated against emulated: {_in_words(cells['error'])}")
-    for kind, cells in effects(rows).groupby("kind", sort=False):
-        lines.append(f"{kind}, effect of a change: {_in_words(cells['error'])}")
-    return "\n".join(lines)
+    tables = {" simulated against emulated": errors(rows), ", effect of a change": effects(rows)}
+    return "\n".join(
+        f"{kind}{what}: {_in_words(cells['error'])}"
+        for what, table in tables.items()
+        for kind, cells in table.groupby("kind", sort=False)
+    )
 
 
 def _in_words(error: pd.Series) -> str:
@@ -291,26 +284,24 @@ def _in_words(error: pd.Series) -> str:
     )
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Run what is missing, keep it, and print cells, effects and a summary."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=KEPT)
-    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
-    parser.add_argument("--repetitions", type=int, default=9)
-    parser.add_argument("--kept", action="store_true", help="run nothing, print what is kept")
-    asked = parser.parse_args(words)
-    rows = pd.read_csv(asked.out, keep_default_na=False) if asked.out.exists() else pd.DataFrame()
-    for name in [] if asked.kept else asked.cases:
-        keys = ["case", "change", "kind", "what", "bytes"]
-        done = set(rows[keys].itertuples(index=False, name=None)) if len(rows) else set()
-        for row in run(CASES[name], name, asked.repetitions, done):
-            rows = pd.concat([rows, pd.DataFrame([row])], ignore_index=True)
-            rows.to_csv(asked.out, index=False, float_format="%.6g")
-    shown = ["case", "change", "kind", "what", "bytes", "emulated_seconds", "simulated_seconds"]
-    print(errors(rows)[[*shown, "error"]].round(4).to_string(index=False))
+def main(
+    *,
+    out: Path = KEPT,
+    cases: Sequence[Literal[*CASES]] = tuple(CASES),
+    repetitions: int = 9,
+    kept: bool = False,
+) -> None:
+    """Run what is missing, or nothing with --kept, and print cells, effects and a summary."""
+    rows = pd.read_csv(out, keep_default_na=False) if out.exists() else pd.DataFrame(columns=KEYS)
+    for name in [] if kept else cases:
+        done = set(rows[KEYS].itertuples(index=False, name=None))
+        for row in run(CASES[name], name, repetitions, done):
+            rows = pd.DataFrame([*rows.to_dict("records"), row])
+            rows.to_csv(out, index=False, float_format="%.6g")
+    print(errors(rows)[[*KEYS, *SECONDS, "error"]].round(4).to_string(index=False))
     print(effects(rows).round(3).to_string(index=False))
     print(summary(rows))
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

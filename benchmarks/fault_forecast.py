@@ -10,17 +10,18 @@ forecasts when a sweep is done that is killed at those moments; then it is run a
 
 from __future__ import annotations
 
-import argparse
 import math
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
+from benchmarks.command import command
 from ddlnb.files import provenance
 from ddlnb.parallelism.goodput.failures import useful_share
 from ddlnb.parallelism.goodput.simulate import Job
@@ -30,8 +31,7 @@ LOOK_SECONDS = 0.02
 PROFILE = "small-conv_b64_cpu-1thread"
 
 
-@dataclass(frozen=True)
-class Pace:
+class Pace(NamedTuple):
     """Seconds from the start of a sweep to its first cell, of a cell, from the last to the end."""
 
     start: float
@@ -60,14 +60,6 @@ def finished(out: Path) -> int:
     """Return how many cells a sweep has written."""
     runs = out.with_suffix(".runs.csv")
     return max(0, runs.read_text().count("\n") - 1) if runs.exists() else 0
-
-
-def mean_pace(paces: list[Pace]) -> Pace:
-    """Return the mean of several."""
-    start, cell, end = (
-        sum(values) / len(paces) for values in zip(*map(astuple, paces), strict=True)
-    )
-    return Pace(start, cell, end)
 
 
 def calibrate(folder: Path, number: int, cells: int, iterations: int) -> Pace:
@@ -119,28 +111,18 @@ def forecast(pace: Pace, cells: int, rate: float, seed: int) -> dict[str, float]
     }
 
 
-def measured(options: argparse.Namespace, file: Path) -> None:
-    """Calibrate, write down all forecasts, and only then run the sweeps; write each row at once."""
-    rate, seeds = 1 / options.life, range(options.seed, options.seed + options.runs)
-    with tempfile.TemporaryDirectory(prefix="fault-forecast-") as name:
-        folder = Path(name)
-        pace = mean_pace(
-            [
-                calibrate(folder, number, options.calibration, options.iterations)
-                for number in range(options.calibrations)
-            ]
-        )
-        common = {"cells": options.cells, "mean_life_seconds": options.life,
-                  "start_seconds": pace.start, "cell_seconds": pace.cell}  # fmt: skip
-        rows = [
-            {"seed": seed, **common, **forecast(pace, options.cells, rate, seed)} for seed in seeds
-        ]
-        print(pd.DataFrame(rows).round(2).to_string(index=False), flush=True)
-        for done, row in enumerate(rows, 1):
-            seed = int(row["seed"])
-            row |= disturbed(folder, options.cells, options.iterations, rate, seed) | provenance()
-            pd.DataFrame(rows[:done]).to_csv(file, index=False)
-            print(f"seed {seed}: {row['seconds']:.1f} s, {row['kills']} kills", flush=True)
+def measured(
+    pace: Pace, folder: Path, file: Path, cells: int, iterations: int, life: float, seeds: range
+) -> None:
+    """Write down all forecasts, and only then run the sweeps; write each row at once."""
+    common = {"cells": cells, "mean_life_seconds": life,
+              "start_seconds": pace.start, "cell_seconds": pace.cell}  # fmt: skip
+    rows = [{"seed": seed, **common, **forecast(pace, cells, 1 / life, seed)} for seed in seeds]
+    print(pd.DataFrame(rows).round(2).to_string(index=False), flush=True)
+    for done, (seed, row) in enumerate(zip(seeds, rows, strict=True), 1):
+        row |= disturbed(folder, cells, iterations, 1 / life, seed) | provenance()
+        pd.DataFrame(rows[:done]).to_csv(file, index=False)
+        print(f"seed {seed}: {row['seconds']:.1f} s, {row['kills']} kills", flush=True)
 
 
 def on_average(row: pd.Series) -> float:
@@ -152,41 +134,51 @@ def on_average(row: pd.Series) -> float:
 
 def sentences(rows: pd.DataFrame) -> str:
     """Return how far off forecasts are, beside the trivial ones."""
+    forecasts = {
+        "forecast at the moments of the kills:": rows["forecast_seconds"],
+        "forecast of the mean over moments:": rows.apply(on_average, axis=1),
+        "as if nothing failed:": rows["without_faults"],
+    }
+    lines = [
+        f"{len(rows)} sweeps of {rows['cells'].iloc[0]} cells, killed {rows['kills'].sum()} times:"
+    ]
+    for what, seconds in forecasts.items():
+        off = (seconds / rows["seconds"] - 1).abs()
+        lines.append(
+            f"  {what:37} off by {off.median():.1%} in the median, {off.max():.1%} at most"
+        )
+    return "\n".join(lines)
 
-    rows = rows.assign(forecast_on_average=rows.apply(on_average, axis=1))
 
-    def off(column: str) -> str:
-        errors = (rows[column] / rows["seconds"] - 1).abs()
-        return f"{errors.median():.1%} in the median, {errors.max():.1%} at most"
+def main(
+    *,
+    out: Path,
+    kept: bool = False,
+    cells: int = 10,
+    calibrations: int = 2,
+    calibration: int = 4,
+    iterations: int = 30,
+    life: float = 75.0,
+    runs: int = 3,
+    seed: int = 1,
+) -> None:
+    """Measure into a folder, or print what is --kept there.
 
-    cells, kills = rows["cells"].iloc[0], rows["kills"].sum()
-    return (
-        f"{len(rows)} sweeps of {cells} cells, killed {kills} times:\n"
-        f"  forecast at the moments of the kills: off by {off('forecast_seconds')}\n"
-        f"  forecast of the mean over moments:    off by {off('forecast_on_average')}\n"
-        f"  as if nothing failed:                 off by {off('without_faults')}"
-    )
-
-
-def main() -> None:
-    """Measure into a folder, or print what is kept there."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--out", type=Path, required=True, help="a folder")
-    parser.add_argument("--kept", action="store_true", help="print what was measured there")
-    parser.add_argument("--cells", type=int, default=10)
-    parser.add_argument("--calibrations", type=int, default=2, help="undisturbed sweeps")
-    parser.add_argument("--calibration", type=int, default=4, help="cells of each of them")
-    parser.add_argument("--iterations", type=int, default=30)
-    parser.add_argument("--life", type=float, default=75.0, help="mean seconds until a kill")
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1, help="of the first sweep")
-    options = parser.parse_args()
-    file = options.out / "fault_forecast.csv"
-    if not options.kept:
-        options.out.mkdir(parents=True, exist_ok=True)
-        measured(options, file)
+    --calibrations sweeps of --calibration cells are left alone, then --runs sweeps of --cells cells
+    are killed after --life seconds on average, the first by moments of this --seed.
+    """
+    file = out / "fault_forecast.csv"
+    if not kept:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="fault-forecast-") as name:
+            folder = Path(name)
+            undisturbed = [
+                calibrate(folder, number, calibration, iterations) for number in range(calibrations)
+            ]
+            pace = Pace(*np.mean(undisturbed, axis=0).tolist())
+            measured(pace, folder, file, cells, iterations, life, range(seed, seed + runs))
     print(sentences(pd.read_csv(file)))
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

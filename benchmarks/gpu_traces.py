@@ -9,17 +9,16 @@ loss on the host. Beside each trace stand the seconds of an iteration without th
 
 from __future__ import annotations
 
-import argparse
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from ddlnb.errors import InputError, require
+from benchmarks.command import command
+from benchmarks.repeated import seconds_of
+from ddlnb.errors import require
 from ddlnb.units import show_bytes, show_seconds
 from ddlnb.workloads.resolve import get_task
 
@@ -28,8 +27,7 @@ BATCH = 64
 SIDE_COPY_ELEMENTS = 4_000_000
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """A model and how it is trained: layers by stacks, autocast, DDP, copies on a second stream."""
 
     model: str
@@ -59,13 +57,12 @@ def iteration(case: Case, device: str) -> Callable[[], None]:
         ids = [torch.cuda.current_device()] if device == "cuda" else None
         module = torch.nn.parallel.DistributedDataParallel(module, device_ids=ids)
     optimizer = torch.optim.SGD(module.parameters(), 0.01, momentum=0.9)
-    copied = side_copy() if case.side_stream else None
+    copied = side_copy() if case.side_stream else lambda: None
 
     def once() -> None:
         optimizer.zero_grad(set_to_none=True)
-        if copied is not None:
-            copied()
-        with _precision(case, device):
+        copied()
+        with torch.autocast(device, torch.bfloat16, enabled=case.autocast):
             loss = task.loss(module, data)
         loss.backward()
         optimizer.step()
@@ -94,10 +91,7 @@ def record(name: str, folder: Path, device: str) -> str:
     once = iteration(case, device)
     for _ in range(WARMUP):
         once()
-    begin = time.perf_counter()
-    for _ in range(ALONE):
-        once()
-    alone = (time.perf_counter() - begin) / ALONE
+    alone = seconds_of(lambda: [once() for _ in range(ALONE)]) / ALONE
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
     events = torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True)
     with profile(
@@ -116,48 +110,28 @@ def record(name: str, folder: Path, device: str) -> str:
     return f"{path}: {size}; an iteration without the profiler takes {show_seconds(alone)}"
 
 
-def main() -> None:
+def main(
+    folder: Path,
+    *,
+    case: Sequence[Literal[*CASES]] = tuple(CASES),
+    device: Literal["cuda", "cpu"] = "cuda",
+) -> None:
     """Record the cases that are asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--case", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    asked = parser.parse_args()
-    try:
-        require(
-            asked.device == "cpu" or torch.cuda.is_available(),
-            "there is no GPU here; give --device cpu, which records no kernels",
-        )
-        without = [name for name in asked.case if CASES[name].side_stream]
-        require(
-            asked.device == "cuda" or not without, f"{', '.join(without)} needs a GPU's streams"
-        )
-    except InputError as error:
-        parser.error(str(error))
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    with _process_group(asked.device, any(CASES[name].ddp for name in asked.case)):
-        for name in asked.case:
-            print(record(name, asked.folder, asked.device), flush=True)
-
-
-def _precision(case: Case, device: str) -> AbstractContextManager[object]:
-    return torch.autocast(device, torch.bfloat16) if case.autocast else nullcontext()
-
-
-@contextmanager
-def _process_group(device: str, needed: bool) -> Iterator[None]:
-    """Have a process group of one rank, where it is needed."""
-    if not needed:
-        yield
-        return
-    store = torch.distributed.HashStore()
-    backend = "nccl" if device == "cuda" else "gloo"
-    torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1)
-    try:
-        yield
-    finally:
+    require(
+        device == "cpu" or torch.cuda.is_available(),
+        "there is no GPU here; give --device cpu, which records no kernels",
+    )
+    without = [name for name in case if CASES[name].side_stream]
+    require(device == "cuda" or not without, f"{', '.join(without)} needs a GPU's streams")
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(CASES[name].ddp for name in case):  # in a process group of one rank
+        backend, store = "nccl" if device == "cuda" else "gloo", torch.distributed.HashStore()
+        torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1)
+    for name in case:
+        print(record(name, folder, device), flush=True)
+    if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

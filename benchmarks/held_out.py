@@ -8,13 +8,14 @@ each, and those left out are predicted. With ``--kept`` the table of an earlier 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import pandas as pd
 
+from benchmarks.command import command
 from ddlnb.calibration.clusters import calibrate_parameters
 from ddlnb.calibration.observations import LABELS, Observation, Row, predictions, row_of
 from ddlnb.calibration.parameters import Parameter
@@ -22,6 +23,7 @@ from ddlnb.calibration.validation import FITTED, TRIVIAL_FORECASTS, TrivialForec
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.files import write_atomically
 from ddlnb.progress import Show, bar
+from ddlnb.survey.calibration import held_out_table
 from ddlnb.survey.testbed import HELD_OUT, cell_observations, quoted_observations, survey_setup
 
 BY = ("gpus", "model", "network", "method")
@@ -37,8 +39,7 @@ def label_values(observations: Sequence[Observation], by: str) -> list:
     return sorted(values)
 
 
-@dataclass(frozen=True)
-class Fold:
+class Fold(NamedTuple):
     """The observations to predict and those to fit when one value of a label is left out."""
 
     left_out: str
@@ -92,40 +93,21 @@ def cross_validate(
     return tuple(rows)
 
 
-def held_out(by: list[str]) -> pd.DataFrame:
+def held_out(by: Sequence[str]) -> pd.DataFrame:
     """Return a row per cell left out and forecast."""
     setup = survey_setup()
     observations = [*quoted_observations(setup.clusters), *cell_observations()]
-    rows = [
-        asdict(row)
-        for label in by
-        for row in cross_validate(
-            observations,
-            setup.parameters,
-            label,
-            trivial=TRIVIAL_FORECASTS,
-            robust=True,
-            progress=True,
-        )
-        if row.method is not None  # a cell
-    ]
-    return pd.DataFrame(rows)
+    kinds = {"trivial": TRIVIAL_FORECASTS, "robust": True, "progress": True}
+    found = (cross_validate(observations, setup.parameters, label, **kinds) for label in by)
+    return pd.DataFrame([asdict(row) for rows in found for row in rows if row.method is not None])
 
 
-def main() -> None:
-    """Print mean and median errors, and keep the rows."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--by", action="append", choices=BY, help="label to leave out by")
-    parser.add_argument("--csv", type=Path, default=HELD_OUT, help="where the rows are kept")
-    parser.add_argument("--kept", action="store_true", help="show the rows that are there")
-    asked = parser.parse_args()
-    if not asked.kept:
-        rows = held_out(asked.by or list(BY))
-        write_atomically(asked.csv, rows.to_csv(index=False, float_format="%.6g"))
-    from ddlnb.survey.calibration import held_out_table
-
-    print(held_out_table(asked.csv).to_string())
+def main(*, by: Sequence[Literal[*BY]] = BY, csv: Path = HELD_OUT, kept: bool = False) -> None:
+    """Print mean and median errors, of the rows that are --kept or of new ones, which then are."""
+    if not kept:
+        write_atomically(csv, held_out(by).to_csv(index=False, float_format="%.6g"))
+    print(held_out_table(csv).to_string())
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

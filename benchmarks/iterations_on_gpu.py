@@ -19,19 +19,19 @@ the published runs.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
 
+from benchmarks.command import command
 from benchmarks.roofline_fit import total_work
 from ddlnb.errors import require
 from ddlnb.files import DATA, HARDWARE, write_atomically
@@ -92,7 +92,7 @@ def measured_cells() -> list[tuple[str, int, str]]:
     return list(known[KEY].itertuples(index=False, name=None))
 
 
-def work() -> pd.DataFrame:
+def traced_work() -> pd.DataFrame:
     """Return the traced work of the cells that were measured, in the forecast precisions."""
     rows, traced = [], _traced()
     for model, batch, precision in measured_cells():
@@ -270,52 +270,57 @@ def left_out() -> pd.DataFrame:
     )  # fmt: skip
 
 
-def main() -> None:
-    """Trace, estimate, measure, or print the comparisons."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--gpu", choices=list(MEASURED_ON), default=GPU)
-    parser.add_argument("--forecast", action="store_true", help="forecast all cells, once")
-    parser.add_argument("--measure", action="store_true", help="measure on this machine's GPU")
-    parser.add_argument("--work", action="store_true", help="trace what was measured, for the fit")
-    parser.add_argument("--refit", action="store_true", help="estimate again, keep as fitted rows")
-    parser.add_argument("--out", type=Path, help="the folder of measured rows")
-    given = parser.parse_args()
-    forecast, out = blind(given.gpu), given.out or MEASURED_ON[given.gpu]
-    if given.forecast:
-        require(not forecast.exists(), f"{forecast} exists, and a blind forecast is made once")
-        seen = MEASURED_ON[given.gpu] / ROWS
+def _keep(rows: pd.DataFrame, path: Path) -> None:
+    write_atomically(path, rows.to_csv(index=False, float_format="%.6g"))
+
+
+def main(
+    *,
+    gpu: Literal[*MEASURED_ON] = GPU,
+    forecast: bool = False,
+    measure: bool = False,
+    work: bool = False,
+    refit: bool = False,
+    out: Path | None = None,
+) -> None:
+    """Forecast, measure, trace or estimate again if asked for, and print the comparisons.
+
+    --out is the folder of measured rows.
+    """
+    blind_rows, out = blind(gpu), out or MEASURED_ON[gpu]
+    if forecast:
+        require(not blind_rows.exists(), f"{blind_rows} exists, and a blind forecast is made once")
+        seen = MEASURED_ON[gpu] / ROWS
         require(not seen.exists(), f"{seen} exists: a forecast would not be blind any more")
-        _keep(estimates(given.gpu, cells()), forecast)
+        _keep(estimates(gpu, cells()), blind_rows)
     require(
-        given.gpu == GPU or not (given.work or given.refit),
+        gpu == GPU or not (work or refit),
         f"--work and --refit are for the {GPU}, to whose rows the roofline is fitted; leave out "
-        f"--gpu {given.gpu}",
+        f"--gpu {gpu}",
     )
-    if given.work:
-        _keep(work(), MEASURED / WORK)
-    if given.refit:
+    if work:
+        _keep(traced_work(), MEASURED / WORK)
+    if refit:
         _keep(estimates(), FITTED)
-    if given.measure:
-        require(forecast.exists(), f"there is no {forecast} to compare with; --forecast makes it")
+    if measure:
+        require(
+            blind_rows.exists(), f"there is no {blind_rows} to compare with; --forecast makes it"
+        )
         here = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-        require(given.gpu in here, f"this machine has {here}; name it by --gpu")
+        require(gpu in here, f"this machine has {here}; name it by --gpu")
         measure_here(out / ROWS)
     if not (out / ROWS).exists():
         return
     measured = pd.read_csv(out / ROWS)
-    rows = compared(pd.read_csv(forecast), measured)
+    rows = compared(pd.read_csv(blind_rows), measured)
     print(f"blind\n{rows[SHOWN].round(4).to_string(index=False)}")
     tables = {"blind": summary(rows)}
-    if given.gpu == GPU:
+    if gpu == GPU:
         fitted = compared(pd.read_csv(FITTED), measured)
         tables |= {"fitted": summary(fitted), "left out": left_out()}
     for name, table in tables.items():
         print(f"\n{name}\n{table.to_string()}")
 
 
-def _keep(rows: pd.DataFrame, path: Path) -> None:
-    write_atomically(path, rows.to_csv(index=False, float_format="%.6g"))
-
-
 if __name__ == "__main__":
-    main()
+    command(main)

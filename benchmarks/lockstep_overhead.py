@@ -9,12 +9,17 @@ CPU seconds, which a busy machine disturbs less.
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import time
+from collections.abc import Sequence
+from functools import partial
+from itertools import product
+from typing import Literal
 
+import pandas as pd
 import torch
 
+from benchmarks.command import command
+from benchmarks.repeated import seconds_of
 from ddlnb.files import machine
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.runs.train import train
@@ -35,46 +40,41 @@ def job_and_workers(task: str, method: str, workers: int, steps: int):
 def once(task: str, method: str, workers: int, steps: int) -> tuple[float, float]:
     """Return the seconds of the gradients alone, and of the run in lockstep."""
     _, bare = job_and_workers(task, method, workers, steps)
-    start = time.process_time()
-    for _ in range(steps):
-        for worker in bare:
-            worker.gradient()
-    gradients = time.process_time() - start
     job, ours = job_and_workers(task, method, workers, steps)
     run = Lockstep(ours, job.method.synchronisation.loop, steps, rule=job.rule())
-    start = time.process_time()
-    run.run()
-    return gradients, time.process_time() - start
+
+    def gradients() -> None:
+        for _ in range(steps):
+            for worker in bare:
+                worker.gradient()
+
+    clock = time.process_time
+    return seconds_of(gradients, clock), seconds_of(run.run, clock)
 
 
-def main() -> None:
+def main(
+    *,
+    workers: int = 32,
+    steps: int = 20,
+    repetitions: int = 5,
+    task: Sequence[Literal[*LEARNING_TASKS]] = ("digits", "text"),
+    method: Sequence[str] = METHODS,
+) -> None:
     """Print seconds and ratios, task by task and method by method."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--workers", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--task", action="append", choices=list(LEARNING_TASKS))
-    parser.add_argument("--method", action="append")
-    options = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"{options.workers} workers, {options.steps} steps, one thread, on {machine()}")
-    for task in options.task or ("digits", "text"):
-        for method in options.method or METHODS:
-            pairs = [
-                once(task, method, options.workers, options.steps)
-                for _ in range(options.repetitions)
-            ]
-            ratios = sorted(run / gradients for gradients, run in pairs)
-            start = time.process_time()
-            train(task, method, workers=options.workers, steps=options.steps)
-            whole = time.process_time() - start
-            print(
-                f"{task:8} {method:30} gradients {statistics.median(g for g, _ in pairs):.3f} s, "
-                f"lockstep {statistics.median(r for _, r in pairs):.3f} s, "
-                f"ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}), "
-                f"train() with evaluations {whole:.3f} s"
-            )
+    print(f"{workers} workers, {steps} steps, one thread, on {machine()}")
+    for what, how in product(task, method):
+        pairs = [once(what, how, workers, steps) for _ in range(repetitions)]
+        seconds = pd.DataFrame(pairs, columns=["gradients", "run"])
+        ratio = seconds["run"] / seconds["gradients"]
+        training = partial(train, what, how, workers=workers, steps=steps)
+        print(
+            f"{what:8} {how:30} gradients {seconds['gradients'].median():.3f} s, "
+            f"lockstep {seconds['run'].median():.3f} s, "
+            f"ratio {ratio.median():.2f} ({ratio.min():.2f} to {ratio.max():.2f}), "
+            f"train() with evaluations {seconds_of(training, time.process_time):.3f} s"
+        )
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

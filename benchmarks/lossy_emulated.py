@@ -11,7 +11,6 @@ folder; a second call completes it. The figure is drawn into build/lossy_emulate
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import combinations
@@ -21,6 +20,7 @@ from statistics import mean
 import pandas as pd
 from tqdm.auto import tqdm
 
+from benchmarks.command import command
 from benchmarks.pictures import lossy_against_emulated
 from ddlnb.calibration.calibrated_model import (
     PROBING,
@@ -208,23 +208,23 @@ def _now(worker: Worker, iterations: int, seconds: float) -> float:
     return seconds
 
 
-def main() -> None:
-    """Run what is missing; print every cell, and how large errors are."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=BUILD / "lossy-emulated")
-    parser.add_argument("--networks", nargs="+", default=list(PROFILES))
-    parser.add_argument("--method", action="append")
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--kept", action="store_true", help="run nothing, print what is kept")
-    asked = parser.parse_args()
+def main(
+    *,
+    out: Path = BUILD / "lossy-emulated",
+    networks: Sequence[str] = tuple(PROFILES),
+    method: Sequence[str] = METHODS,
+    workers: int = 4,
+    repetitions: int = 3,
+    kept: bool = False,
+) -> None:
+    """Run what is missing, or nothing with --kept; print every cell, and how large errors are."""
     rows = lossy_on_emulated(
-        asked.out,
-        asked.networks,
-        asked.method or METHODS,
-        workers=asked.workers,
-        repetitions=asked.repetitions,
-        only_kept=asked.kept,
+        out,
+        networks,
+        method,
+        workers=workers,
+        repetitions=repetitions,
+        only_kept=kept,
         progress=True,
     )
     errors = lossy_errors(rows)
@@ -241,4 +241,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

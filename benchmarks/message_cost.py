@@ -9,13 +9,14 @@ of a message is ours.
 
 from __future__ import annotations
 
-import argparse
 import resource
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from benchmarks.command import command
 from ddlnb.files import machine
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
@@ -142,22 +143,14 @@ def _used() -> tuple[float, float, float]:
     return usage.ru_utime, usage.ru_stime, float(usage.ru_nvcsw)
 
 
-def main() -> None:
+def main(*, workers: int = 4, bytes: int = 256, count: int = 600, repetitions: int = 5) -> None:
     """Print the costs of each way, medians over rounds and ranks."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--bytes", type=int, default=256)
-    parser.add_argument("--count", type=int, default=600)
-    parser.add_argument("--repetitions", type=int, default=5)
-    options = parser.parse_args()
-    with Ranks(options.workers) as ranks:
-        rank_by_rank = ranks.run(costs, options.bytes, options.count, options.repetitions)
+    with Ranks(workers) as ranks:
+        rank_by_rank = ranks.run(costs, bytes, count, repetitions)
     found = [one for rounds in rank_by_rank for one in rounds]
-    print(f"{options.bytes} bytes among {options.workers} workers on {machine()}, of one message:")
+    print(f"{bytes} bytes among {workers} workers on {machine()}, of one message:")
     for way in WAYS:
-        wall, processor, kernel, waits = (
-            statistics.median(values) for values in zip(*(one[way] for one in found), strict=True)
-        )
+        wall, processor, kernel, waits = np.median([one[way] for one in found], axis=0)
         print(
             f"{way:16} {1e3 * wall:6.3f} ms, {1e3 * processor:6.3f} ms of processor time on every "
             f"rank ({1e3 * kernel:.3f} in the kernel), {waits:.1f} waits"
@@ -165,4 +158,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

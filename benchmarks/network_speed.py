@@ -10,13 +10,14 @@ bounds are theirs; elapsed seconds say how busy the machine was.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pandas as pd
 
+from benchmarks.command import command
 from benchmarks.pictures import simulation_speed
 from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.networks.flows import Startup
@@ -81,20 +82,18 @@ def timed(case: Case, repetitions: int) -> dict[str, object]:
     }
 
 
-def main() -> None:
-    """Print a table, and whether the bounds are kept."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--csv", help="write the table to this file")
-    parser.add_argument("--figure", help="draw CPU seconds against messages into this file")
-    options = parser.parse_args()
+def main(*, repetitions: int = 3, csv: Path | None = None, figure: Path | None = None) -> None:
+    """Print a table, and whether the bounds are kept.
+
+    It is written to --csv as well, and CPU seconds against messages are drawn into --figure.
+    """
     for case in (CASES[0], replace(CASES[-1], topology=Star(16), ranks=16)):
         timed(case, 1)  # compiles, or loads what was compiled
-    table = pd.DataFrame([timed(case, options.repetitions) for case in CASES])
-    if options.csv:
-        table.to_csv(options.csv, index=False)
-    if options.figure:
-        simulation_speed(table).savefig(options.figure, dpi=150)
+    table = pd.DataFrame([timed(case, repetitions) for case in CASES])
+    if csv:
+        table.to_csv(csv, index=False)
+    if figure:
+        simulation_speed(table).savefig(figure, dpi=150)
     print(table.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
     late = table[table["cpu_seconds"] > table["below_seconds"]]
     if len(late):
@@ -102,4 +101,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

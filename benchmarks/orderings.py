@@ -9,16 +9,16 @@ only. Prints the loss that every method reached, at which rate, and the verdicts
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
+from benchmarks.command import command
 from ddlnb.files import BUILD
 from ddlnb.results.statistics import Verdict
 from ddlnb.training.runs.compare import compare
-from ddlnb.training.runs.summaries import judged, methods_of, summary
+from ddlnb.training.runs.summaries import COSTS, judged, methods_of, summary
 
 REACHED = ["method", "workers", "learning_rate", "test_loss", "test_loss_half_width"]
 REACHED += ["diverged", "seeds"]
@@ -26,34 +26,36 @@ COLUMNS = ["better", "worse", "workers", "difference", "half_width", "verdict", 
 COLUMNS += ["better_diverged", "worse_diverged"]
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Run what is missing and print the verdicts."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=BUILD / "orderings")
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--workers", nargs="+", type=int, default=[8, 16])
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--kept", type=Path, help="curves.csv of an earlier run; nothing runs")
-    asked = parser.parse_args(words)
-    if asked.kept:
-        curves = pd.read_csv(asked.kept)
+def main(
+    *,
+    out: Path = BUILD / "orderings",
+    steps: int = 200,
+    workers: Sequence[int] = (8, 16),
+    seeds: int = 5,
+    kept: Path | None = None,
+) -> None:
+    """Run what is missing and print the verdicts; of --kept, a curves.csv, without any run."""
+    if kept:
+        curves = pd.read_csv(kept)
+        # The kept curves do not say what was received.
+        curves = curves.reindex(columns=curves.columns.union(COSTS["bytes"], sort=False))
     else:
         curves = compare(
             "digits",
             methods_of(),
-            seeds=asked.seeds,
-            workers=asked.workers,
-            steps=asked.steps,
-            evaluate_every=max(1, asked.steps // 10),
+            seeds=seeds,
+            workers=workers,
+            steps=steps,
+            evaluate_every=max(1, steps // 10),
             tune=True,
-            folder=asked.out,
+            folder=out,
             progress=True,
         ).curves
     print(summary(curves)[REACHED].round(4).to_string(index=False), end="\n\n")
     table = judged(curves)
     print(table[COLUMNS].round(4).to_string(index=False))
-    for workers, rows in table.groupby("workers"):
-        print(f"{workers} workers:", rows["verdict"].map(str).value_counts().to_dict())
+    for many, rows in table.groupby("workers"):
+        print(f"{many} workers:", rows["verdict"].map(str).value_counts().to_dict())
     decided = table["verdict"] != Verdict.UNDECIDED
     print(
         f"Of {decided.sum()} verdicts among {len(table)} comparisons, each at 95 %, "
@@ -62,4 +64,4 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

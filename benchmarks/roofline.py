@@ -6,13 +6,13 @@ python -m benchmarks.roofline --write    # also write data/hardware/roofline*
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Collection
 
 import numpy as np
 import pandas as pd
 
+from benchmarks.command import command
 from benchmarks.roofline_fit import (
     ERROR,
     HOST,
@@ -49,21 +49,6 @@ LAUNCH = (
 # Nobody measured one: reading the weights of every step again from the second cache, or from a
 # memory that does not get them at its full rate, makes a factor of two.
 RECURRENT_SPREAD = math.log(2) / Z90
-
-
-def main() -> None:
-    """Fit, check, print and perhaps write."""
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--write", action="store_true")
-    write = arguments.parse_args().write
-    observations = measured()
-    fit, rows = fit_roofline(observations), pd.DataFrame(leave_out(observations))
-    print(summary(rows).to_string(index=False))
-    text = as_yaml(fit, observations, rows)
-    print(text)
-    if write:
-        write_atomically(HARDWARE / "roofline.yaml", text)
-        write_atomically(LEFT_OUT, rows.to_csv(index=False, float_format="%.6g"))
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
@@ -150,5 +135,17 @@ def _entry(fit: Fit, name: str, source: str, factor: float = 1.0, unit: str = ""
     return f'{{value: {value}, low: {low}, high: {high}, from: "{source}"}}'
 
 
+def main(*, write: bool = False) -> None:
+    """Fit, check and print; with --write the tables of data/hardware are made again."""
+    observations = measured()
+    fit, rows = fit_roofline(observations), pd.DataFrame(leave_out(observations))
+    print(summary(rows).to_string(index=False))
+    text = as_yaml(fit, observations, rows)
+    print(text)
+    if write:
+        write_atomically(HARDWARE / "roofline.yaml", text)
+        write_atomically(LEFT_OUT, rows.to_csv(index=False, float_format="%.6g"))
+
+
 if __name__ == "__main__":
-    main()
+    command(main)

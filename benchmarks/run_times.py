@@ -9,8 +9,6 @@ commands and the bar of `ddlnb reproduce` take their times from there.
 
 from __future__ import annotations
 
-import argparse
-import csv
 import fnmatch
 import os
 import resource
@@ -18,20 +16,22 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from ddlnb.files import BUILD, ROOT, provenance
-from ddlnb.survey.notebooks import (
-    TIMES,
-    kept_commands,
-    kept_notebooks,
-)
+import pandas as pd
+
+from benchmarks.command import command
+from benchmarks.repeated import seconds_of
+from ddlnb.files import BUILD, ROOT, provenance, write_atomically
+from ddlnb.survey.notebooks import TIMES, kept_commands, kept_notebooks
 from ddlnb.survey.runner import last_outcomes
 
 PAGES = ("README.md", "docs/forecast.md", "docs/measure.md", "docs/emulate.md", "docs/lossy.md")
 LEFT_OUT = ("calibrate CLUSTER",)  # needs rows that the reader measured
 MOST_SECONDS = 900.0
+MADE = ("machine", "commit", "time")  # of the provenance
 
 
 def documented(pages: tuple[str, ...] = PAGES) -> list[str]:
@@ -47,16 +47,18 @@ def documented(pages: tuple[str, ...] = PAGES) -> list[str]:
     return [one for one in dict.fromkeys(shown) if not any(part in one for part in LEFT_OUT)]
 
 
-def time_commands(pattern: str) -> None:
+def time_commands(patterns: Sequence[str]) -> None:
     """Run the documented commands that match, in one folder and in their order.
 
     Times are kept as soon as a command has ended; those of other commands stay.
     """
     rows = {row["command"]: row for row in kept_commands()}
+    shown = documented()
+    asked = [one for one in shown if any(fnmatch.fnmatch(one, pattern) for pattern in patterns)]
     with tempfile.TemporaryDirectory() as folder:
-        for command in (one for one in documented() if fnmatch.fnmatch(one, pattern)):
-            load, begin, before = os.getloadavg()[0], time.monotonic(), _cpu_seconds()
-            subprocess.run(
+        for command in asked:
+            run = partial(
+                subprocess.run,
                 [sys.executable, "-m", "ddlnb.cli.app", *shlex.split(command)[1:]],
                 cwd=folder,
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -64,32 +66,32 @@ def time_commands(pattern: str) -> None:
                 check=True,
                 timeout=MOST_SECONDS,
             )
-            seconds = time.monotonic() - begin
-            made = provenance()
+            load, before = os.getloadavg()[0], _cpu_seconds()
+            seconds = seconds_of(run)
+            used, made = _cpu_seconds() - before, provenance()
             rows[command] = {
                 "command": command,
                 "seconds": f"{seconds:.1f}",
-                "cpu_seconds": f"{_cpu_seconds() - before:.1f}",
+                "cpu_seconds": f"{used:.1f}",
                 "load": f"{load:.1f}",
-                **{key: made[key] for key in ("machine", "commit", "time")},
+                **{key: made[key] for key in MADE},
             }
-            _write(TIMES / "commands.csv", [rows[one] for one in documented() if one in rows])
+            _write("commands.csv", [rows[one] for one in shown if one in rows])
             print(f"{seconds:6.1f} s, load {load:.1f}: {command}", flush=True)
 
 
 def keep_notebooks(profile: str, build: Path) -> None:
     """Keep the times of a finished `ddlnb reproduce`; those that it did not execute stay."""
     done = [outcome for outcome in last_outcomes(profile, build=build) if not outcome.error]
-    names = {outcome.notebook.name for outcome in done}
-    rows = [
-        row for row in kept_notebooks() if row["profile"] != profile or row["name"] not in names
-    ]
+    rows = {(row["profile"], row["name"]): row for row in kept_notebooks()}
     for outcome in done:
+        name = outcome.notebook.name
+        rows.pop((profile, name), None)
         if outcome.made:
-            made = {key: outcome.made[key] for key in ("machine", "commit", "time")}
-            name, seconds = outcome.notebook.name, f"{outcome.seconds:.1f}"
-            rows.append({"profile": profile, "name": name, "seconds": seconds, **made})
-    _write(TIMES / "notebooks.csv", rows)
+            made = {key: outcome.made[key] for key in MADE}
+            row = {"profile": profile, "name": name, "seconds": f"{outcome.seconds:.1f}", **made}
+            rows[profile, name] = row
+    _write("notebooks.csv", list(rows.values()))
 
 
 def _cpu_seconds() -> float:
@@ -97,27 +99,26 @@ def _cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _write(path: Path, rows: list[dict[str, str]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows)
+def _write(name: str, rows: list[dict[str, str]]) -> None:
+    path = write_atomically(TIMES / name, pd.DataFrame(rows).to_csv(index=False))
     print(f"{len(rows)} rows in {path}")
 
 
-def main() -> None:
-    """Do what is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--notebooks", metavar="PROFILE", help="keep times of its last run")
-    parser.add_argument("--build", type=Path, default=BUILD)
-    parser.add_argument("--commands", nargs="?", const="*", metavar="PATTERN")
-    asked = parser.parse_args()
-    if asked.notebooks:
-        keep_notebooks(asked.notebooks, asked.build)
-    if asked.commands:
-        time_commands(asked.commands)
+def main(
+    *,
+    notebooks: str | None = None,
+    build: Path = BUILD,
+    commands: Sequence[str] | None = None,
+) -> None:
+    """Keep the times of --notebooks, of the last run of a profile, and of --commands.
+
+    These may be patterns; without any, all that the documents show are run.
+    """
+    if notebooks:
+        keep_notebooks(notebooks, build)
+    if commands is not None:
+        time_commands(commands or ["*"])
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -5,8 +5,12 @@ python -m benchmarks.scale_speed
 
 from __future__ import annotations
 
-import time
+from functools import partial
 
+import pandas as pd
+
+from benchmarks.command import command
+from benchmarks.repeated import seconds_of
 from ddlnb.parallelism.forecast.layouts import scale
 
 MACHINES = (  # nodes of eight H100, and the framework: nemo's layouts are interleaved, too
@@ -19,23 +23,16 @@ REPETITIONS = 3
 
 
 def main() -> None:
-    print(
-        f"{'model':<12} {'framework':<9} {'GPUs':>6} {'layouts':>8} {'seconds':>8} "
-        f"{'ms per layout':>14}"
-    )
+    """Print the least seconds of some repetitions."""
+    rows = []
     for model, nodes, framework in MACHINES:
-        batch = 16 * nodes * 8
-        best = float("inf")
-        for _ in range(REPETITIONS):
-            started = time.perf_counter()
-            found = scale(model, "H100", nodes, framework=framework, global_batch=batch)
-            best = min(best, time.perf_counter() - started)
-        count = len(found.outlook.cases)
-        print(
-            f"{model:<12} {framework:<9} {8 * nodes:>6} {count:>8} {best:>8.3f} "
-            f"{1000 * best / count:>14.3f}"
-        )
+        ask = partial(scale, model, "H100", nodes, framework=framework, global_batch=16 * nodes * 8)
+        seconds = min(seconds_of(ask) for _ in range(REPETITIONS))
+        layouts = len(ask().outlook.cases)
+        rows.append((model, framework, 8 * nodes, layouts, seconds, 1000 * seconds / layouts))
+    columns = ["model", "framework", "GPUs", "layouts", "seconds", "ms per layout"]
+    print(pd.DataFrame(rows, columns=columns).round(3).to_string(index=False))
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -11,7 +11,6 @@ stand three trivial forecasts, which a forecast must beat to be worth its parame
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from benchmarks.command import command
 from ddlnb.files import DATA, write_atomically
 from ddlnb.parallelism.forecast.cases import Cases, Column
 from ddlnb.parallelism.forecast.fit import (
@@ -265,17 +265,14 @@ def unseen_score(rows: Rows) -> dict[str, float]:
     return scores
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="keep the fit and the rows")
-    parser.add_argument("--kept", action="store_true", help="print the scores of the kept rows")
-    chosen = parser.parse_args()
-    if chosen.kept:
+def main(*, write: bool = False, kept: bool = False) -> None:
+    """Print the scores of rows that are --kept, or of a new fit, which --write keeps."""
+    if kept:
         rows, unseen = (pd.read_csv(path).to_dict("records") for path in (ROWS, UNSEEN))
     else:
         fitted = with_unseen(with_frameworks(fit(observed())))
         rows, unseen = cross_validate(), unseen_rows(fitted)
-        if chosen.write:
+        if write:
             write_atomically(SAVED, fit_text(fitted))
             for path, found in ((ROWS, rows), (UNSEEN, unseen)):
                 text = pd.DataFrame(found).to_csv(index=False, float_format="%.5g")
@@ -287,4 +284,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -9,13 +9,14 @@ The class is that of `tests.search.exact`; the search is held to it by its `Spac
 
 from __future__ import annotations
 
-import argparse
 import time
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from benchmarks.command import command
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
 from ddlnb.files import ROOT
@@ -89,22 +90,17 @@ def regret(seed: int, gate: Gate, most: int = MOST_GRADIENTS) -> dict[str, objec
     }
 
 
-def main() -> None:
-    """Write the rows, and print the largest regret by gate."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--instances", type=int, default=20, help="for each gate")
-    parser.add_argument("--out", type=Path, default=OUT)
-    asked = parser.parse_args()
+def main(*, instances: int = 20, out: Path = OUT) -> None:
+    """Write the rows of so many --instances for each gate; print the largest regret by gate."""
     rows = []
-    for seed in range(asked.instances):
-        for gate in Gate:
-            rows.append(regret(seed, gate))
-            print({key: rows[-1][key] for key in ("seed", "gate", "gradients", "regret")})
+    for seed, gate in product(range(instances), Gate):
+        rows.append(regret(seed, gate))
+        print({key: rows[-1][key] for key in ("seed", "gate", "gradients", "regret")})
     frame = pd.DataFrame(rows)
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    frame.to_csv(asked.out, index=False)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    frame.to_csv(out, index=False)
     print(frame.groupby("gate")["regret"].describe()[["count", "mean", "max"]].to_string())
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

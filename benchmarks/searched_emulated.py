@@ -15,7 +15,6 @@ same twin. With --kept nothing runs.
 
 from __future__ import annotations
 
-import argparse
 import math
 import warnings
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from benchmarks.command import command
 from benchmarks.searched_cells import CELLS, Cell, Planned, measure_links, planned
 from ddlnb.calibration.calibrated_model import saved_loads, saving_load
 from ddlnb.calibration.comparison import WARMUP
@@ -211,39 +211,41 @@ def plan_text(cell: Cell, made: Planned) -> str:
     )
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Run what is missing and print what is there."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=KEPT)
-    parser.add_argument("--cells", nargs="+", default=list(CELLS))
-    parser.add_argument("--iterations", type=int, default=5)
-    parser.add_argument("--repetitions", type=int, default=4)
-    parser.add_argument(
-        "--links", action="store_true", help="measure the links here first; a machine needs its own"
-    )
-    parser.add_argument("--kept", action="store_true", help="run nothing, print what is kept")
-    parser.add_argument("--list", action="store_true", help="print plans and forecasts alone")
-    asked = parser.parse_args(words)
-    for name in asked.cells:
+def main(
+    *,
+    out: Path = KEPT,
+    cells: Sequence[str] = tuple(CELLS),
+    iterations: int = 5,
+    repetitions: int = 4,
+    links: bool = False,
+    kept: bool = False,
+    list: bool = False,
+) -> None:
+    """Run what is missing, or nothing with --kept, and print what is there.
+
+    With --links the links are measured here first, since a machine needs its own; with --list plans
+    and forecasts alone are printed.
+    """
+    for name in cells:
         if name not in CELLS:
             raise UnknownName("cell", name, CELLS)
-    chosen = [CELLS[name] for name in asked.cells]
-    if asked.links:
+    chosen = [CELLS[name] for name in cells]
+    if links:
         for site in dict.fromkeys(cell.links for cell in chosen):
             workers = sorted({cell.workers for cell in chosen if cell.links == site})
-            measure_links(site, workers, asked.out)
-    if asked.list:
+            measure_links(site, workers, out)
+    if list:
         for cell in chosen:
-            print(plan_text(cell, planned(cell, asked.out)), flush=True)
+            print(plan_text(cell, planned(cell, out)), flush=True)
         return
-    if not asked.kept:
+    if not kept:
         for cell in chosen:
-            run_cell(cell, asked.out, iterations=asked.iterations, repetitions=asked.repetitions)
-    there = [one for one in chosen if (folder_of(one, asked.out) / ROWS).exists()]
+            run_cell(cell, out, iterations=iterations, repetitions=repetitions)
+    there = [one for one in chosen if (folder_of(one, out) / ROWS).exists()]
     if not there:
-        print(f"{asked.out} has none of these cells")
+        print(f"{out} has none of these cells")
         return
-    rows = pd.DataFrame([judged(cell, asked.out) for cell in there])
+    rows = pd.DataFrame([judged(cell, out) for cell in there])
     print(rows.round(3).to_string(index=False))
     print(summary(rows))
     if missing := [cell.name for cell in chosen if cell not in there]:
@@ -251,4 +253,4 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -7,12 +7,12 @@ Both must find the same set. Copying the same array is the least that any compre
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import time
+from functools import partial
 
 import torch
 
+from benchmarks.command import command
+from benchmarks.repeated import in_turns
 from ddlnb.compression.sparse import kept, largest
 
 TENSORS = {
@@ -30,41 +30,25 @@ def by_topk(flat: torch.Tensor, count: int) -> torch.Tensor:
     return flat.abs().topk(count, sorted=False).indices
 
 
-def seconds_of(flat: torch.Tensor, count: int, repetitions: int) -> dict[str, float]:
-    """Return the median seconds of each candidate, after one turn that does not count."""
-    copy = torch.empty_like(flat)
-    candidates = {
-        "selection": lambda: largest(flat, count),
-        "torch.topk": lambda: by_topk(flat, count),
-        "copy": lambda: copy.copy_(flat),
-    }
-    found: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(repetitions + 1):
-        for name, run in candidates.items():
-            start = time.perf_counter()
-            run()
-            found[name].append(time.perf_counter() - start)
-    return {name: statistics.median(seconds[1:]) for name, seconds in found.items()}
-
-
-def main() -> None:
+def main(*, elements: int = 25_000_000, density: float = 0.001, repetitions: int = 9) -> None:
     """Print the medians and their ratios."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--elements", type=int, default=25_000_000)
-    parser.add_argument("--density", type=float, default=0.001)
-    parser.add_argument("--repetitions", type=int, default=9)
-    options = parser.parse_args()
     torch.manual_seed(0)
-    count = kept(options.density, options.elements)
+    count = kept(density, elements)
     print(
-        f"{count} of {options.elements} entries, {torch.get_num_threads()} threads, "
-        f"medians of {options.repetitions}"
+        f"{count} of {elements} entries, {torch.get_num_threads()} threads, "
+        f"medians of {repetitions}"
     )
     for name, make in TENSORS.items():
-        flat = make(options.elements)
+        flat = make(elements)
         ours, theirs = (flat.abs()[by(flat, count)].sort().values for by in (largest, by_topk))
         assert torch.equal(ours, theirs)
-        seconds = seconds_of(flat, count, options.repetitions)
+        copied = torch.empty_like(flat)
+        candidates = {
+            "selection": partial(largest, flat, count),
+            "torch.topk": partial(by_topk, flat, count),
+            "copy": partial(copied.copy_, flat),
+        }
+        seconds = in_turns(candidates, repetitions).median()
         times = ", ".join(f"{by} {1e3 * value:.1f} ms" for by, value in seconds.items())
         print(
             f"{name}: {times}; torch.topk takes {seconds['torch.topk'] / seconds['selection']:.1f} "
@@ -74,4 +58,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -8,11 +8,11 @@ this machine: ddlnb calibrate here, and the notebook simulated_here.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pandas as pd
 
+from benchmarks.command import command
 from ddlnb.calibration.calibrated_model import calibrate_here, load_sentence, read_micro_benchmark
 from ddlnb.calibration.comparison import forecast_errors, saved_comparison
 from ddlnb.files import DATA
@@ -27,9 +27,8 @@ def kept_errors(folder: str | Path) -> pd.DataFrame:
     return forecast_errors(saved_comparison(clusters, folder, draws=50))
 
 
-def main() -> None:
+def main(folder: Path = KEPT) -> None:
     """Print the table and its summary."""
-    folder = sys.argv[1] if len(sys.argv) > 1 else KEPT
     errors = kept_errors(folder)
     print(errors.round(3).to_string(index=False))
     size = errors["error"].abs()
@@ -42,4 +41,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from threading import Thread
 from typing import Any
 
 from ddlnb.launch.rank import RankContext
@@ -46,15 +46,9 @@ def transfer_seconds(
             stack.enter_context(line)
         for repetition in range(repetitions):
             begin = begins.next(repetition)
-            work = [
-                *(threading.Thread(target=_send, args=(lines[n], leaving[n][2])) for n in leaving),
-                *(
-                    threading.Thread(
-                        target=_receive, args=(ends[n], arriving[n][2], begin, seconds[n])
-                    )
-                    for n in arriving
-                ),
-            ]
+            work = [Thread(target=_send, args=(lines[n], leaving[n][2])) for n in leaving]
+            for n, (_, _, size) in arriving.items():
+                work.append(Thread(target=_receive, args=(ends[n], size, begin, seconds[n])))
             time.sleep(max(0.0, begin - time.monotonic()))
             for thread in work:
                 thread.start()
@@ -77,6 +71,16 @@ class Begins:
             begin = time.monotonic() + HEAD_START_SECONDS
             self._store.set(f"begin {repetition}", str(begin))
         return float(self._store.get(f"begin {repetition}"))
+
+    def seconds_of(self, work: Callable[[], object], repetitions: int) -> list[float]:
+        """Return how long work that all ranks begin together takes at this one, each time."""
+        found = []
+        for repetition in range(repetitions):
+            begin = self.next(repetition)
+            time.sleep(max(0.0, begin - time.monotonic()))
+            work()
+            found.append(time.monotonic() - begin)
+        return found
 
 
 def _send(line: socket.socket, size: int) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import multiprocessing
 import resource
-import sys
 import time
+from collections.abc import Sequence
 
 import pandas as pd
 
+from benchmarks.command import command
 from ddlnb.files import processor
 from ddlnb.units import KIB, MB
 from ddlnb.workloads.models import TASKS
@@ -40,12 +41,12 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
 
 
-def main(names: list[str]) -> None:
+def main(names: Sequence[str] = tuple(TASKS)) -> None:
     """Print a row for each model."""
     build_on_meta(get_task("gpt2"))  # imports transformers
     trace("small-conv")
     rows = []
-    for name in names or TASKS:
+    for name in names:
         with multiprocessing.get_context("fork").Pool(1) as pool:
             rows.append(pool.apply(traced, (name,)))
     print(f"{processor()}, one process at a time")
@@ -53,4 +54,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    command(main)

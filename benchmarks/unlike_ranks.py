@@ -9,7 +9,6 @@ Exchanges are measured, ways are forecast, then executed.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from benchmarks.command import command
 from ddlnb.files import provenance
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
@@ -377,21 +377,16 @@ def sentence(rows: pd.DataFrame) -> str:
     )
 
 
-def main() -> None:
-    """Measure into a folder, or print what is kept there."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--out", type=Path, required=True, help="a folder")
-    parser.add_argument("--kept", action="store_true", help="print what was measured there")
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
-    file = options.out / "unlike_ranks.csv"
-    if not options.kept:
-        options.out.mkdir(parents=True, exist_ok=True)
-        measured(options.rounds).to_csv(file, index=False)
+def main(*, out: Path, kept: bool = False, rounds: int = 3) -> None:
+    """Measure into a folder, or print what is --kept there."""
+    file = out / "unlike_ranks.csv"
+    if not kept:
+        out.mkdir(parents=True, exist_ok=True)
+        measured(rounds).to_csv(file, index=False)
     rows = pd.read_csv(file)
     print(summary(rows).round({"off": 3}).to_string(index=False))
     print(sentence(rows))
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

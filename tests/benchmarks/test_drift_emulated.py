@@ -116,6 +116,6 @@ def test_networks_only_become_slower_and_contenders_see_the_same_one():
 
 def test_an_unknown_drift_is_refused_and_an_empty_folder_says_so(tmp_path, capsys):
     with pytest.raises(UnknownName, match="unknown drift 'loss'"):
-        main(["--drifts", "loss"])
-    main(["--kept", "--out", str(tmp_path)])
+        main(drifts=["loss"])
+    main(kept=True, out=tmp_path)
     assert "has none of these drifts" in capsys.readouterr().out

@@ -13,7 +13,7 @@ import psutil
 import pytest
 import torch
 
-from benchmarks.byteps_stress import load, stress
+from benchmarks.byteps_stress import busy, stress
 from ddlnb.engines.byteps.engine import partition_and_credit
 from ddlnb.engines.byteps.runtime import Membership, serve
 from ddlnb.engines.catalogue import ENGINES, get_engine
@@ -36,7 +36,7 @@ class TestOnRanks:
 
     @pytest.mark.parametrize("credit", [0, 3])
     def test_every_sum_is_right_when_everybody_is_late(self, six_ranks, credit):
-        with load(2):
+        with busy(2):
             counts = six_ranks.run(stress, 4, 2, 20, credit, timeout_seconds=120)
         seen = [count for count in counts if count is not None]
         assert len(seen) == 4

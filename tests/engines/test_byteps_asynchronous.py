@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from benchmarks.byteps_stress import load, stress
+from benchmarks.byteps_stress import busy, stress
 from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.errors import InputError, MissingPart, RankError, UnknownName
 from ddlnb.plans.requests import Flow, PushPull
@@ -124,7 +124,7 @@ class TestOnRanks:
 
     def test_every_asynchronous_answer_is_right_when_everybody_is_late(self, six_ranks):
         """Patch 14: upstream, large answers are mixtures of two sums."""
-        with load(2):
+        with busy(2):
             counts = six_ranks.run(stress, 4, 2, 40, 0, True, timeout_seconds=120)
         seen = [count for count in counts if count is not None]
         assert [(count.sums, count.wrong) for count in seen] == [(41 * 7, 0)] * 4

@@ -8,7 +8,7 @@ import pytest
 from ddlnb import figures
 from ddlnb.figures.collectives import _titles
 from ddlnb.figures.style import SHOWN_PER_INCH, shows
-from tests.figures.test_figures import DRAWN, drawn, text_of
+from tests.figures.toys import DRAWN, drawn, text_of
 
 
 @pytest.mark.parametrize("name", DRAWN)
