@@ -64,12 +64,6 @@ def test_a_trace_of_byteps_is_recognised_and_its_messages_are_counted(tmp_path):
     assert spans[1].start_seconds == pytest.approx(10e-3)
 
 
-def test_messages_alone_can_be_drawn(tmp_path):
-    file = tmp_path / "comm.json"
-    file.write_text(json.dumps({"traceEvents": BYTEPS}))
-    assert ddlnb.figures.timelines({"BytePS": read_trace(file)}).axes
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -1,9 +1,7 @@
 """Replays of jobs: the published ones, and toy jobs whose answers a plain simulation knows."""
 
 from functools import cache
-from itertools import pairwise
 
-import networkx as nx
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,7 +10,7 @@ from ddlnb.errors import InputError
 from ddlnb.files import PUBLISHED
 from ddlnb.traces.jobs.replay import Replay
 from ddlnb.traces.jobs.table import job_of, read_job
-from ddlnb.traces.jobs.what_if import CAUSES, sentences, what_if
+from ddlnb.traces.jobs.what_if import sentences, what_if
 from tests.traces.toy_jobs import SYNC, TRANSFER, ToyJob, usual
 
 
@@ -36,6 +34,7 @@ def test_published_jobs_are_replayed_within_two_percent(name):
     assert errors["error"] < 0.001
     assert errors["error_without_pauses"] < 0.02
     assert errors["error_without_delays"] < 0.02
+    assert published(name).job.clocks_set_seconds == 0
 
 
 def test_the_job_with_a_slow_worker_is_explained_by_it():
@@ -158,48 +157,6 @@ def test_a_barrier_that_nobody_records_is_found():
     assert not explained(ToyJob(seconds=slow)).replay.barriers.found
 
 
-def test_without_any_cause_an_iteration_is_never_slower_when_work_shrinks():
-    replay = Replay.of(job_of(ToyJob().rows(), "toy"))
-    draw = np.random.default_rng(1)
-    whole = replay.iteration_seconds(replay.work)
-    for _ in range(10):
-        less = replay.work * draw.uniform(0, 1, len(replay.work))
-        assert (replay.iteration_seconds(less) <= whole + 1e-12).all()
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_instants_are_the_longest_paths_of_networkx(seed):
-    draw = np.random.default_rng(seed)
-    rows = ToyJob(steps=1, seconds=lambda *_: draw.uniform(0.5, 1.5)).rows()
-    replay = Replay.of(job_of(rows, "toy"))
-    graph = nx.DiGraph()
-    ends = zip(replay.graph.before, replay.graph.after, replay.graph.lag, strict=True)
-    graph.add_weighted_edges_from((int(b), int(a), float(lag)) for b, a, lag in ends)
-    assert nx.is_directed_acyclic_graph(graph)
-    weights = np.zeros(replay.graph.nodes)
-    count = len(replay.work)
-    weights[:count], weights[count : 2 * count] = replay.launches.replayed, replay.work
-    path = nx.DiGraph()
-    for before, after, data in graph.edges(data=True):
-        path.add_edge(before, after, weight=data["weight"] + weights[after])
-    for node in [node for node in path if path.in_degree(node) == 0]:
-        path.add_edge("start", node, weight=weights[node])
-    longest = nx.dag_longest_path_length(path)
-    _, at = replay.instants(replay.work, replay.launches.replayed)
-    assert at.max() == pytest.approx(longest)
-
-
-def test_causes_interaction_and_total_add_up():
-    for name in ("AR", "ST"):
-        found = published(name)
-        assert sum(cost(found, cause) for cause in CAUSES) == pytest.approx(
-            cost(found, "sum of these")
-        )
-        assert cost(found, "sum of these") + cost(found, "interaction") == pytest.approx(
-            cost(found, "all together")
-        )
-
-
 def test_what_is_posted_together_ends_when_the_last_of_it_has_its_peer():
     """Worker 1 waits for both neighbours at once; one of them comes at 4, the other at 7."""
     rows = [
@@ -238,39 +195,25 @@ def test_clocks_that_disagree_are_set(most):
     assert any("Clocks of workers differed" in said for said in sentences(found))
 
 
-def test_clocks_of_published_jobs_agree():
-    assert published("AR").job.clocks_set_seconds == 0
-    assert published("ST").job.clocks_set_seconds == 0
-
-
-def test_missing_operations_are_counted_and_the_rest_is_replayed():
-    rows = ToyJob(steps=3).rows()
+def without_receives(rows):
     lost = rows[(rows["optype"] == "forward-recv") & (rows["step"] == 1)].index[[0, 3]]
-    found = explained_rows(rows.drop(lost))
-    assert found.replay.peers.lonely == 2
-    assert found.worst_error < 0.02
-    assert any("2 sends and receives lack" in said for said in sentences(found))
+    return rows.drop(lost)
 
 
-def test_a_rank_that_was_not_recorded_in_a_step_is_no_error():
-    rows = ToyJob(data=3, steps=3).rows()
-    found = explained_rows(rows[(rows["rank"] != 4) | (rows["step"] != 1)])
-    assert found.worst_error < 0.02
-
-
-def test_unknown_kinds_are_named_and_replayed_where_they_are():
-    rows = ToyJob().rows()
-    rows.loc[rows["optype"] == "optimizer", "optype"] = "swap-weights"
-    found = explained_rows(rows)
-    assert found.worst_error < 1e-9
-    assert any("unknown kind 'swap-weights'" in said for said in sentences(found))
-
-
-def test_a_job_of_forward_passes_alone_is_replayed():
-    rows = ToyJob(stages=1).rows()
-    found = explained_rows(rows[rows["optype"] == "forward-compute"])
-    assert found.worst_error < 1e-9
-    assert np.isnan(found.factors.correlation)
+@pytest.mark.parametrize(
+    ("change", "most", "sentence"),
+    [
+        (without_receives, 0.02, "2 sends and receives lack"),
+        (lambda rows: rows[(rows["rank"] != 4) | (rows["step"] != 1)], 0.02, ""),
+        (lambda rows: rows.replace("optimizer", "swap-weights"), 1e-9, "kind 'swap-weights'"),
+        (lambda _: ToyJob(stages=1).rows().query("optype == 'forward-compute'"), 1e-9, ""),
+    ],
+    ids=["operations", "a rank in a step", "a kind that is known", "all but forward passes"],
+)
+def test_what_is_missing_is_said_and_the_rest_is_replayed(change, most, sentence):
+    found = explained_rows(change(ToyJob(steps=3).rows()))
+    assert found.worst_error < most
+    assert any(sentence in said for said in sentences(found))
 
 
 def test_columns_that_only_some_files_have_may_be_missing():
@@ -309,13 +252,3 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
     for name in ("cut.csv.gz", "text.csv.gz", "empty.csv", "missing.csv"):
         with pytest.raises(InputError, match="cannot be read"):
             read_job(tmp_path / name)
-
-
-def test_every_operation_of_a_worker_waits_for_what_came_before_in_a_serial_program():
-    replay = Replay.of(job_of(ToyJob(steps=1).rows(), "toy"))
-    graph = nx.DiGraph(list(zip(replay.graph.before, replay.graph.after, strict=True)))
-    rows, count = replay.job.rows, len(replay.job.rows)
-    for _, own in rows.groupby("worker"):
-        for one, other in pairwise(own.index):
-            if rows["start_ts"][one] < rows["start_ts"][other]:
-                assert nx.has_path(graph, one + count, other)

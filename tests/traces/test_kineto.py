@@ -82,15 +82,6 @@ def test_every_operation_of_a_real_trace_is_explained(recorded):
     assert sum(graph.critical_seconds().values()) == pytest.approx(graph.replayed_seconds)
 
 
-def test_the_timeline_can_be_drawn_beside_a_simulated_one(recorded):
-    file, structure, _ = recorded
-    trace = read_trace(file)
-    workload = trace.workload(structure)
-    simulated = ddlnb.simulate(workload, "two-cores-4-workers", "MG-WFBP")
-    figure = ddlnb.figures.timelines({"traced": trace.timeline(workload), "MG-WFBP": simulated})
-    assert len(figure.axes) == 2
-
-
 def gpu(events):
     return kineto_trace(events, header(), "gpu")
 

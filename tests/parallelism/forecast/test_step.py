@@ -109,14 +109,6 @@ def test_what_is_longer_than_the_computation_beside_it_is_exposed() -> None:
     assert none == pytest.approx(exchange)
 
 
-def test_more_computation_hides_more() -> None:
-    cases = replace(observed().cases, overlap=np.ones(530))
-    by_computation = [
-        exposed(cases, np.ones(530), np.full(530, beside)) for beside in (0.1, 0.5, 2.0, 9.0)
-    ]
-    assert (np.diff(by_computation, axis=0) <= 1e-12).all()
-
-
 def scheduled(cases: Cases, name: str) -> Cases:
     return replace(cases, schedule=np.full(len(cases), name))
 
