@@ -8,11 +8,12 @@ import io
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ParamSpec
 
 import matplotlib.pyplot as plt
 import pandas as pd
-import seaborn as sns
+from matplotlib import rc_params_from_file
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -211,6 +212,13 @@ PUBLISHED: dict[str, Any] = {"hatch": "///", "alpha": 0.55}  # the look of publi
 BAR_GROUP = 0.86  # of the distance between two groups of bars
 POINT: dict[str, Any] = {"markeredgecolor": "black", "markeredgewidth": 0.4, "linestyle": "none"}
 
+SEABORN = Path(__file__).with_name("seaborn.mplstyle")
+STYLE = {
+    **rc_params_from_file(SEABORN, use_default_template=False),
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "figure.constrained_layout.use": True,
+}
 P = ParamSpec("P")
 TABLES = (pd.DataFrame, Mapping, list, tuple)
 
@@ -226,14 +234,7 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
         given = [one for one in (*args, *kwargs.values()) if isinstance(one, TABLES)]
         require(not given or any(map(len, given)), "there are no rows to draw")
-        ours = {
-            **sns.axes_style("whitegrid"),
-            **sns.plotting_context("notebook", font_scale=0.8),
-            "hatch.linewidth": 0.6,
-            "legend.frameon": False,
-            "figure.constrained_layout.use": True,
-        }
-        with plt.rc_context(ours):
+        with plt.rc_context(STYLE):
             figure = draw(*args, **kwargs)
         plt.close(figure)  # the caller shows it; an open figure would be shown twice
         label_logarithmic_axes(figure)

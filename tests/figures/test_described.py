@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import matplotlib as mpl
 import pandas as pd
 import pytest
+import seaborn as sns
+from matplotlib import rc_params_from_file
 
 from ddlnb import figures
 from ddlnb.figures.collectives import _titles
-from ddlnb.figures.style import SHOWN_PER_INCH, shows
+from ddlnb.figures.style import SEABORN, SHOWN_PER_INCH, shows
 from tests.figures.toys import DRAWN, drawn, text_of
 
 
@@ -66,3 +69,12 @@ def test_panels_are_called_by_what_ran_where_and_by_what_tells_them_apart():
     assert _titles(like)[:2] == ["all-reduce, H100\nNDR, a", "all-reduce, H100\nNDR, b"]
     same = [part(), part(block="mle-2")]
     assert _titles(same) == ["all-reduce, H100\nNDR, mle-1", "all-reduce, H100\nNDR, mle-2"]
+
+
+def test_the_style_is_seaborns_whitegrid():
+    """Kept as a file: importing seaborn computes for more than a second in every notebook."""
+    theirs = sns.axes_style("whitegrid") | sns.plotting_context("notebook", font_scale=0.8)
+    kept = rc_params_from_file(SEABORN, use_default_template=False)
+    assert set(kept) == set(theirs) - {"image.cmap"}  # all of ours name their colours
+    for key, value in mpl.RcParams({name: theirs[name] for name in kept}).items():
+        assert kept[key] == (pytest.approx(value) if isinstance(value, float) else value), key
