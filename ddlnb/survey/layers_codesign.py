@@ -16,15 +16,15 @@ layer is due first, and its gradients are complete last. Simulated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, product
+from itertools import combinations, permutations, product
 from math import prod
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -82,25 +82,34 @@ def iterations(
     ``latency`` is what a message between nodes costs before its first byte, a fifth of it inside.
     """
     along = Layout.parse(layout)
-    start = seconds_from(latency)
     rows = []
     for topology in topologies:
         network = network_of(topology, per_node, between, inside)
         for taken in product((False, True), repeat=len(CHOICES)):
             choice = dict(zip(CHOICES, taken, strict=True))
-            line = play_iteration(
-                LLAMA.shape,
+            seconds = _iteration_seconds(
                 along if choice["placement"] else replace(along, order=ACROSS),
                 replace(network, routing="ecmp" if choice["routing"] else "ecmp hash"),
-                FLOPS,
-                memory_bandwidth=MEMORY,
-                startup=Startup(inside=start / 5, between=start),
+                latency,
                 all_reduce="hierarchical" if choice["collective"] else "ring",
                 overlap=choice["overlap"],
             )
-            seconds = sum(parts_of(line).values())
             rows.append({"topology": topology, **choice, "seconds": seconds})
     return pd.DataFrame(rows)
+
+
+def _iteration_seconds(layout: Layout, network: Network, latency: str, **options: Any) -> float:
+    start = seconds_from(latency)
+    timeline = play_iteration(
+        LLAMA.shape,
+        layout,
+        network,
+        FLOPS,
+        memory_bandwidth=MEMORY,
+        startup=Startup(inside=start / 5, between=start),
+        **options,
+    )
+    return sum(parts_of(timeline).values())
 
 
 def gain_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -187,12 +196,10 @@ def _all(names: Sequence[str]) -> str:
 
 Whole = NDArray[np.int64]
 BETTER = 1 - 1e-9  # a swap is taken if it lowers the load by more than rounding
-STARTS = 4
+STARTS = 4  # descents
 
 
-def searched_placement(
-    network: Network, matrix: Numbers, seed: int, starts: int = STARTS
-) -> tuple[int, ...]:
+def searched_placement(network: Network, matrix: Numbers, seed: int) -> tuple[int, ...]:
     """Return the placement with the least loaded busiest link of those that descents find.
 
     A descent begins at random and takes the best swap of two ranks, again and again, by the sum of
@@ -200,40 +207,34 @@ def searched_placement(
     """
     seconds = _pair_seconds(network, len(matrix))
     rng = np.random.default_rng(seed)
-    found = [_descent(seconds, matrix, rng.permutation(len(matrix))) for _ in range(starts)]
-    best = min(found, key=lambda one: busiest_seconds(network, matrix, one.tolist()))
+    ends = [_descent(seconds, matrix, rng.permutation(len(matrix))) for _ in range(STARTS)]
+    best = min(ends, key=lambda placement: busiest_seconds(network, matrix, placement.tolist()))
     return tuple(best.tolist())
 
 
 def _descent(seconds: Numbers, matrix: Numbers, placement: Whole) -> Whole:
     """Return where no swap lowers the load any more."""
-    pairs = list(combinations(range(len(matrix)), 2))
+    pairs = np.array(list(combinations(range(len(matrix)), 2)))
+    swaps = np.tile(np.arange(len(matrix)), (len(pairs), 1))
+    np.put_along_axis(swaps, pairs, pairs[:, ::-1], axis=1)
     load = _load(seconds, matrix, placement)
     while True:
-        tries = [_swapped(placement, one, other) for one, other in pairs]
-        loads = [_load(seconds, matrix, one) for one in tries]
+        tries = placement[swaps]
+        loads = [_load(seconds, matrix, swapped) for swapped in tries]
         best = int(np.argmin(loads))
         if loads[best] >= load * BETTER:
             return placement
         placement, load = tries[best], loads[best]
 
 
-def _swapped(placement: Whole, one: int, other: int) -> Whole:
-    swapped = placement.copy()
-    swapped[[one, other]] = swapped[[other, one]]
-    return swapped
-
-
 def _pair_seconds(network: Network, count: int) -> Numbers:
     """Return the seconds on every link of a byte between two endpoints: [links, from, to]."""
-    found = np.zeros((len(network.links), count, count))
-    for one in range(count):
-        for other in range(count):
-            if one != other:
-                single = np.zeros((count, count))
-                single[one, other] = 1.0
-                found[:, one, other] = link_bytes(network, single) / network.bandwidths
-    return found
+    seconds = np.zeros((len(network.links), count, count))
+    for pair in permutations(range(count), 2):
+        single = np.zeros((count, count))
+        single[pair] = 1.0
+        seconds[:, *pair] = link_bytes(network, single) / network.bandwidths
+    return seconds
 
 
 def _load(seconds: Numbers, matrix: Numbers, placement: Whole) -> float:
@@ -260,32 +261,20 @@ def placement_table(
     and ``along`` the grain: tensor ranks are neighbours.
     """
     along = Layout.parse(layout)
-    start = seconds_from(latency)
     matrix = np.sum(list(traffic_matrices(LLAMA.shape, along).values()), axis=0)
-    count = along.ranks
+    ranks = np.arange(along.ranks)
     rows = []
     for topology in topologies:
         network = network_of(topology, per_node, between, inside)
         places = {
-            "across": tuple(
-                rank % along.tp * (count // along.tp) + rank // along.tp for rank in range(count)
-            ),
-            "random": tuple(np.random.default_rng(seed).permutation(count).tolist()),
+            "across": tuple(ranks.reshape(along.tp, -1).T.ravel().tolist()),
+            "random": tuple(np.random.default_rng(seed).permutation(ranks).tolist()),
             "searched": searched_placement(network, matrix, seed),
-            "along": tuple(range(count)),
+            "along": tuple(ranks.tolist()),
         }
         for name, placement in places.items():
-            line = play_iteration(
-                LLAMA.shape,
-                along,
-                network,
-                FLOPS,
-                memory_bandwidth=MEMORY,
-                startup=Startup(inside=start / 5, between=start),
-                placement=placement,
-            )
             busiest = busiest_seconds(network, matrix, placement)
-            seconds = sum(parts_of(line).values())
+            seconds = _iteration_seconds(along, network, latency, placement=placement)
             rows.append((topology, name, busiest, seconds))
     columns = ["topology", "placement", "busiest", "seconds"]
     return pd.DataFrame(rows, columns=columns).set_index(["topology", "placement"])
@@ -309,7 +298,8 @@ def placement_findings(table: pd.DataFrame) -> Findings:
 
 Flow = tuple[int, int, float, float]
 NO_SLOWDOWN = 1.001  # a slowdown below it is none
-BANDWIDTH = 1.25e9  # bytes per second of a host's cable: only ratios are reported
+# Bytes per second of a host's cable, and bytes that it sends at a time: only ratios are reported.
+BANDWIDTH, BURST = 1.25e9, 1e9
 PLACEMENTS = {
     "apart": ((0, 1, 2, 3), (4, 5, 6, 7)),
     "mixed": ((0, 4, 1, 5), (2, 6, 3, 7)),
@@ -317,68 +307,40 @@ PLACEMENTS = {
 """The hosts of both jobs, in the order of their rings, on two leaves of four hosts."""
 
 
-@dataclass
-class Job:
-    """A job that computes, sends round its ring, and begins again when all has arrived."""
-
-    hosts: Sequence[int]
-    compute: float
-    bytes: float
-    begin: float
-    stops: list[float]
-
-    @property
-    def next_burst(self) -> float:
-        """Return when it has computed, after its last burst."""
-        return self.stops[-1] + self.compute if self.stops else self.begin
-
-    def burst(self, at: float) -> list[Flow]:
-        """Return the flows of a burst that begins then: each host sends to the next one."""
-        after = [*self.hosts[1:], self.hosts[0]]
-        return [(one, other, self.bytes, at) for one, other in zip(self.hosts, after, strict=True)]
-
-
-def tree(oversubscription: float) -> Network:
-    """Return two leaves of four hosts under one spine."""
-    return TwoTier(2, 4, oversubscription).network(BANDWIDTH)
-
-
 def slowdown(
     placement: str, duty: float, phase: float, oversubscription: float = 4.0, bursts: int = 12
 ) -> float:
     """Return how much longer an iteration of two equal jobs takes than that of one alone.
 
-    ``duty`` is the share of an iteration alone in which a job sends; the second job begins
-    ``phase`` of that iteration after the first one. Seconds are between the last two bursts.
+    A job computes, sends round its ring, and begins again when all has arrived. ``duty`` is the
+    share of an iteration alone in which it sends; the second job begins ``phase`` of that iteration
+    after the first one. Seconds are between the last two bursts.
     """
     require(0 < duty < 1, f"duty {duty} must be a share between 0 and 1")
     require(0 <= phase < 1, f"phase {phase} must be from 0 to below 1")
-    network = tree(oversubscription)
-    hosts = PLACEMENTS[placement]
-    size = 1e9
-    alone = share(network, Job(hosts[0], 0.0, size, 0.0, []).burst(0.0)).seconds
+    network = TwoTier(2, 4, oversubscription).network(BANDWIDTH)  # leaves of four under one spine
+    rings = PLACEMENTS[placement]
+    alone = share(network, _burst(rings[0], 0.0)).seconds
     period = alone / duty
-    jobs = [Job(row, period - alone, size, period * phase * at, []) for at, row in enumerate(hosts)]
+    due = np.array([0.0, period * phase])  # when each job sends next
     flows: list[Flow] = []
-    owners: list[tuple[Job, int]] = []
+    owners: list[int] = []
     for _ in range(2 * bursts):  # no burst can begin before the earliest next one
-        job = min(jobs, key=lambda one: one.next_burst)
-        begin = job.next_burst
-        flows += job.burst(begin)
-        owners += [(job, len(job.stops))] * len(job.hosts)
-        job.stops.append(0.0)
-        _settle(network, flows, owners)
-    first = min(jobs, key=lambda one: one.stops[-1])
-    return (first.stops[-1] - first.stops[-2]) / period
+        job = int(np.argmin(due))
+        flows += _burst(rings[job], float(due[job]))
+        owners.append(job)
+        arrived = share(network, flows).messages["stop"].reshape(len(owners), -1).max(axis=1)
+        for job in set(owners):  # a burst delays those that are still on their way
+            due[job] = arrived[np.equal(owners, job)][-1] + (period - alone)
+    first = arrived[np.equal(owners, np.argmin(due))]
+    return float((first[-1] - first[-2]) / period)
 
 
-def _settle(network: Network, flows: list[Flow], owners: list[tuple[Job, int]]) -> None:
-    """Play all bursts so far, and note when each has arrived."""
-    stops = share(network, flows).messages["stop"]
-    for job in {id(one): one for one, _ in owners}.values():
-        job.stops = [0.0] * len(job.stops)
-    for (job, number), stop in zip(owners, stops, strict=True):
-        job.stops[number] = max(job.stops[number], float(stop))
+def _burst(ring: Sequence[int], at: float) -> list[Flow]:
+    """Return the flows of a burst that begins then: each host sends to the next one."""
+    return [
+        (host, after, BURST, at) for host, after in zip(ring, [*ring[1:], ring[0]], strict=True)
+    ]
 
 
 def slowdown_table(
@@ -451,63 +413,41 @@ class Layers:
 
 def llama_layers() -> Layers:
     """Return those of Llama 3 8B for one sequence of 4096 tokens."""
-    shape = LLAMA.shape
-    stage = pipeline_stages(shape, 1, 1)[0]
-    forward, elements = [], []
-    for (layer, count), (held, _) in zip(
-        stage.layers, shares_by_layer(stage, Layout()), strict=True
-    ):
-        forward += [layer.forward_flops / FLOPS] * count
-        elements += [held.elements] * count
-    width = get_precision("mixed").reduced
-    return Layers(np.array(forward), 2 * np.array(forward), width * np.array(elements, float))
+    stage = pipeline_stages(LLAMA.shape, 1, 1)[0]
+    counts = [count for _, count in stage.layers]
+    flops = np.repeat([layer.forward_flops for layer, _ in stage.layers], counts)
+    elements = np.repeat([held.elements for held, _ in shares_by_layer(stage, Layout())], counts)
+    forward = flops / FLOPS
+    return Layers(forward, 2 * forward, get_precision("mixed").reduced * elements.astype(float))
 
 
-def fair(layers: Layers, network: Network) -> Numbers:
-    """Return when the gradients of every layer have arrived if flows share links fairly."""
-    flows = [
-        flow
-        for size, ready in zip(layers.gradients, layers.ready, strict=True)
-        for flow in _round_the_ring(network, float(size), float(ready))
-    ]
-    stops = share(network, flows).messages["stop"]
-    return np.asarray(stops.reshape(len(layers.gradients), -1).max(axis=1), float)
+ORDERS = ("fair shares", "first come", "deadline")
 
 
-def first_come(layers: Layers, network: Network) -> Numbers:
-    """Return the same if the gradients that have waited longest go next, alone."""
-    return _one_by_one(layers, network, lambda layer: float(layers.ready[layer]))
+def arrivals(layers: Layers, network: Network, order: str) -> Numbers:
+    """Return when the gradients of every layer have arrived, in one of `ORDERS`.
+
+    With ``fair shares`` all that are ready flow at once. Otherwise they go alone: next are those
+    that have waited longest (``first come``), or those that are needed first (``deadline``).
+    """
+    if order == "fair shares":
+        pairs = zip(layers.gradients.tolist(), layers.ready.tolist(), strict=True)
+        flows = [flow for size, ready in pairs for flow in _round_the_ring(network, size, ready)]
+        stops = share(network, flows).messages["stop"]
+        return np.asarray(stops.reshape(len(layers.gradients), -1).max(axis=1), float)
+    arrived = np.full(len(layers.gradients), np.inf)
+    urgency = layers.ready if order == "first come" else np.arange(len(arrived))
+    now = 0.0
+    while len(waiting := np.flatnonzero(np.isinf(arrived))):
+        now = max(now, float(layers.ready[waiting].min()))
+        ready = waiting[layers.ready[waiting] <= now]
+        layer = ready[np.argmin(urgency[ready])]
+        now += share(network, _round_the_ring(network, float(layers.gradients[layer]), 0.0)).seconds
+        arrived[layer] = now
+    return arrived
 
 
-def by_deadline(layers: Layers, network: Network) -> Numbers:
-    """Return the same if the gradients that are needed first go next, alone."""
-    return _one_by_one(layers, network, float)
-
-
-ORDERS: dict[str, Callable[[Layers, Network], Numbers]] = {
-    "fair shares": fair,
-    "first come": first_come,
-    "deadline": by_deadline,
-}
-
-
-def _one_by_one(layers: Layers, network: Network, urgency: Callable[[int], float]) -> Numbers:
-    arrivals = np.zeros(len(layers.gradients))
-    waiting, now = set(range(len(arrivals))), 0.0
-    while waiting:
-        now = max(now, min(float(layers.ready[layer]) for layer in waiting))
-        here = [layer for layer in waiting if layers.ready[layer] <= now]
-        layer = min(here, key=urgency)
-        flows = _round_the_ring(network, float(layers.gradients[layer]), 0.0)
-        now += share(network, flows).seconds
-        arrivals[layer] = now
-        waiting.remove(layer)
-    return arrivals
-
-
-def _round_the_ring(
-    network: Network, size: float, at: float
-) -> list[tuple[int, int, float, float]]:
+def _round_the_ring(network: Network, size: float, at: float) -> list[Flow]:
     """Return an all-reduce as what each rank sends to the next one in all of its steps."""
     ranks = network.ranks
     return [(r, (r + 1) % ranks, 2 * (ranks - 1) / ranks * size, at) for r in range(ranks)]
@@ -528,7 +468,9 @@ def deadline_table(
         network = Star(replicas).network(bandwidth_from(text))
         sent = 2 * (replicas - 1) / replicas * layers.gradients.sum() / bandwidth_from(text)
         computed = layers.forward.sum() + layers.backward.sum()
-        times = {name: layers.iteration_seconds(of(layers, network)) for name, of in ORDERS.items()}
+        times = {
+            order: layers.iteration_seconds(arrivals(layers, network, order)) for order in ORDERS
+        }
         bound = max(computed, layers.backward[-1] + sent + min(layers.forward))
         rows[text] = {**times, "bound": float(bound)}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("bandwidth")
@@ -552,19 +494,13 @@ def deadline_findings(table: pd.DataFrame) -> Findings:
     )
 
 
-TRAFFIC_COLOURS, PAIR_COLOURS = "viridis_r", "PuOr"
-
-
-ALONE, LAST, PRODUCT = METHOD_COLOURS["WFBP-A2A"], METHOD_COLOURS["WFBP-PS"], GREY
-
-
-LINES = {"apart": METHOD_COLOURS["MG-WFBP"], "mixed": METHOD_COLOURS["ByteScheduler-A2A"]}
-
-
-STYLES = {"aligned": "-", "shifted": "--"}
-
-
+PAIR_COLOURS = "PuOr"
 LIMIT = 2.0  # interactions beyond it, either way, have the strongest colour
+ALONE, LAST = METHOD_COLOURS["WFBP-A2A"], METHOD_COLOURS["WFBP-PS"]
+EACH = (("alone", ALONE, "alone"), ("last", LAST, "after all others"))  # column, colour, label
+TOGETHER = (("alone", DARK, "all together"), ("product", GREY, "product of each alone"))
+LINES = {"apart": METHOD_COLOURS["MG-WFBP"], "mixed": METHOD_COLOURS["ByteScheduler-A2A"]}
+LOOKS = {"aligned": ("-", "o"), "shifted": ("--", "s")}  # of bursts
 
 
 @styled
@@ -580,14 +516,14 @@ def layer_gains(gains: pd.DataFrame, source: str) -> Figure:
     )
     for ax, topology in zip(axes[0], topologies, strict=True):
         own = gains.loc[topology]
-        choices = [name for name in own.index if name != "all"]
-        for y, name in enumerate(choices):
-            _gain(ax, y - 0.2, own.loc[name, "alone"], ALONE, "alone" if not y else "")
-            _gain(ax, y + 0.2, own.loc[name, "last"], LAST, "after all others" if not y else "")
-        y = len(choices)
-        _gain(ax, y - 0.2, own.loc["all", "alone"], DARK, "all together")
-        _gain(ax, y + 0.2, own.loc["all", "product"], PRODUCT, "product of each alone")
-        names_down(ax, [*choices, "all"])
+        for y, choice in enumerate(own.index):
+            pair = TOGETHER if choice == "all" else EACH
+            for at, (column, colour, label) in zip((y - 0.2, y + 0.2), pair, strict=True):
+                gain = own.loc[choice, column]
+                named = label if choice in (own.index[0], "all") else None
+                ax.barh(at, gain - 1, 0.36, left=1, color=colour, linewidth=0, label=named)
+                beside(ax, max(gain, 1), at, f"{gain:.2f}")
+        names_down(ax, list(own.index))
         ax.axvline(1, color=DARK, linewidth=0.8)
         ax.set_title(topology, loc="left", fontsize=10)
         ax.set_xlabel("speed-up of an iteration")
@@ -597,11 +533,6 @@ def layer_gains(gains: pd.DataFrame, source: str) -> Figure:
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
     note(figure, f"source: {source}")
     return figure
-
-
-def _gain(ax: Axes, y: float, gain: float, colour: str, label: str) -> None:
-    ax.barh(y, gain - 1, 0.36, left=1, color=colour, linewidth=0, label=label or None)
-    beside(ax, max(gain, 1), y, f"{gain:.2f}")
 
 
 @styled
@@ -647,12 +578,13 @@ def phase_slowdowns(table: pd.DataFrame, source: str) -> Figure:
     figure, ax = plt.subplots(figsize=(6.4, 3.4))
     for name in table:
         placement, phase = name.split(", ")
+        style, marker = LOOKS[phase]
         ax.plot(
             100 * table.index,
             table[name],
-            STYLES[phase],
+            style,
             color=LINES[placement],
-            marker="o" if phase == "aligned" else "s",
+            marker=marker,
             markersize=4,
             label=name,
         )

@@ -8,8 +8,7 @@ run at the same rate, so seconds follow from gradients and rounds, whatever the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -32,7 +31,7 @@ from ddlnb.figures.style import (
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.requests import AllReduce
 from ddlnb.results.statistics import Verdict, bracket_interval, ratio_interval
-from ddlnb.survey.items import Findings, ItemVerdict, findings, item_verdict
+from ddlnb.survey.items import Findings, findings, item_verdict
 from ddlnb.training.cost.estimate import compute_seconds
 from ddlnb.training.cost.requests import request_cost
 from ddlnb.training.cost.time_to_target import MARGIN
@@ -70,7 +69,6 @@ def on_cluster(curves: pd.DataFrame, workload: Workload, cluster: str | Cluster)
     """
     parts = [_timed(part, workload, cluster) for _, part in curves.groupby(["method", "workers"])]
     require(bool(parts), "there are no curves")
-
     return pd.concat(parts).sort_index()
 
 
@@ -118,22 +116,22 @@ def period_times(
             f"no fixed H reaches a loss of {target:g} in all runs; take more steps or another loss",
         )
         best = min(fixed, key=lambda name: seconds[name].estimate)
-        for method, values in costs["seconds"].items():
-            rows.append(
-                {
-                    "network": timed["network"].iloc[0],
-                    "machine": timed["machine"].iloc[0],
-                    "method": method,
-                    "fixed": _is_fixed(method),
-                    "best_fixed": method == best,
-                    "seconds": seconds[method].estimate,
-                    "low": seconds[method].low,
-                    "high": seconds[method].high,
-                    "steps": float(costs["step"][method][:, 1].mean()),
-                    "rounds": float(costs["rounds"][method][:, 1].mean()),
-                    **_beside(values, costs["seconds"][best]),
-                }
-            )
+        rows += [
+            {
+                "network": timed["network"].iloc[0],
+                "machine": timed["machine"].iloc[0],
+                "method": method,
+                "fixed": _is_fixed(method),
+                "best_fixed": method == best,
+                "seconds": seconds[method].estimate,
+                "low": seconds[method].low,
+                "high": seconds[method].high,
+                "steps": float(costs["step"][method][:, 1].mean()),
+                "rounds": float(costs["rounds"][method][:, 1].mean()),
+                **over_fixed(costs["seconds"][best], taken, not np.isfinite(taken).any()),
+            }
+            for method, taken in costs["seconds"].items()
+        ]
     return pd.DataFrame(rows).assign(
         task=curves["task"].iloc[0],
         model=workload.model,
@@ -144,31 +142,37 @@ def period_times(
 
 def _at_target(timed: pd.DataFrame, target: float, cost: str) -> dict[str, np.ndarray]:
     """Return the `target_bracket` of every seed by method, (seeds, 2), in order of the seeds."""
-    found = {}
-    for (method,), by_seed in runs_by(timed, "method").items():
-        runs = list(by_seed.values())
-        if cost == "rounds":  # counted like steps, and no cost that curves know
-            runs = [run.assign(step=run["rounds"]) for run in runs]
-        known = "seconds" if cost == "seconds" else "step"
-        found[method] = np.array([target_bracket(run, target, known) for run in runs])
-    return found
+    known = "seconds" if cost == "seconds" else "step"  # rounds are counted like steps
+    return {
+        method: np.array(
+            [
+                target_bracket(run.assign(**{known: run[cost]}), target, known)
+                for run in runs.values()
+            ]
+        )
+        for (method,), runs in runs_by(timed, "method").items()
+    }
 
 
 def _is_fixed(method: str) -> bool:
     return not isinstance(training_method(method).synchronisation, AdaptiveLocalSGD)
 
 
-def _beside(values: np.ndarray, best: np.ndarray) -> dict[str, object]:
-    if values is best:
+def over_fixed(best: np.ndarray, taken: np.ndarray, missed: bool) -> dict[str, object]:
+    """Return how many times as quick as the best fixed choice another one is, and a verdict.
+
+    Both are costs by seed, (seeds, 2), as of `target_bracket`. ``over_fixed`` is the geometric mean
+    of the ratios with its interval, ``over_low`` to ``over_high``; the verdict is SLOWER for a
+    choice that ``missed`` the target, and empty for the best one itself.
+    """
+    if taken is best:
         return {"over_fixed": 1.0, "over_low": math.nan, "over_high": math.nan, "verdict": ""}
-    over = ratio_interval(best, values)
-    never = not np.isfinite(values).any()
-    verdict = SLOWER if never else over.above(1, MARGIN).worded(FASTER, SLOWER, OPEN)
+    over = ratio_interval(best, taken)
     return {
         "over_fixed": over.estimate,
         "over_low": over.low,
         "over_high": over.high,
-        "verdict": verdict,
+        "verdict": SLOWER if missed else over.above(1, MARGIN).worded(FASTER, SLOWER, OPEN),
     }
 
 
@@ -182,57 +186,36 @@ def train_periods(
     ).curves
 
 
-def period_table(times: pd.DataFrame) -> pd.DataFrame:
-    """Return `period_times` to read, by network and method."""
-    table = times.set_index(["network", "method"])
-    return pd.DataFrame(
-        {
-            "time to target (min)": (table["seconds"] / 60).round(2),
-            "low": (table["low"] / 60).round(2),
-            "high": (table["high"] / 60).round(2),
-            "gradients": table["steps"].round(1),
-            "averages": table["rounds"].round(1),
-            "best fixed over this": table["over_fixed"].round(2),
-            "from": table["over_low"].round(2),
-            "to": table["over_high"].round(2),
-            "verdict": table["verdict"],
-        }
-    )
+VERDICTS = {FASTER: Verdict.HOLDS, SLOWER: Verdict.CONTRADICTED, OPEN: Verdict.UNDECIDED}
 
 
 def period_findings(times: pd.DataFrame) -> Findings:
-    """Return the best fixed period on every network, and what became of the adaptive ones."""
+    """Return the best fixed period on every network, and what became of the adaptive ones.
+
+    The item is whether the quickest adaptive period is faster than the best fixed one.
+    """
+    told, items = [], []
+    for network, part in times.groupby("network", sort=False):
+        best = part[part["best_fixed"]].iloc[0]
+        adaptive = part[~part["fixed"]]
+        words = adaptive["verdict"].replace(OPEN, "not clearly different")
+        speeds = adaptive["over_fixed"].map("{:.2f} times its speed".format)
+        judged = words + " (" + speeds + ")"
+        beside = "; ".join(adaptive["method"] + " is " + judged)
+        told.append(
+            f"{network}: the best fixed period is that of {best['method']}, "
+            f"{best['seconds'] / 60:.2f} minutes. Beside it, {beside}."
+        )
+        first = adaptive["seconds"].idxmin()
+        verdict = VERDICTS[adaptive["verdict"][first]]
+        said = f"{network}, {adaptive['method'][first]}: {judged[first]}"
+        items.append(item_verdict("A60", [verdict], "measured, simulated", said))
     return findings(
         f"All methods need {times['steps'].min():.0f} to {times['steps'].max():.0f} gradients per "
         f"worker to a test loss of {times['target'].iloc[0]:g}.",
-        *(_answer(str(network), part) for network, part in times.groupby("network", sort=False)),
-        items=[_item(str(network), part) for network, part in times.groupby("network", sort=False)],
+        *told,
+        items=items,
     )
-
-
-def _item(network: str, part: pd.DataFrame) -> ItemVerdict:
-    """Judge whether the best adaptive period is faster than the best fixed one."""
-    adaptive = part[~part["fixed"]]
-    best = adaptive.loc[adaptive["seconds"].idxmin()]
-    verdict = {FASTER: Verdict.HOLDS, SLOWER: Verdict.CONTRADICTED, OPEN: Verdict.UNDECIDED}
-    said = f"{network}, {best['method']}: {_judged(best)}"
-    return item_verdict("A60", [verdict[best["verdict"]]], "measured, simulated", said)
-
-
-def _answer(network: str, part: pd.DataFrame) -> str:
-    best = part[part["best_fixed"]].iloc[0]
-    adaptive = "; ".join(
-        f"{row['method']} is {_judged(row)}" for row in part[~part["fixed"]].to_dict("records")
-    )
-    return (
-        f"{network}: the best fixed period is that of {best['method']}, "
-        f"{best['seconds'] / 60:.2f} minutes. Beside it, {adaptive}."
-    )
-
-
-def _judged(row: Mapping[str, Any]) -> str:
-    said = {FASTER: "faster", SLOWER: "slower", OPEN: "not clearly different"}[row["verdict"]]
-    return f"{said} ({row['over_fixed']:.2f} times its speed)"
 
 
 @styled

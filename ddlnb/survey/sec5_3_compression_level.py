@@ -1,6 +1,6 @@
 """Section 5.3: how much to compress, with one density for all layers or one for each.
 
-Section 5.3: how much to compress. Is there a best density of top-k between the extremes?
+Is there a best density of top-k between the extremes?
 
 Time to a target loss is iterations, measured on a small task, times seconds of one, simulated for
 a large model on a cluster. Fewer entries make iterations quicker and more numerous.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.layer_top_k import LayerTopK
 from ddlnb.compression.top_k import TopK
-from ddlnb.errors import require
+from ddlnb.errors import InputError, require
 from ddlnb.figures.learning import ADAPTIVE, BOTH, FIXED, SOURCE, draw_time, target_label, target_of
 from ddlnb.figures.style import (
     DARK,
@@ -38,18 +39,17 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.results.statistics import Verdict, ratio_interval
-from ddlnb.survey.items import Findings, ItemVerdict, findings, item_verdict
+from ddlnb.survey.items import Findings, findings, item_verdict
+from ddlnb.survey.sec5_1_adaptive_periods import over_fixed
 from ddlnb.training.cost.estimate import best_lossless, iteration_cost
-from ddlnb.training.cost.layer_densities import DENSITIES as DENSITIES_layer_density
-from ddlnb.training.cost.layer_densities import HIDDEN, density_table, layer_densities
+from ddlnb.training.cost.layer_densities import DENSITIES, HIDDEN, density_table, layer_densities
 from ddlnb.training.cost.pure_case import made_up_cluster, made_up_digits
-from ddlnb.training.cost.time_to_target import DENSE, MARGIN, iterations_to_target, time_to_target
+from ddlnb.training.cost.time_to_target import DENSE, iterations_to_target, time_to_target
 from ddlnb.training.method import training_method
 from ddlnb.training.runs.compare import compare
 from ddlnb.units import MS, counted
 from ddlnb.workloads.workload import Workload
 
-DENSITIES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 INTERIOR, AT_LEAST, AT_MOST, OPEN = (
     "interior",
     "at the least density",
@@ -58,7 +58,7 @@ INTERIOR, AT_LEAST, AT_MOST, OPEN = (
 )
 
 
-def level_methods(densities: Sequence[float] = DENSITIES) -> list[str]:
+def level_methods(densities: Sequence[float]) -> list[str]:
     """Return dense BSP, and top-k with error feedback of every density. Raises InputError.
 
     >>> level_methods([0.1, 0.01, 0.001])[1]
@@ -78,14 +78,10 @@ def level_times(
 
     Curves of methods with a density by layer are left out.
     """
-    by_layer = [
-        name
-        for name in curves["method"].unique()
-        if isinstance(training_method(name).compressor, LayerTopK)
-    ]
-    fixed = curves[~curves["method"].isin(by_layer)]
-    table = time_to_target(fixed, target, workload, clusters)
-    density = [_density(method) for method in table["method"]]
+    methods = curves["method"].unique()
+    fixed = [m for m in methods if not isinstance(training_method(m).compressor, LayerTopK)]
+    table = time_to_target(curves[curves["method"].isin(fixed)], target, workload, clusters)
+    density = table["method"].map(_density)
     return table.assign(density=density).sort_values("density", kind="stable")
 
 
@@ -108,16 +104,10 @@ def level_verdicts(table: pd.DataFrame, curves: pd.DataFrame, target: float) -> 
     for machine, part in table.groupby("machine", sort=False):
         sparse = part[~part["is_dense"]].sort_values("density")
         dense = float(part.loc[part["is_dense"], "seconds"].iloc[0])
-        seconds = [
-            needed.loc[needed["method"] == row["method"]]
-            .sort_values("seed")[["since", "iterations"]]
-            .to_numpy()
-            * row["iteration_seconds"]
-            for row in sparse.to_dict("records")
-        ]
-        means = [float(np.mean(one[:, 1])) for one in seconds]
+        seconds = [_seconds_of(row, needed) for row in sparse.to_dict("records")]
+        means = [float(taken[:, 1].mean()) for taken in seconds]
         require(
-            any(math.isfinite(mean) for mean in means),
+            min(means) < math.inf,
             f"no density reaches a loss of {target:g} in all runs; take more steps",
         )
         best = int(np.argmin(means))
@@ -137,14 +127,17 @@ def level_verdicts(table: pd.DataFrame, curves: pd.DataFrame, target: float) -> 
     return pd.DataFrame(rows)
 
 
+def _seconds_of(row: Mapping[str, Any], needed: pd.DataFrame) -> np.ndarray:
+    """Return the seconds of the runs of a row's method to the target, (seeds, 2), by seed."""
+    runs = needed[needed["method"] == row["method"]].sort_values("seed")
+    return runs[["since", "iterations"]].to_numpy() * row["iteration_seconds"]
+
+
 def _where(seconds: Sequence[np.ndarray], best: int) -> str:
     last = len(seconds) - 1
-    if best == 0:
-        return AT_LEAST if _surely_longer(seconds[1], seconds[0]) else OPEN
-    if best == last:
-        return AT_MOST if _surely_longer(seconds[-2], seconds[-1]) else OPEN
-    both = all(_surely_longer(seconds[end], seconds[best]) for end in (0, last))
-    return INTERIOR if both else OPEN
+    ends = {0: (AT_LEAST, [1]), last: (AT_MOST, [last - 1])}
+    word, longer = ends.get(best, (INTERIOR, [0, last]))
+    return word if all(_surely_longer(seconds[at], seconds[best]) for at in longer) else OPEN
 
 
 def _surely_longer(one: np.ndarray, other: np.ndarray) -> bool:
@@ -155,16 +148,13 @@ def _surely_longer(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _density(method: str) -> float:
-    if method == DENSE:
-        return 1.0
     compressor = training_method(method).compressor
-    require(isinstance(compressor, TopK), f"{method} is not top-k; make curves of level_methods")
-    assert isinstance(compressor, TopK)
-    return compressor.density
+    if method != DENSE and not isinstance(compressor, TopK):
+        raise InputError(f"{method} is not top-k; make curves of level_methods")
+    return compressor.density if isinstance(compressor, TopK) else 1.0
 
 
 LONGER = (HIDDEN, 0.1)  # of the computation: all hidden, and a tenth exposed
-FASTER, SLOWER, UNCLEAR = "faster", "slower", "no clear difference"
 
 
 def by_layer(chosen: LayerTopK) -> str:
@@ -172,18 +162,15 @@ def by_layer(chosen: LayerTopK) -> str:
     return f"bsp + {chosen} + feedback"
 
 
-def layer_methods(
-    workload: Workload,
-    clusters: Sequence[str | Cluster],
-    workers: int,
-) -> list[str]:
+def layer_methods(workload: Workload, clusters: Sequence[str | Cluster], workers: int) -> list[str]:
     """Return what has to be trained: the methods chosen for these clusters, each once."""
-    chosen = [
-        layer_densities(workload, cluster, workers=workers, longer=longer)
-        for cluster in clusters
-        for longer in LONGER
-    ]
-    return list(dict.fromkeys(map(by_layer, chosen)))
+    there = [get_cluster(cluster, workers) for cluster in clusters]
+    methods = [_method_by_layer(workload, *on) for on in product(there, LONGER)]
+    return list(dict.fromkeys(methods))
+
+
+def _method_by_layer(workload: Workload, cluster: Cluster, longer: float) -> str:
+    return by_layer(layer_densities(workload, cluster, longer=longer))
 
 
 def hidden_table(
@@ -207,7 +194,7 @@ def hidden_table(
             density: iteration_cost(
                 workload, cluster, by_layer(alike(density, chosen))
             ).iteration_seconds
-            for density in sorted(DENSITIES_layer_density)
+            for density in sorted(DENSITIES)
         }
         allowed = cost.iteration_seconds * (1 + 1e-9)
         within = [density for density, seconds in fixed.items() if seconds <= allowed]
@@ -277,86 +264,60 @@ def layer_times(
     `layer_methods`.
     """
     needed = iterations_to_target(curves, target)
-    found = []
+    tables = []
     for name in clusters:
         cluster = get_cluster(name, workers)
-        chosen: dict[str, float] = {}
-        for longer in LONGER:
-            text = by_layer(layer_densities(workload, cluster, longer=longer))
-            chosen.setdefault(str(training_method(text)), longer)
-        missing = sorted(set(chosen) - set(curves["method"]))
+        longest = {  # in reverse: where two allow the same densities, the first one is told
+            str(training_method(_method_by_layer(workload, cluster, longer))): longer
+            for longer in reversed(LONGER)
+        }
+        missing = sorted(set(longest) - set(curves["method"]))
         require(not missing, f"curves lack {missing}; train layer_methods, too")
-        kinds = {method: _kind(method, chosen) for method in dict.fromkeys(curves["method"])}
-        here = curves[[kinds[method] is not None for method in curves["method"]]]
+        choices = {method: _choice(method, longest) for method in curves["method"].unique()}
+        here = curves[curves["method"].map(choices).notna()]
         table = time_to_target(here, target, workload, [cluster])
-        table["kind"] = [kinds[method] for method in table["method"]]
-        table["label"] = [_label(method, chosen) for method in table["method"]]
+        table["kind"], table["label"] = zip(*table["method"].map(choices), strict=True)
         fixed = table[table["kind"] == "fixed"]
         best = fixed.loc[fixed["seconds"].idxmin()]
         require(
             math.isfinite(best["seconds"]),
             f"no fixed density reaches a loss of {target:g} in all runs; take more steps",
         )
-        ratios = [_over(best, row, needed) for row in table.to_dict("records")]
-        found.append(table.join(pd.DataFrame(ratios, index=table.index)))
-    require(bool(found), "there are no clusters to compare on")
-    return pd.concat(found, ignore_index=True)
+        seconds = [_seconds_of(row, needed) for row in table.to_dict("records")]
+        beside = [
+            over_fixed(seconds[best.name], taken, not np.isfinite(taken).all()) for taken in seconds
+        ]
+        tables.append(table.join(pd.DataFrame(beside, index=table.index)))
+    require(bool(tables), "there are no clusters to compare on")
+    return pd.concat(tables, ignore_index=True)
 
 
-def _kind(method: str, chosen: dict[str, float]) -> str | None:
-    """Return the kind of a method, None for one that was chosen for another cluster."""
+def _choice(method: str, longest: Mapping[str, float]) -> tuple[str, str] | None:
+    """Return kind and label of a method, None for one that was chosen for another cluster."""
     compressor = training_method(method).compressor
     if compressor is None:
-        return "dense"
-    if isinstance(compressor, LayerTopK):
-        return "by layer" if method in chosen else None
-    require(isinstance(compressor, TopK), f"{method} is not top-k; make curves of level_methods")
-    return "fixed"
+        return "dense", "best lossless"
+    if not isinstance(compressor, LayerTopK):
+        return "fixed", f"k/D = {_density(method):g}"
+    if method not in longest:
+        return None
+    return "by layer", f"by layer, up to {100 * longest[method]:g} % longer"
 
 
-def _label(method: str, chosen: dict[str, float]) -> str:
-    if method in chosen:
-        return f"by layer, up to {100 * chosen[method]:g} % longer"
-    compressor = training_method(method).compressor
-    return f"k/D = {compressor.density:g}" if isinstance(compressor, TopK) else "best lossless"
-
-
-def _over(best: pd.Series, row: dict, needed: pd.DataFrame) -> dict[str, object]:
-    if row["method"] == best["method"]:
-        return {"over_fixed": 1.0, "over_low": math.nan, "over_high": math.nan, "verdict": ""}
-    theirs, ours = (
-        needed[needed["method"] == one["method"]].sort_values("seed")[["since", "iterations"]]
-        * one["iteration_seconds"]
-        for one in (best, row)
-    )
-    over = ratio_interval(theirs.to_numpy(), ours.to_numpy())
-    missed = not np.isfinite(ours).all(axis=None)
-    return {
-        "over_fixed": over.estimate,
-        "over_low": over.low,
-        "over_high": over.high,
-        "verdict": SLOWER if missed else over.above(1, MARGIN).worded(FASTER, SLOWER, UNCLEAR),
-    }
-
-
-SAMPLES_PER_SECOND = 10_000  # of the made-up device that trains digits
-LINKS = (("1 Gb/s", "5 us"), ("100 Mb/s", "5 us"))  # made-up, between such devices
+LINKS = (("1 Gb/s", "5 us"), ("100 Mb/s", "5 us"))  # made-up, between the devices that follow
 
 
 @cache
-def _digits() -> Workload:
-    return made_up_digits(SAMPLES_PER_SECOND)
-
-
-def _links() -> list[Cluster]:
-    return [made_up_cluster(*link) for link in LINKS]
+def _digits_behind_links() -> tuple[Workload, list[Cluster]]:
+    """Return digits on a made-up device of 10,000 samples a second, and such devices on LINKS."""
+    return made_up_digits(10_000), [made_up_cluster(*link) for link in LINKS]
 
 
 def train_levels(
     densities: Sequence[float], *, workers: int, seeds: int, steps: int, tune: bool = False
 ) -> pd.DataFrame:
     """Train digits with every density of top-k, and with those by layer for the made-up links."""
-    methods = [*level_methods(densities), *layer_methods(_digits(), _links(), workers)]
+    methods = [*level_methods(densities), *layer_methods(*_digits_behind_links(), workers)]
     return compare(
         "digits", methods, workers=workers, seeds=seeds, steps=steps, tune=tune, evaluate_every=1
     ).curves
@@ -364,59 +325,31 @@ def train_levels(
 
 def digits_layer_times(curves: pd.DataFrame, target: float, workers: int) -> pd.DataFrame:
     """Return `layer_times` of digits behind the made-up links."""
-    return layer_times(curves, target, _digits(), _links(), workers)
+    return layer_times(curves, target, *_digits_behind_links(), workers)
 
 
-def level_table(verdicts: pd.DataFrame) -> pd.DataFrame:
-    """Return `level_verdicts` to read, by network."""
-    table = verdicts.set_index("network")
-    return pd.DataFrame(
-        {
-            "best density": table["best_density"],
-            "time to target (s)": table["seconds"].round(2),
-            "least density over it": table["least_over_best"].round(2),
-            "largest density over it": table["largest_over_best"].round(2),
-            "best lossless over it": table["dense_over_best"].round(2),
-            "verdict": table["verdict"],
-        }
-    )
+# Of the item that some level between the ends of the sweep is the best one.
+ITEM_VERDICTS = {INTERIOR: Verdict.HOLDS, OPEN: Verdict.UNDECIDED}
 
 
 def level_findings(verdicts: pd.DataFrame) -> Findings:
     """Return the best density of every network, and whether it is a reason to compress."""
+    rows = verdicts.to_dict("records")
     return findings(
         *(
             f"{row['network']}: the best density is {row['best_density']:g} ({row['verdict']}); "
             f"the best lossless method takes {row['dense_over_best']:.2f} times as long."
-            for row in verdicts.to_dict("records")
+            for row in rows
         ),
-        items=[_item(row) for row in verdicts.to_dict("records")],
-    )
-
-
-def _item(row: Mapping[str, Any]) -> ItemVerdict:
-    """Judge whether a level between the ends of the sweep is the best one."""
-    verdict = {INTERIOR: Verdict.HOLDS, OPEN: Verdict.UNDECIDED}.get(
-        row["verdict"], Verdict.CONTRADICTED
-    )
-    said = f"{row['network']}: the best density is {row['best_density']:g}, {row['verdict']}"
-    return item_verdict("A62", [verdict], "measured, simulated", said)
-
-
-def hidden_densities(hidden: pd.DataFrame) -> pd.DataFrame:
-    """Return `hidden_table` to read, by network: shares in per cent, seconds in ms."""
-    table = hidden.set_index("network")
-    return pd.DataFrame(
-        {
-            "entries sent by layer (%)": (100 * table["sent"]).round(1),
-            "densities from": table["least"],
-            "to": table["largest"],
-            "best fixed density": table["fixed"],
-            "by layer (ms)": (table["seconds"] / MS).round(1),
-            "fixed (ms)": (table["fixed_seconds"] / MS).round(1),
-            "best lossless (ms)": (table["dense_seconds"] / MS).round(1),
-            "computation (ms)": (table["computing"] / MS).round(1),
-        }
+        items=[
+            item_verdict(
+                "A62",
+                [ITEM_VERDICTS.get(row["verdict"], Verdict.CONTRADICTED)],
+                "measured, simulated",
+                f"{row['network']}: the best density is {row['best_density']:g}, {row['verdict']}",
+            )
+            for row in rows
+        ],
     )
 
 
@@ -429,20 +362,6 @@ def hidden_findings(hidden: pd.DataFrame) -> Findings:
             f"density; the best lossless method takes {row['dense_seconds'] / MS:.0f} ms."
             for row in hidden.to_dict("records")
         )
-    )
-
-
-def layer_table(times: pd.DataFrame) -> pd.DataFrame:
-    """Return `layer_times` to read, by network and choice of densities."""
-    table = times.set_index(["network", "label"])
-    return pd.DataFrame(
-        {
-            "iterations": table["iterations"].round(1),
-            "iteration (ms)": (table["iteration_seconds"] / MS).round(2),
-            "time to target (ms)": (table["seconds"] / MS).round(1),
-            "best fixed over this": table["over_fixed"].round(2),
-            "verdict": table["verdict"],
-        }
     )
 
 

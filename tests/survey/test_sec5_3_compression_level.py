@@ -11,16 +11,9 @@ import pytest
 from ddlnb.errors import InputError
 from ddlnb.figures import density_steps, layer_bars, level_curves
 from ddlnb.survey import sec5_3_compression_level as level_study
-from ddlnb.survey.sec5_3_compression_level import (
-    FASTER,
-    SLOWER,
-    density_by_layer,
-    layer_methods,
-    layer_times,
-)
-from ddlnb.survey.sec5_3_compression_level import UNCLEAR as OPEN
+from ddlnb.survey.sec5_1_adaptive_periods import FASTER, OPEN, SLOWER
+from ddlnb.survey.sec5_3_compression_level import density_by_layer, layer_methods, layer_times
 from ddlnb.training.cost.pure_case import made_up_cluster, made_up_digits
-from ddlnb.training.method import training_method
 from ddlnb.training.runs.compare import compare
 from ddlnb.workloads.workload import read_profile
 
@@ -33,17 +26,15 @@ def swept(seconds_by_density: dict[float, list[float]]) -> tuple[pd.DataFrame, p
     """A table and curves in which an iteration takes a second, so that iterations are seconds."""
     rows, curves = [], []
     for density, steps in {1.0: [50.0, 50.0, 50.0], **seconds_by_density}.items():
-        name = "bsp" if density == 1 else f"bsp + top-k({density}) + feedback"
-        method = str(training_method(name))
+        method = "bsp on A2A" if density == 1 else f"bsp + top-k({density}) + feedback on A2A"
         rows.append((method, density, density == 1, float(np.mean(steps)), 1.0))
         for seed, step in enumerate(steps):
-            steps_and_losses = [(step - 1, 0.9), (step, 0.1)] if step < math.inf else [(100, 0.9)]
-            curves += [("quadratic", method, 8, seed, *one, 0.0) for one in steps_and_losses]
-    table = pd.DataFrame(
-        rows, columns=["method", "density", "is_dense", "seconds", "iteration_seconds"]
-    ).assign(machine="m", network="n", iterations=lambda t: t["seconds"], workers=8)
+            falls = [(step - 1, 0.9), (step, 0.1)] if step < math.inf else [(100, 0.9)]
+            curves += [("quadratic", method, 8, seed, *point, 0.0) for point in falls]
+    columns = ["method", "density", "is_dense", "seconds", "iteration_seconds"]
     names = ["task", "method", "workers", "seed", "step", "test_loss", "averaging_bytes_sent"]
-    return table.assign(model="toy", target=0.5, source="s"), pd.DataFrame(curves, columns=names)
+    table = pd.DataFrame(rows, columns=columns).assign(machine="m", network="n")
+    return table, pd.DataFrame(curves, columns=names)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +75,8 @@ LINK = made_up_cluster("100 Mb/s", "5 us", workers=4)
 
 @pytest.fixture(scope="module")
 def curves() -> pd.DataFrame:
-    methods = ["bsp", "bsp + top-k(0.01) + feedback", "bsp + top-k(0.1) + feedback"]
-    methods += layer_methods(DIGITS, [LINK], 4)
+    fixed = [f"bsp + top-k({density}) + feedback" for density in (0.01, 0.1)]
+    methods = ["bsp", *fixed, *layer_methods(DIGITS, [LINK], 4)]
     return compare("digits", methods, workers=4, seeds=2, steps=24, evaluate_every=4, jobs=1).curves
 
 
@@ -107,19 +98,17 @@ def test_time_by_layer_stands_beside_the_best_fixed_density(curves):
 
 def test_a_verdict_follows_the_interval_over_seeds(curves):
     target = float(curves.loc[curves["step"] == 24, "test_loss"].max())
-    slow = curves[~curves["method"].str.contains("layer")]
-    with pytest.raises(InputError, match="curves lack"):
-        layer_times(slow, target, DIGITS, [LINK], 4)
-    never = curves["method"].str.contains(" top-k")
-    lost = curves.assign(test_loss=curves["test_loss"].mask(never, 9.0))
-    with pytest.raises(InputError, match="no fixed density reaches"):
-        layer_times(lost, target, DIGITS, [LINK], 4)
-    # Who is there at once in every run is faster, who is never there slower.
     layered = curves["method"].str.contains("layer")
-    early = curves.assign(test_loss=curves["test_loss"].mask(layered & (curves["step"] > 0), 0.0))
-    late = curves.assign(test_loss=curves["test_loss"].mask(layered, 9.0))
-    for changed, said in ((early, FASTER), (late, SLOWER)):
-        times = layer_times(changed, target, DIGITS, [LINK], 4)
+    with pytest.raises(InputError, match="curves lack"):
+        layer_times(curves[~layered], target, DIGITS, [LINK], 4)
+    lost = curves["test_loss"].mask(curves["method"].str.contains(" top-k"), 9.0)
+    with pytest.raises(InputError, match="no fixed density reaches"):
+        layer_times(curves.assign(test_loss=lost), target, DIGITS, [LINK], 4)
+    # Who is there at once in every run is faster, who is never there slower.
+    early = curves["test_loss"].mask(layered & (curves["step"] > 0), 0.0)
+    late = curves["test_loss"].mask(layered, 9.0)
+    for losses, said in ((early, FASTER), (late, SLOWER)):
+        times = layer_times(curves.assign(test_loss=losses), target, DIGITS, [LINK], 4)
         assert set(times.loc[times["kind"] == "by layer", "verdict"]) == {said}
 
 
