@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ddlnb.errors import InputError, require, require_whole
+from ddlnb.errors import require, require_whole
 from ddlnb.figures.learning import BOTH
 from ddlnb.figures.style import (
     PALETTE,
@@ -34,7 +33,7 @@ from ddlnb.figures.style import (
 )
 from ddlnb.plans.requests import Flow
 from ddlnb.results.statistics import Verdict, mean_interval
-from ddlnb.survey.items import Findings, ItemVerdict, findings, item_verdict
+from ddlnb.survey.items import Findings, findings, item_verdict
 from ddlnb.training.executors.clock import Clock, LogNormal
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
@@ -50,6 +49,7 @@ SYNCHRONISATIONS = ("bsp", "local(4)", "ssp(3)")
 DENSE = "bsp on A2A"
 STRAGGLERS = Clock(LogNormal(0.5))  # so that SSP has something to relax
 BETTER, WORSE, OPEN = "better", "worse", "no clear difference"
+IS_DENSE = {"gap": 0.0, "gap_half_width": 0.0, "verdict": ""}
 
 
 def combined_methods(
@@ -90,10 +90,9 @@ def at_equal_bytes(curves: pd.DataFrame, dense_iterations: Sequence[int]) -> pd.
     rows = []
     for iterations in dense_iterations:
         budget = iterations * per_iteration
-        found = {method: _within(runs, budget) for (method,), runs in cells.items()}
-        of_dense = found[DENSE]["loss"].to_numpy()
-        for method, losses in found.items():
-            loss = mean_interval(losses["loss"].to_numpy())
+        ends = {method: _within(runs, budget) for (method,), runs in cells.items()}
+        for method, runs in ends.items():
+            loss = mean_interval(runs["loss"].to_numpy())
             rows.append(
                 {
                     "dense_iterations": iterations,
@@ -101,9 +100,10 @@ def at_equal_bytes(curves: pd.DataFrame, dense_iterations: Sequence[int]) -> pd.
                     "method": method,
                     "loss": loss.estimate,
                     "half_width": loss.half_width,
-                    "steps": float(losses["step"].mean()),
-                    "ended": bool(losses["ended"].all()),
-                    **_gap(losses["loss"].to_numpy(), of_dense, method == DENSE),
+                    "steps": float(runs["step"].mean()),
+                    "ended": bool(runs["ended"].all()),
+                    **_gap(runs["loss"].to_numpy(), ends[DENSE]["loss"].to_numpy()),
+                    **(IS_DENSE if method == DENSE else {}),
                 }
             )
     return pd.DataFrame(rows).assign(source="lockstep, bytes counted")
@@ -114,23 +114,17 @@ def _within(runs: Runs, budget: float) -> pd.DataFrame:
     rows = []
     for run in runs.values():
         within = run[run["link_bytes"] <= budget * (1 + 1e-9)]
-        last = within.iloc[-1]
-        rows.append((last["step"], final_loss(within), last["step"] == run["step"].iloc[-1]))
+        step = within["step"].iloc[-1]
+        rows.append((step, final_loss(within), step == run["step"].iloc[-1]))
     return pd.DataFrame(rows, columns=["step", "loss", "ended"])
 
 
-def _gap(losses: np.ndarray, dense: np.ndarray, itself: bool) -> dict[str, object]:
-    if itself:
-        return {"gap": 0.0, "gap_half_width": 0.0, "verdict": ""}
-    if len(losses) != len(dense):
-        raise InputError("methods have other seeds than dense BSP; run the same seeds")
+def _gap(losses: np.ndarray, dense: np.ndarray) -> dict[str, object]:
+    same = len(losses) == len(dense)
+    require(same, "methods have other seeds than dense BSP; run the same seeds")
     gap = mean_interval(losses - dense)
-    diverged = math.isinf(gap.estimate)
-    return {
-        "gap": gap.estimate,
-        "gap_half_width": gap.half_width,
-        "verdict": WORSE if diverged else gap.above(0).worded(WORSE, BETTER, OPEN),
-    }
+    judged = WORSE if math.isinf(gap.estimate) else gap.above(0).worded(WORSE, BETTER, OPEN)
+    return {"gap": gap.estimate, "gap_half_width": gap.half_width, "verdict": judged}
 
 
 def train_combined(*, workers: int, seeds: int, steps: int) -> pd.DataFrame:
@@ -140,66 +134,39 @@ def train_combined(*, workers: int, seeds: int, steps: int) -> pd.DataFrame:
     ).curves
 
 
-def bytes_table(equal: pd.DataFrame) -> pd.DataFrame:
-    """Return `at_equal_bytes` to read, by budget and method."""
-    table = equal.set_index(["dense_iterations", "method"])
-    return pd.DataFrame(
-        {
-            "test loss": table["loss"].round(3),
-            "steps": table["steps"].round(1),
-            "ran out of steps": table["ended"].map({True: "yes", False: "no"}),
-            "loss over dense BSP": table["gap"].round(3),
-            "±": table["gap_half_width"].round(3),
-            "verdict": table["verdict"],
-        }
-    ).rename_axis(["iterations of dense BSP", "method"])
-
-
 def bytes_findings(equal: pd.DataFrame) -> Findings:
-    """Return what every budget buys: who is better than dense BSP, and who ran out of steps."""
-    return findings(
-        *(_answer(part) for _, part in equal.groupby("dense_iterations", sort=False)),
-        items=[_item(part) for _, part in equal.groupby("dense_iterations", sort=False)],
-    )
+    """Return what every budget buys: who is better than dense BSP, and who ran out of steps.
 
-
-def _item(part: pd.DataFrame) -> ItemVerdict:
-    """Judge whether a relaxed method with compression is better than dense BSP at equal bytes."""
-    both = part[part["method"].map(_is_relaxed_and_compressed)]
-    found = set(both["verdict"])
-    verdict = Verdict.UNDECIDED if OPEN in found else Verdict.CONTRADICTED
-    if BETTER in found:
-        verdict = Verdict.HOLDS
-    better = (both["verdict"] == BETTER).sum()
-    said = (
-        f"{better} of {len(both)} combinations are better than dense BSP with the bytes of "
-        f"{both['dense_iterations'].iloc[0]} of its iterations"
-    )
-    return item_verdict("A61", [verdict], "measured", said)
-
-
-def _is_relaxed_and_compressed(method: str) -> bool:
-    synchronisation, *compression = method.split(" + ")
-    return not synchronisation.startswith("bsp") and bool(compression)
-
-
-def _answer(part: pd.DataFrame) -> str:
-    dense, others = part[part["method"] == DENSE].iloc[0], part[part["method"] != DENSE]
-    best = others.loc[others["loss"].idxmin()]
-    better, ended = (others["verdict"] == BETTER).sum(), others["ended"].sum()
-    return (
-        f"With the bytes of {dense['dense_iterations']} iterations of dense BSP, which leave it at "
-        f"a loss of {dense['loss']:.2f}, {better} of {len(others)} other methods are better. The "
-        f"best, {best['method']}, is at {best['loss']:.2f} after {best['steps']:.0f} steps; "
-        f"{ended} methods ran out of steps before they had used their bytes."
-    )
+    The item is whether a relaxed method with compression is better than dense BSP at equal bytes.
+    """
+    told, items = [], []
+    for iterations, part in equal.groupby("dense_iterations", sort=False):
+        dense, others = part[part["method"] == DENSE].iloc[0], part[part["method"] != DENSE]
+        best = others.loc[others["loss"].idxmin()]
+        better = (others["verdict"] == BETTER).sum()
+        told.append(
+            f"With the bytes of {iterations} iterations of dense BSP, which leave it at a loss of "
+            f"{dense['loss']:.2f}, {better} of {len(others)} other methods are better. The best, "
+            f"{best['method']}, is at {best['loss']:.2f} after {best['steps']:.0f} steps; "
+            f"{others['ended'].sum()} methods ran out of steps before they had used their bytes."
+        )
+        is_combined = others["method"].str.contains(" + ", regex=False)
+        combined = others[is_combined & ~others["method"].str.startswith("bsp")]
+        judged = combined["verdict"].to_list()
+        verdict = Verdict.UNDECIDED if OPEN in judged else Verdict.CONTRADICTED
+        said = (
+            f"{judged.count(BETTER)} of {len(judged)} combinations are better than dense BSP with "
+            f"the bytes of {iterations} of its iterations"
+        )
+        best_of_all = Verdict.HOLDS if BETTER in judged else verdict
+        items.append(item_verdict("A61", [best_of_all], "measured", said))
+    return findings(*told, items=items)
 
 
 DECADES, PER_DECADE = 8, 4
 BINS = DECADES * PER_DECADE
 LARGEST = 2.0  # decades above the root mean square at which histograms end
 RAW, SCALED = "raw", "scaled"
-See = Callable[[Worker, Tensor], None]
 
 
 def gradient_sizes(
@@ -231,7 +198,9 @@ def gradient_sizes(
     return pd.concat(parts, ignore_index=True).assign(source="lockstep")
 
 
-def watched(loop: Callable[[Worker], Flow], see: See, worker: Worker) -> Flow:
+def watched(
+    loop: Callable[[Worker], Flow], see: Callable[[Worker, Tensor], None], worker: Worker
+) -> Flow:
     """Run the loop of a worker, calling ``see(worker, gradient)`` with every gradient it gets."""
     flow, answer = loop(worker), None
     while True:
@@ -239,26 +208,6 @@ def watched(loop: Callable[[Worker], Flow], see: See, worker: Worker) -> Flow:
         answer = yield request
         if isinstance(request, NextGradient):
             see(worker, answer)
-
-
-class _Counts:
-    def __init__(self, after: int):
-        self.after = after
-        self.raw, self.scaled = torch.zeros(BINS), torch.zeros(BINS)
-
-    def __call__(self, worker: Worker, gradient: Tensor) -> None:
-        if worker.step <= self.after:
-            return
-        scale = float(gradient.square().mean().sqrt())
-        require(scale > 0, "a gradient is zero throughout, so that its entries have no sizes")
-        self.raw += _counted(gradient)
-        self.scaled += _counted(gradient / scale)
-
-
-def _counted(values: Tensor) -> Tensor:
-    least = LARGEST - DECADES
-    sizes = values.abs().clamp(10**least, 10**LARGEST).log10()
-    return torch.histc(sizes, BINS, least, LARGEST)
 
 
 def _histograms(
@@ -273,10 +222,20 @@ def _histograms(
 ) -> pd.DataFrame:
     job = training_settings(task, method, workers=workers, steps=steps, seed=seed, **settings).job()
     team = [job.worker(rank) for rank in range(workers)]
-    counts = _Counts(steps - last)
-    loop = partial(watched, method.synchronisation.loop, counts)
+    counts = {RAW: torch.zeros(BINS), SCALED: torch.zeros(BINS)}
+    least = LARGEST - DECADES
+
+    def see(worker: Worker, gradient: Tensor) -> None:
+        if worker.step > steps - last:
+            scale = float(gradient.square().mean().sqrt())
+            require(scale > 0, "a gradient is zero throughout, so that its entries have no sizes")
+            for measure, unit in ((RAW, 1.0), (SCALED, scale)):
+                sizes = (gradient / unit).abs().clamp(10**least, 10**LARGEST).log10()
+                counts[measure] += torch.histc(sizes, BINS, least, LARGEST)
+
+    loop = partial(watched, method.synchronisation.loop, see)
     Lockstep(team, loop, steps, rule=job.rule(), clock=clock).run()
-    middles = LARGEST - DECADES + (np.arange(BINS) + 0.5) / PER_DECADE
+    middles = least + (np.arange(BINS) + 0.5) / PER_DECADE
     return pd.concat(
         pd.DataFrame(
             {
@@ -284,20 +243,11 @@ def _histograms(
                 "seed": seed,
                 "measure": measure,
                 "bin": middles,
-                "share": (counted / counted.sum()).numpy(),
+                "share": (count / count.sum()).numpy(),
             }
         )
-        for measure, counted in ((RAW, counts.raw), (SCALED, counts.scaled))
+        for measure, count in counts.items()
     )
-
-
-def overlap(one: np.ndarray, other: np.ndarray) -> float:
-    """Return the common area of two histograms of shares: 1 if equal, 0 if nothing is shared.
-
-    >>> overlap(np.array([0.5, 0.5, 0.0]), np.array([0.0, 0.5, 0.5]))
-    0.5
-    """
-    return float(np.minimum(one, other).sum())
 
 
 def similarity(sizes: pd.DataFrame, base: str = "bsp") -> pd.DataFrame:
@@ -311,57 +261,39 @@ def similarity(sizes: pd.DataFrame, base: str = "bsp") -> pd.DataFrame:
     name = str(training_method(base))
     rows = []
     for measure, part in sizes.groupby("measure", sort=False):
-        shares = {
-            str(method): {
-                seed: run.sort_values("bin")["share"].to_numpy()
-                for seed, run in runs.groupby("seed")
-            }
-            for method, runs in part.groupby("method", sort=False)
-        }
-        if name not in shares or len(shares[name]) < 2:
-            raise InputError(f"histograms hold fewer than two runs of {name!r}; add seeds")
-        own = _overlaps(shares[name], shares[name])
-        for method, runs in shares.items():
-            common = own if method == name else _overlaps(runs, shares[name])
+        shares = part.pivot(index=["method", "seed"], columns="bin", values="share")
+        seeds = part.loc[part["method"] == name, "seed"].nunique()
+        require(seeds > 1, f"histograms hold fewer than two runs of {name!r}; add seeds")
+        own = _overlaps(shares.loc[name], shares.loc[name])
+        for method in part["method"].unique():
+            common = _overlaps(shares.loc[method], shares.loc[name])
             rows.append(
                 {
                     "measure": measure,
                     "method": method,
-                    "overlap": float(np.mean(common)),
-                    "least": float(np.min(common)),
-                    "base_overlap": float(np.mean(own)),
-                    "base_least": float(np.min(own)),
-                    "alike": bool(np.mean(common) >= np.min(own)),
+                    "overlap": common.mean(),
+                    "least": common.min(),
+                    "base_overlap": own.mean(),
+                    "base_least": own.min(),
+                    "alike": bool(common.mean() >= own.min()),
                 }
             )
     return pd.DataFrame(rows)
 
 
-def _overlaps(some: dict[int, np.ndarray], others: dict[int, np.ndarray]) -> list[float]:
-    return [
-        overlap(some[one], others[other])
-        for one, other in product(some, others)
-        if one != other  # of one seed they would share batches and the first model
-    ]
+def _overlaps(some: pd.DataFrame, others: pd.DataFrame) -> np.ndarray:
+    """Return the common areas of all pairs of runs: 1 if equal, 0 if nothing is shared.
+
+    Runs are rows by seed. Pairs of one seed are left out, which share batches and the first model.
+    """
+    common = np.minimum(some.to_numpy()[:, None], others.to_numpy()).sum(axis=2).astype(float)
+    return common[np.not_equal.outer(some.index.to_numpy(), others.index.to_numpy())]
 
 
 def train_watched(*, workers: int, seeds: int, steps: int) -> pd.DataFrame:
     """Train digits with every synchronisation, dense, and return the sizes of its gradients."""
     return gradient_sizes(
         "digits", SYNCHRONISATIONS, workers=workers, steps=steps, seeds=seeds, clock=STRAGGLERS
-    )
-
-
-def similarity_table(alike: pd.DataFrame) -> pd.DataFrame:
-    """Return `similarity` to read, by measure and method."""
-    table = alike.set_index(["measure", "method"])
-    return pd.DataFrame(
-        {
-            "in common with BSP": table["overlap"].round(3),
-            "two runs of BSP": table["base_overlap"].round(3),
-            "least of two runs of BSP": table["base_least"].round(3),
-            "alike": table["alike"].map({True: "yes", False: "no"}),
-        }
     )
 
 
