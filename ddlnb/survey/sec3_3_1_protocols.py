@@ -9,6 +9,7 @@ where a card makes that one copy from machine to machine (survey, section 3.3.1)
 from __future__ import annotations
 
 import ctypes.util
+import json
 import os
 import resource
 import socket
@@ -16,11 +17,10 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -48,16 +48,16 @@ from ddlnb.units import KIB, MIB, US, gigabits_per_second, size_in_words
 FACT_COLUMNS = ("id", "section", "protocol", "property", "value", "tag")
 
 
+def facts() -> pd.DataFrame:
+    """Return what the survey says of protocols in words, line by line."""
+    return pd.DataFrame(read_cells(PUBLISHED / "protocols.csv", FACT_COLUMNS))
+
+
 def quoted_protocols() -> pd.DataFrame:
     """Return the survey's messages (A14, A15) by network and protocol, in columns of ours."""
     rows = quoted_bandwidth()
-    carried = {fact["value"]: fact["protocol"] for fact in facts() if fact["property"] == "network"}
-    return rows.assign(network=[f"{name}, {carried[name]}" for name in rows["network"]])
-
-
-def facts(path: Path = PUBLISHED / "protocols.csv") -> list[dict[str, str]]:
-    """Return what the survey says of protocols in words, line by line. Raises ResultsError."""
-    return read_cells(path, FACT_COLUMNS)
+    protocols = facts().query("property == 'network'").set_index("value")["protocol"]
+    return rows.assign(network=rows["network"] + ", " + rows["network"].map(protocols))
 
 
 def survey_table() -> pd.DataFrame:
@@ -66,11 +66,12 @@ def survey_table() -> pd.DataFrame:
     Microseconds and Gb/s come from the line through two quoted messages each (`quoted_fits`): they
     are derived, not printed in the survey. RoCE has no measured network.
     """
-    said = pd.DataFrame(facts())
-    latency = said[said["property"] == "latency"]
+    said = facts()
+    latency = said[said["property"] == "latency"].rename(columns={"value": "latency"})
     networks = said[said["property"] == "network"].rename(columns={"value": "network"})
-    table = latency[["protocol", "value", "tag"]].rename(columns={"value": "latency"})
-    table = table.merge(networks[["protocol", "network"]], on="protocol", how="left")
+    table = latency[["protocol", "latency", "tag"]].merge(
+        networks[["protocol", "network"]], on="protocol", how="left"
+    )
     table["network"] = table["network"].fillna("-")
     units = {"latency_us": "latency (us)", "gigabits_per_second": "bandwidth (Gb/s)"}
     fitted = quoted_fits()[[*units]].rename(columns=units).round(1)
@@ -82,10 +83,9 @@ def rdma_parts(root: Path = Path("/")) -> pd.DataFrame:
 
     Nothing is started. ``root`` is where /sys, /dev and /proc are looked for.
     """
-    modules = root / "proc/modules"
-    loaded = {line.split()[0] for line in _lines(modules)}
-    devices = root / "sys/class/infiniband"
-    cards = bool(devices.exists() and any(devices.iterdir()))
+    modules, devices = root / "proc/modules", root / "sys/class/infiniband"
+    loaded = modules.read_text().split() if modules.exists() else []
+    cards = devices.exists() and any(devices.iterdir())
     gpu = (root / "proc/driver/nvidia/version").exists()
     parts = [
         ("a card that speaks InfiniBand or RoCE", "RDMA", cards),
@@ -97,10 +97,6 @@ def rdma_parts(root: Path = Path("/")) -> pd.DataFrame:
     return pd.DataFrame(parts, columns=["part", "for", "here"]).set_index("part")
 
 
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
-
-
 TCP, UNIX = "TCP", "Unix socket"
 BELL, POLLED = "shared memory, bell", "shared memory, polled"
 KINDS = (TCP, UNIX, BELL, POLLED)
@@ -108,32 +104,22 @@ _FLAG_BYTES = 64  # Each counter has a cache line of its own.
 _LOOKS = 1000  # at the counter between two looks at the clock
 
 
-class Channel(Protocol):
-    """One end of a two-way channel between two processes."""
-
-    def send(self, data: memoryview) -> None:
-        """Send the data, and return when its memory may be written to again."""
-
-    def receive(self, size: int) -> memoryview:
-        """Return the next message, of this size; read it before the next call."""
-
-    def close(self) -> None:
-        """Close this end."""
-
-
 class SocketChannel:
-    """A connected socket, TCP or Unix."""
+    """One end of a two-way channel between two processes: a connected socket, TCP or Unix."""
 
     def __init__(self, connected: socket.socket, most_bytes: int):
         self._socket = connected
         self._room = memoryview(bytearray(most_bytes))
 
     def send(self, data: memoryview) -> None:
-        """See `Channel`; the data is in the kernel then."""
+        """Send the data: when it is in the kernel, its memory may be written to again."""
         self._socket.sendall(data)
 
     def receive(self, size: int) -> memoryview:
-        """See `Channel`. Raises ConnectionError if the other end has gone."""
+        """Return the next message, of this size; read it before the next call.
+
+        Raises ConnectionError if the other end has gone.
+        """
         left = self._room[:size]
         while left:
             if not (count := self._socket.recv_into(left)):
@@ -142,7 +128,7 @@ class SocketChannel:
         return self._room[:size]
 
     def close(self) -> None:
-        """See `Channel`."""
+        """Close this end."""
         self._socket.close()
 
 
@@ -173,7 +159,7 @@ class SharedMemoryChannel:
         self._shown = memoryview(b"")
 
     def send(self, data: memoryview) -> None:
-        """See `Channel`; the data is in the other's slot then."""
+        """As `SocketChannel.send`; the data is in the other's slot then."""
         self._emptied[self._other][0] = self._received
         self._until(self._emptied[self._mine], self._sent)
         self._slots[self._mine][: len(data)] = data
@@ -183,7 +169,7 @@ class SharedMemoryChannel:
             self._bell.sendall(b"!")
 
     def receive(self, size: int) -> memoryview:
-        """See `Channel`. Raises ConnectionError or TimeoutError if the other end has gone."""
+        """As `SocketChannel.receive`. Raises TimeoutError, too, if the other end has gone."""
         self._emptied[self._other][0] = self._received
         self._received += 1
         if self._bell is not None and not self._bell.recv(1):
@@ -204,12 +190,15 @@ class SharedMemoryChannel:
                     raise TimeoutError(f"the other process was silent for {self._timeout} s")
 
     def close(self) -> None:
-        """See `Channel`; what was received is gone with it."""
+        """Close this end; what was received is gone with it."""
         for view in (self._shown, *self._slots, *self._filled, *self._emptied):
             view.release()
         self._memory.close()
         if self._bell is not None:
             self._bell.close()
+
+
+Channel = SocketChannel | SharedMemoryChannel
 
 
 def connect(context: RankContext, kind: str, most_bytes: int) -> Channel:
@@ -226,22 +215,17 @@ def connect(context: RankContext, kind: str, most_bytes: int) -> Channel:
 
 
 def _connected(context: RankContext, store: Any, kind: str) -> socket.socket:
-    family = socket.AF_INET if kind == TCP else socket.AF_UNIX
-    connected = socket.socket(family)
+    connected = socket.socket(socket.AF_INET if kind == TCP else socket.AF_UNIX)
     if context.rank == 0:
         with tempfile.TemporaryDirectory(prefix="ddlnb-") as folder, connected as listener:
             listener.settimeout(context.timeout_seconds)
             listener.bind((context.host, 0) if kind == TCP else str(Path(folder, "channel")))
             listener.listen()
-            port = listener.getsockname()[1] if kind == TCP else 0
-            store.set(
-                "address", f"{context.host} {port}" if kind == TCP else listener.getsockname()
-            )
+            store.set("address", json.dumps(listener.getsockname()))
             connected, _ = listener.accept()
     else:
-        address = store.get("address").decode()
-        host, _, port = address.partition(" ")
-        connected.connect((host, int(port)) if kind == TCP else address)
+        address = json.loads(store.get("address"))
+        connected.connect(tuple(address) if kind == TCP else address)
     connected.settimeout(context.timeout_seconds)
     if kind == TCP:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -268,8 +252,7 @@ def _shared(context: RankContext, store: Any, size: int) -> SharedMemory:
 LEAST_TRIPS = 2
 
 
-@dataclass(frozen=True)
-class Trips:
+class Trips(NamedTuple):
     """Round trips of one size as one rank saw them; seconds are per message, half a trip."""
 
     seconds: float  # the median
@@ -392,23 +375,18 @@ def latency_table(rows: pd.DataFrame) -> pd.DataFrame:
 
     The busy cores are those of the largest message.
     """
-    small, large = rows["bytes"].min(), rows["bytes"].max()
-    lines = []
-    for channel, part in rows.groupby("network", sort=False):
-        first = part[part["bytes"] == small].iloc[0]
-        last = part[part["bytes"] == large].iloc[0]
-        lines.append(
-            {
-                "channel": channel,
-                "source": first["source"],
-                "latency (us)": first["seconds"] / US,
-                "slowest round (us)": first["slowest_round"] / US,
-                f"Gb/s at {size_in_words(large)}": last["gigabits_per_second"],
-                "best Gb/s": part["gigabits_per_second"].max(),
-                "busy cores": last["busy_cores"],
-            }
-        )
-    return pd.DataFrame(lines).set_index("channel").round(2)
+    size = rows["bytes"].max()
+    small = rows[rows["bytes"] == rows["bytes"].min()].set_index("network")
+    large = rows[rows["bytes"] == size].set_index("network")
+    table = {
+        "source": small["source"],
+        "latency (us)": small["seconds"] / US,
+        "slowest round (us)": small["slowest_round"] / US,
+        f"Gb/s at {size_in_words(size)}": large["gigabits_per_second"],
+        "best Gb/s": rows.groupby("network", sort=False)["gigabits_per_second"].max(),
+        "busy cores": large["busy_cores"],
+    }
+    return pd.DataFrame(table).rename_axis("channel").round(2)
 
 
 def _round(

@@ -54,7 +54,15 @@ NVLINK = "v100-nvlink"
 # Claims on ByteScheduler-PS against WFBP-PS. As the survey ran them they differ in the order of the
 # server's queue alone, which the simulator does not model, so their forecasts are the same.
 NOT_TOLD_APART = ("A51", "A58")
-NOT_MODELLED = "forecasts do not tell ByteScheduler-PS from WFBP-PS, as the survey ran them"
+UNKNOWN = {
+    "holds": None,
+    "cells": 0,
+    "share": np.nan,
+    "failures": "",
+    "reason": "forecasts do not tell ByteScheduler-PS from WFBP-PS, as the survey ran them",
+}
+NOT_JUDGED = "not judged"
+WORDS = {True: "holds", False: "fails", None: NOT_JUDGED}
 
 # Forecasts beyond the cells of Fig. 4.
 
@@ -120,20 +128,10 @@ def verdicts(
         wider = evaluate_claims(with_single(both))
         found = pd.concat([found[found["claim"] != "A57"], wider[wider["claim"] == "A57"]])
         found = found.sort_values("claim", ignore_index=True)
-    found = _without_what_is_not_modelled(found)
+    found.loc[found["claim"].isin(NOT_TOLD_APART), list(UNKNOWN)] = list(UNKNOWN.values())
     cells = fig4_cells() if published is None else published
-    by_source = {"simulated": found}
-    return by_source | ({"published": evaluate_claims(cells)} if len(cells) else {})
-
-
-def _without_what_is_not_modelled(found: pd.DataFrame) -> pd.DataFrame:
-    """Return the verdicts, those on methods whose forecasts are not told apart taken back."""
-    is_unknown = found["claim"].isin(NOT_TOLD_APART)
-    changed = found.copy()
-    changed.loc[is_unknown, "holds"] = None
-    changed.loc[is_unknown, ["cells", "share", "failures"]] = [0, np.nan, ""]
-    changed.loc[is_unknown, "reason"] = NOT_MODELLED
-    return changed
+    judged = {"published": evaluate_claims(cells)} if len(cells) else {}
+    return {"simulated": found} | judged
 
 
 def verdicts_table(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -145,15 +143,11 @@ def verdicts_table(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     columns = {("survey", "says"): sentences}
     for source, frame in found.items():
         by_claim = frame.set_index("claim")
-        columns[source, "verdict"] = by_claim["holds"].map(_in_words)
+        columns[source, "verdict"] = by_claim["holds"].map(WORDS.get)
         share = (by_claim["share"] * by_claim["cells"]).round()
         columns[source, "supporting"] = share.fillna(0).astype(int)
         columns[source, "cells"] = by_claim["cells"]
     return pd.DataFrame(columns)
-
-
-def _in_words(holds: bool | None) -> str:
-    return "not judged" if holds is None else "holds" if holds else "fails"
 
 
 def failing_cells(rows: pd.DataFrame, larger_batch: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -183,23 +177,16 @@ def failing_by_place(failing: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(counts, axis=1) if len(failing) else pd.DataFrame()
 
 
-def best_speedups(rows: pd.DataFrame, gpus: int = max(GPUS)) -> pd.DataFrame:
-    """Return the speed-up of the best method: a row per network, a column per model."""
-    found = rows[rows["gpus"] == gpus].groupby(["network", "model"])["speedup"].max().unstack()
-    order = list(dict.fromkeys(rows["network"])), list(dict.fromkeys(rows["model"]))
-    return found.loc[order].round(1)
-
-
 def contradictions(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Return the worst simulated cells against every claim that fails, or why it is not judged."""
-    lines = []
-    for _, row in found["simulated"].iterrows():
-        if row["holds"] is None:
-            lines.append({"claim": row["claim"], "cell": "not judged", "is": row["reason"]})
-        elif not row["holds"]:
-            for failure in row["failures"].split("; "):
-                cell, _, value = failure.partition(" is ")
-                lines.append({"claim": row["claim"], "cell": cell, "is": value})
+    lines = [
+        (row["claim"], NOT_JUDGED, row["reason"])
+        if row["holds"] is None
+        else (row["claim"], *failure.partition(" is ")[::2])
+        for row in found["simulated"].to_dict("records")
+        if not row["holds"]
+        for failure in row["failures"].split("; ")
+    ]
     return pd.DataFrame(lines, columns=["claim", "cell", "is"]).set_index("claim")
 
 
@@ -247,17 +234,16 @@ def _own_cells(found: Mapping[str, pd.DataFrame]) -> list[str]:
 
 
 def _summary(source: str, judged: pd.DataFrame) -> str:
-    said = judged["holds"].map(_in_words)
-    groups = (
+    verbs = {True: "hold", False: "fail", None: "are not judged"}
+    groups = [
         f"{len(claims)} {verb} ({', '.join(claims)})"
-        for word, verb in (("holds", "hold"), ("fails", "fail"), ("not judged", "are not judged"))
-        if len(claims := judged.loc[said == word, "claim"])
-    )
+        for holds, verb in verbs.items()
+        if (claims := [row.claim for row in judged.itertuples() if row.holds is holds])
+    ]
     return f"Of {len(judged)} claims, judged on {source} cells, {'; '.join(groups)}."
 
 
 VERDICT_COLOURS = {"holds": "#009E73", "fails": "#D55E00"}
-NOT_JUDGED = "not judged"
 CHARACTERS = 76  # of a claim, on one line
 
 
@@ -288,21 +274,32 @@ def claim_verdicts(verdicts: Mapping[str, pd.DataFrame]) -> Figure:
     ax.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
     ax.set_xlabel("share of the cells that support the claim")
     ax.grid(False, axis="y")
-    ax.set_title(_count(verdicts), fontsize=11)
-    legend(figure, _handles(verdicts))
+    words = {source: frame["holds"].map(WORDS.get) for source, frame in verdicts.items()}
+    ax.set_title("; ".join(map(_count, words, words.values())), fontsize=11)
+    handles: list[Patch | Line2D] = [
+        Patch(color=colour, label=verdict)
+        for verdict, colour in VERDICT_COLOURS.items()
+        if any((found == verdict).any() for found in words.values())
+    ]
+    if (words.get("published", pd.Series(NOT_JUDGED)) != NOT_JUDGED).any():
+        handles.append(legend_published())
+    needed = Line2D(
+        [], [], color="black", linewidth=2, label="needed: one, more\nthan half, or all"
+    )
+    legend(figure, [*handles, needed])
     remark = "a claim of several comparisons needs all of them: drawn is the one that decides"
     say_source(figure, "; ".join(verdicts), remark)
     return figure
 
 
-def _verdict(row: Mapping[Any, Any]) -> str:
-    if row["holds"] is None:
-        return NOT_JUDGED
-    return "holds" if row["holds"] else "fails"
+def _count(source: str, words: pd.Series) -> str:
+    judged = (words != NOT_JUDGED).sum()
+    hold = f"{(words == 'holds').sum()} of {judged} judged claims hold"
+    return f"{source}: {hold if judged else 'no claim can be judged'}"
 
 
 def _bar(ax: Axes, y: float, height: float, row: Mapping[Any, Any], *, published: bool) -> None:
-    verdict = _verdict(row)
+    verdict = WORDS[row["holds"]]
     if verdict == NOT_JUDGED:
         lacks = not row["reason"] or row["reason"].startswith("the table has no")
         why = "the table lacks the cells" if lacks else row["reason"]
@@ -316,31 +313,3 @@ def _bar(ax: Axes, y: float, height: float, row: Mapping[Any, Any], *, published
     said = f"{verdict}: {support} of {cells}"
     weight = "bold" if verdict == "fails" else "normal"
     beside(ax, 1.0, y, said, xytext=(6, 0), color=VERDICT_COLOURS[verdict], fontweight=weight)
-
-
-def _count(verdicts: Mapping[str, pd.DataFrame]) -> str:
-    said = []
-    for source, frame in verdicts.items():
-        found = [_verdict(row) for row in frame.to_dict("records")]
-        judged = len(found) - found.count(NOT_JUDGED)
-        hold = f"{found.count('holds')} of {judged} judged claims hold"
-        said.append(f"{source}: {hold if judged else 'no claim can be judged'}")
-    return "; ".join(said)
-
-
-def _handles(verdicts: Mapping[str, pd.DataFrame]) -> list[Patch | Line2D]:
-    found = {
-        source: {_verdict(row) for row in frame.to_dict("records")}
-        for source, frame in verdicts.items()
-    }
-    handles: list[Patch | Line2D] = [
-        Patch(color=colour, label=verdict)
-        for verdict, colour in VERDICT_COLOURS.items()
-        if any(verdict in words for words in found.values())
-    ]
-    if found.get("published", {NOT_JUDGED}) != {NOT_JUDGED}:
-        handles.append(legend_published())
-    return [
-        *handles,
-        Line2D([], [], color="black", linewidth=2, label="needed: one, more\nthan half, or all"),
-    ]
