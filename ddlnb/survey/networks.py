@@ -20,10 +20,10 @@ from ddlnb.networks.play import play, share
 from ddlnb.networks.structure import Structure
 from ddlnb.networks.topologies import get_topology, with_islands
 from ddlnb.plans.methods import SURVEYED
-from ddlnb.plans.transfers import Collective
 from ddlnb.results.statistics import Verdict
 from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.survey.items import Findings, findings
+from ddlnb.survey.sec3_3_2_topologies import rings_at_once
 from ddlnb.survey.testbed import fig4_workload
 from ddlnb.units import MIB, bandwidth_from
 
@@ -64,11 +64,9 @@ def all_reduce_loads(
     found = {}
     for text in topologies:
         network = changed(get_topology(text).network(bandwidth_from(bandwidth)), changes)
-        one = play(get_collective(algorithm, network.ranks), network, size)
-        found[f"{algorithm} on {network.name}: {1e3 * one.seconds:.0f} ms"] = (
-            network,
-            one.utilisation,
-        )
+        played = play(get_collective(algorithm, network.ranks), network, size)
+        title = f"{algorithm} on {network.name}: {1e3 * played.seconds:.0f} ms"
+        found[title] = (network, played.utilisation)
     return found
 
 
@@ -165,7 +163,7 @@ def _topology_loads() -> tuple[str, str, str, bool]:
 def _placement() -> tuple[str, str, str, bool]:
     """Four rings of four ranks each, under one leaf each, or spread over all leaves."""
     network = get_topology("two-tier(4, 4, oversubscription=4.0)").network(1.25e9)
-    groups = _groups(16, 4)
+    groups = rings_at_once(np.arange(16).reshape(4, 4).tolist(), 16)
     near = play(groups, network, 1e8)
     spread = play(groups, network, 1e8, placement=[4 * (r % 4) + r // 4 for r in range(16)])
     numbers = (
@@ -174,21 +172,6 @@ def _placement() -> tuple[str, str, str, bool]:
     )
     claim = "Ranks that talk to each other belong under one switch"
     return "C04", claim, numbers, near.seconds < 0.9 * spread.seconds
-
-
-def _groups(workers: int, size: int) -> Collective:
-    """Return an all-gather round a ring in every group of neighbours, all at once, as one list."""
-    ring = get_collective("ring", size)
-    rows = []
-    for group in range(workers // size):
-        one = ring.transfers.copy()
-        one["source"] += group * size
-        one["target"] += group * size
-        one["first"] += group * ring.parts
-        one["stop"] += group * ring.parts
-        rows.append(one)
-    parts = workers // size * ring.parts
-    return Collective("groups", "all-reduce", workers, parts, np.concatenate(rows))
 
 
 def _interleaved() -> tuple[str, str, str, bool]:

@@ -17,10 +17,11 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -252,7 +253,8 @@ def _shared(context: RankContext, store: Any, size: int) -> SharedMemory:
 LEAST_TRIPS = 2
 
 
-class Trips(NamedTuple):
+@dataclass(frozen=True)
+class Trips:
     """Round trips of one size as one rank saw them; seconds are per message, half a trip."""
 
     seconds: float  # the median

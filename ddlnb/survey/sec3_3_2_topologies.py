@@ -77,7 +77,7 @@ def _collective(exchange: str, topology: Topology, network: Network) -> Collecti
     if exchange == "one ring":
         return get_collective("ring", hosts)
     if exchange == "all rings that fit":
-        return _on_rings([hosts_on(network, ring) for ring in _rings(topology)])
+        return rings_at_once([hosts_on(network, ring) for ring in _rings(topology)], hosts)
     if exchange == "torus, both sides at once":
         return get_collective(f"torus({side}, {side})", hosts)
     if exchange == "servers on all hosts":
@@ -93,20 +93,20 @@ def _rings(topology: Topology) -> list[Ring]:
     return torus_rings(isqrt(topology.hosts))
 
 
-def _on_rings(orders: Sequence[Sequence[int]]) -> Collective:
-    """Return an all-reduce that sends an equal part of the message round each ring, all at once."""
-    hosts = len(orders[0])
-    ring = get_collective("ring", hosts)
-    rows = []
-    for number, order in enumerate(orders):
-        places = np.array(order)
-        one = ring.transfers.copy()
-        one["source"], one["target"] = places[one["source"]], places[one["target"]]
-        one["first"] += number * ring.parts
-        one["stop"] += number * ring.parts
-        rows.append(one)
+def rings_at_once(orders: Sequence[Sequence[int]], hosts: int) -> Collective:
+    """Return all-reduces round rings of these hosts at once, each of an equal part of the message.
+
+    Rings are of equal length, and may have hosts in common.
+    """
+    ring = get_collective("ring", len(orders[0]))
+    transfers = np.tile(ring.transfers, (len(orders), 1))
+    for number, (order, rows) in enumerate(zip(orders, transfers, strict=True)):
+        for end in ("source", "target"):
+            rows[end] = np.array(order)[rows[end]]
+        for part in ("first", "stop"):
+            rows[part] += number * ring.parts
     parts = len(orders) * ring.parts
-    return Collective("rings", "all-reduce", hosts, parts, np.concatenate(rows))
+    return Collective("rings", "all-reduce", hosts, parts, transfers.ravel())
 
 
 def seconds_table(played: dict[tuple[str, str], Played]) -> pd.DataFrame:
@@ -133,8 +133,7 @@ def cost_table(hosts: Sequence[int] = (16, 1024)) -> pd.DataFrame:
     for count in hosts:
         for name, topology in topologies_of(count).items():
             network = topology.network(1.0)
-            structure = Structure(network)
-            ports = structure.degree(network.endpoints[0])
+            ports = Structure(network).degree(network.endpoints[0])
             rows.append(
                 {
                     "hosts": count,

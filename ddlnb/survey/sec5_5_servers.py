@@ -96,17 +96,14 @@ def least_servers(rows: pd.DataFrame) -> pd.DataFrame:
     sweep is enough. ``rule`` has the number that counting bytes gives.
     """
     goal = best_all_to_all(rows)
-    found: dict[tuple[str, str], dict[str, object]] = {}
     swept = rows[rows["place"] != "none"]
-    for (model, network, place), part in swept.groupby(["model", "network", "place"], sort=False):
-        enough = part[part["throughput_samples_per_s"] >= MATCHES * goal[model, network]]
-        most = int(part["servers"].max())
-        told = str(int(enough["servers"].min())) if len(enough) else f"more than {most}"
-        row = found.setdefault((model, network), {})
-        row[place] = told
-        row["rule"] = rule(int(part["nodes"].iloc[0]))
-    table = pd.DataFrame.from_dict(found, orient="index")
-    table.index = pd.MultiIndex.from_tuples(table.index, names=["model", "network"])
+    found = {}
+    for cell, part in swept.groupby(["model", "network", "place"], sort=False):
+        enough = part.loc[part["throughput_samples_per_s"] >= MATCHES * goal[cell[:2]], "servers"]
+        found[cell] = str(enough.min()) if len(enough) else f"more than {part['servers'].max()}"
+    table = pd.Series(found).unstack(sort=False).rename_axis(["model", "network"])
+    nodes = swept.groupby(["model", "network"], sort=False)["nodes"].first()
+    table.insert(1, "rule", nodes.map(rule))
     return table
 
 
@@ -133,18 +130,16 @@ def rule_findings(rows: pd.DataFrame) -> Findings:
     table = least_servers(rows)
     place = "extra machines"
     require(place in table, "the sweep has no servers on extra machines")
-    told = table[place].to_numpy()
-    numbers = [int(text) for text in told if text.isdigit()]
-    pairs = list(zip(told, table["rule"], strict=True))
-    above = sum(text.isdigit() and int(text) > rule_ for text, rule_ in pairs)
-    below = sum(text.isdigit() and int(text) < rule_ for text, rule_ in pairs)
-    none = len(told) - len(numbers)
-    spread = f"{min(numbers)} to {max(numbers)}" if numbers else "none"
+    told = table[place]
+    numbers = told[told.str.isdigit()].astype(int)
+    above = (numbers > table.loc[numbers.index, "rule"]).sum()
+    below = (numbers < table.loc[numbers.index, "rule"]).sum()
+    spread = f"{numbers.min()} to {numbers.max()}" if len(numbers) else "none"
     return findings(
         f"Servers on machines of their own that match the best all-to-all method: {spread} over "
         f"{len(numbers)} of {len(told)} cells; the rule says {table['rule'].iloc[0]}. It is above "
-        f"what is needed in {below} cells, below it in {above}, and in {none} no number of the "
-        f"sweep is enough."
+        f"what is needed in {below} cells, below it in {above}, and in "
+        f"{len(told) - len(numbers)} no number of the sweep is enough."
     )
 
 

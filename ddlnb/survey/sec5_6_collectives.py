@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 from math import isqrt
-from statistics import median
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -38,10 +39,10 @@ from ddlnb.units import bandwidth_from, seconds_from, size_in_words
 ALGORITHMS = ("ring", "tree", "recursive-doubling", "halving-doubling", "swing", "torus")
 STOPPED = float("inf")
 SIZES = tuple(4**power for power in range(5, 14))  # bytes
+LINK = "10 Gb/s, 30 us"  # a host's cable, and what every message waits
 
 
-@dataclass(frozen=True)
-class HostLink:
+class HostLink(NamedTuple):
     """The cable of a host: bytes per second, and the seconds that every message waits."""
 
     bandwidth: float
@@ -94,25 +95,25 @@ def collectives_of(hosts: int, algorithms: Sequence[str] = ALGORITHMS) -> dict[s
 def best_algorithms(
     hosts: Sequence[int] = (16, 64),
     sizes: Sequence[int] = SIZES,
-    link: HostLink = HostLink(1.25e9, 30e-6),
+    link: str = LINK,
     algorithms: Sequence[str] = ALGORITHMS,
 ) -> pd.DataFrame:
     """Return the seconds of every all-reduce: a row per network, hosts, message bytes, algorithm.
 
     Columns: network, hosts, bytes, algorithm, seconds, and ``best``, whether none is faster.
     """
-    rows = []
+    rows, cable = [], host_link(link)
     for count in hosts:
         collectives = collectives_of(count, algorithms)
         for name, topology in networks_of(count).items():
-            network = topology.network(link.bandwidth)
+            network = topology.network(cable.bandwidth)
             rows += [
                 {
                     "network": name,
                     "hosts": count,
                     "bytes": size,
                     "algorithm": algorithm,
-                    "seconds": _seconds(collective, network, size, link),
+                    "seconds": _seconds(collective, network, size, cable),
                 }
                 for size in sizes
                 for algorithm, collective in collectives.items()
@@ -132,29 +133,26 @@ def map_findings(rows: pd.DataFrame) -> Findings:
     best = rows[rows["best"]]
     cells = best.groupby(["network", "hosts", "bytes"]).ngroups
     wins = best.drop_duplicates(["network", "hosts", "bytes"])["algorithm"].value_counts()
-    each = ", ".join(f"{name} in {count}" for name, count in wins.items())
-    small, large = (best.loc[best["bytes"] == end, "algorithm"] for end in _ends(rows))
     if len(wins) == 1:
         return findings(f"In all {cells} cells the best algorithm is {wins.index[0]}.")
+    each = ", ".join(f"{name} in {count}" for name, count in wins.items())
+    ends = {
+        size_in_words(size): " or ".join(
+            best["algorithm"][best["bytes"] == size].value_counts().index
+        )
+        for size in (int(rows["bytes"].min()), int(rows["bytes"].max()))
+    }
+    (small, of_small), (large, of_large) = ends.items()
     return findings(
         f"Of {cells} cells the best algorithm is {each}: no algorithm fits all networks.",
-        f"For messages of {size_in_words(_ends(rows)[0])} it is {_names(small)}, for "
-        f"{size_in_words(_ends(rows)[1])} {_names(large)}.",
+        f"For messages of {small} it is {of_small}, for {large} {of_large}.",
     )
-
-
-def _ends(rows: pd.DataFrame) -> tuple[int, int]:
-    return int(rows["bytes"].min()), int(rows["bytes"].max())
-
-
-def _names(values: pd.Series) -> str:
-    return " or ".join(values.value_counts().index)
 
 
 def cut_costs(
     hosts: int = 16,
     size: int = 100_000_000,
-    link: HostLink = HostLink(1.25e9, 30e-6),
+    link: str = LINK,
     algorithms: Sequence[str] = ("ring", "halving-doubling", "swing", "torus"),
 ) -> pd.DataFrame:
     """Return the slowdown of every all-reduce by every cut cable: infinite where it cannot go on.
@@ -162,37 +160,23 @@ def cut_costs(
     Routes go round a cut where a path is left (ECMP), those of BCube along another digit. Columns:
     network, algorithm, cable (its ends), kind ("host" or "switches"), slowdown.
     """
-    rows = []
+    rows, host = [], host_link(link)
     collectives = collectives_of(hosts, algorithms)
-    for name, topology in networks_of(hosts).items():
-        network = _adaptive(topology, link)
-        for algorithm, collective in collectives.items():
-            whole = _seconds(collective, network, size, link)
-            for one, other in _cables(network):
-                left = Cut(one, other).apply(network)
-                try:
-                    slowdown = _seconds(collective, left, size, link) / whole
-                except NoRoute:
-                    slowdown = STOPPED
-                is_host = one.startswith("host")
-                rows.append((name, algorithm, f"{one} - {other}", is_host, slowdown))
-    table = pd.DataFrame(rows, columns=["network", "algorithm", "cable", "kind", "slowdown"])
-    return table.assign(kind=table["kind"].map({True: "host", False: "switches"}))
-
-
-def _adaptive(topology: Topology, link: HostLink) -> Network:
-    """Return the network; a torus with routes that go round a cut, unlike dimension order."""
-    from dataclasses import replace
-
-    network = topology.network(link.bandwidth)
-    return replace(network, routing="ecmp") if isinstance(topology, Torus) else network
-
-
-def _cables(network: Network) -> list[tuple[str, str]]:
-    return [
-        (network.devices[one.start].name, network.devices[one.end].name)
-        for one in network.links[::2]
-    ]
+    for (name, topology), algorithm in product(networks_of(hosts).items(), collectives):
+        network = topology.network(host.bandwidth)
+        if isinstance(topology, Torus):  # dimension order, its own, does not go round a cut
+            network = replace(network, routing="ecmp")
+        whole = _seconds(collectives[algorithm], network, size, host)
+        for cable in network.links[::2]:
+            one, other = (network.devices[end].name for end in (cable.start, cable.end))
+            left = Cut(one, other).apply(network)
+            try:
+                slowdown = _seconds(collectives[algorithm], left, size, host) / whole
+            except NoRoute:
+                slowdown = STOPPED
+            kind = "host" if one.startswith("host") else "switches"
+            rows.append((name, algorithm, f"{one} - {other}", kind, slowdown))
+    return pd.DataFrame(rows, columns=["network", "algorithm", "cable", "kind", "slowdown"])
 
 
 def cut_table(costs: pd.DataFrame) -> pd.DataFrame:
@@ -200,29 +184,27 @@ def cut_table(costs: pd.DataFrame) -> pd.DataFrame:
 
     Columns: cables, stops (%), median slowdown, worst slowdown; of those that do not stop it.
     """
-    found: dict[tuple[str, str], Mapping[str, object]] = {}
-    for key, part in costs.groupby(["network", "algorithm"], sort=False):
-        goes_on = part.loc[part["slowdown"] < STOPPED, "slowdown"]
-        found[key] = {
-            "cables": len(part),
-            "stops (%)": round(100 * (1 - len(goes_on) / len(part))),
-            "median slowdown": f"{median(goes_on):.2f}" if len(goes_on) else "-",
-            "worst slowdown": f"{goes_on.max():.2f}" if len(goes_on) else "-",
+    goes_on = costs["slowdown"].where(costs["slowdown"] < STOPPED)
+    by_algorithm = goes_on.groupby([costs["network"], costs["algorithm"]], sort=False)
+    table = pd.DataFrame(
+        {
+            "cables": by_algorithm.size(),
+            "stops (%)": 100 * (1 - by_algorithm.count() / by_algorithm.size()),
+            "median slowdown": by_algorithm.median().map("{:.2f}".format),
+            "worst slowdown": by_algorithm.max().map("{:.2f}".format),
         }
-    table = pd.DataFrame.from_dict(found, orient="index")
-    table.index = pd.MultiIndex.from_tuples(table.index, names=["network", "algorithm"])
-    return table
+    )
+    return table.round().astype({"stops (%)": int}).replace("nan", "-")
 
 
 def cut_findings(costs: pd.DataFrame) -> Findings:
     """Return what a cut costs, in words, by network."""
     told = []
     for name, part in costs.groupby("network", sort=False):
-        stops = (part["slowdown"] == STOPPED).mean()
         goes_on = part.loc[part["slowdown"] < STOPPED, "slowdown"]
-        least, most = goes_on.min(), goes_on.max()
-        slow = f"; else it takes {least:.2f} to {most:.2f} times as long" if len(goes_on) else ""
-        told.append(f"{name[:1].upper()}{name[1:]}: {stops:.0%} of cuts stop an all-reduce{slow}.")
+        stops = f"{1 - len(goes_on) / len(part):.0%} of cuts stop an all-reduce"
+        slow = f"; else it takes {goes_on.min():.2f} to {goes_on.max():.2f} times as long"
+        told.append(f"{name[:1].upper()}{name[1:]}: {stops}{slow if len(goes_on) else ''}.")
     return findings(*told)
 
 
@@ -239,6 +221,8 @@ def best_collectives(rows: pd.DataFrame) -> Figure:
     names = list(dict.fromkeys(rows["algorithm"]))
     best = rows[rows["best"]].drop_duplicates(["network", "hosts", "bytes"])
     best = best.set_index(["network", "hosts", "bytes"])["algorithm"]
+    cells = rows.groupby(["network", "hosts", "bytes"])["seconds"]
+    lead = cells.agg(lambda seconds: seconds.nsmallest(2).iloc[1] / seconds.min())
     hosts = sorted(rows["hosts"].unique())
     networks, sizes = list(dict.fromkeys(rows["network"])), sorted(rows["bytes"].unique())
     figure, axes = plt.subplots(
@@ -256,9 +240,16 @@ def best_collectives(rows: pd.DataFrame) -> Figure:
         )
         for y, network in enumerate(networks):
             for x, size in enumerate(sizes):
-                lead = _lead(rows, network, count, size)
                 dark = text_on(colours[fields[y][x]])
-                ax.text(x, y, f"{lead:.1f}", ha="center", va="center", fontsize=7, color=dark)
+                ax.text(
+                    x,
+                    y,
+                    f"{lead[network, count, size]:.1f}",
+                    ha="center",
+                    va="center",
+                    fontsize=7,
+                    color=dark,
+                )
         ax.set_xticks(range(len(sizes)), [size_in_words(size) for size in sizes], rotation=45)
         ax.set_yticks(range(len(networks)), networks if count == hosts[0] else [""] * len(networks))
         ax.set(title=f"{count} hosts", xlabel="message size")
@@ -267,12 +258,6 @@ def best_collectives(rows: pd.DataFrame) -> Figure:
     legend(figure, [Patch(color=colours[names.index(name)], label=name) for name in shown])
     note(figure, "source: simulated flows; numbers: time of the second best over that of the best")
     return figure
-
-
-def _lead(rows: pd.DataFrame, network: str, hosts: int, size: int) -> float:
-    of = (rows["network"] == network) & (rows["hosts"] == hosts) & (rows["bytes"] == size)
-    first, second = sorted(rows.loc[of, "seconds"])[:2]
-    return float(second / first)
 
 
 @styled
