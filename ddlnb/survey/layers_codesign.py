@@ -29,7 +29,17 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ddlnb.errors import require, require_whole
-from ddlnb.figures.style import DARK, GREY, METHOD_COLOURS, beside, names_down, note, styled
+from ddlnb.figures.style import (
+    DARK,
+    GREY,
+    METHOD_COLOURS,
+    beside,
+    facets,
+    legend,
+    names_down,
+    note,
+    styled,
+)
 from ddlnb.networks.flows import Startup, busiest_seconds, link_bytes
 from ddlnb.networks.network import Network, Numbers
 from ddlnb.networks.play import share
@@ -510,27 +520,22 @@ def layer_gains(gains: pd.DataFrame, source: str) -> Figure:
     ``gains`` is the table of `ddlnb.survey.layers_codesign.gain_table`: speed-ups by topology and
     choice. The grey bar is the product of what each brings alone.
     """
-    topologies = list(dict.fromkeys(gains.index.get_level_values("topology")))
-    figure, axes = plt.subplots(
-        1, len(topologies), figsize=(4.6 * len(topologies) + 1.4, 3.2), sharex=True, squeeze=False
-    )
-    for ax, topology in zip(axes[0], topologies, strict=True):
-        own = gains.loc[topology]
-        for y, choice in enumerate(own.index):
-            pair = TOGETHER if choice == "all" else EACH
+    rows = gains.reset_index()
+    figure, panels = facets(rows, "topology", width=(1.4, 4.6), height=3.2, sharex=True)
+    for ax, _, part in panels:
+        for y, gain in enumerate(part.to_dict("records")):
+            pair = TOGETHER if gain["choice"] == "all" else EACH
             for at, (column, colour, label) in zip((y - 0.2, y + 0.2), pair, strict=True):
-                gain = own.loc[choice, column]
-                named = label if choice in (own.index[0], "all") else None
-                ax.barh(at, gain - 1, 0.36, left=1, color=colour, linewidth=0, label=named)
-                beside(ax, max(gain, 1), at, f"{gain:.2f}")
-        names_down(ax, list(own.index))
+                named = label if y == 0 or pair is TOGETHER else None
+                ax.barh(at, gain[column] - 1, 0.36, left=1, color=colour, linewidth=0, label=named)
+                beside(ax, max(gain[column], 1), at, f"{gain[column]:.2f}")
+        names_down(ax, part["choice"].tolist())
         ax.axvline(1, color=DARK, linewidth=0.8)
-        ax.set_title(topology, loc="left", fontsize=10)
         ax.set_xlabel("speed-up of an iteration")
         ax.grid(False, axis="y")
-    axes[0, 0].set_xlim(0.9, 1.08 * (gains[["alone", "last", "product"]].max().max() - 0.9) + 1)
-    handles, _ = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
+    most = gains[["alone", "last", "product"]].max(axis=None)
+    panels[0][0].set_xlim(0.9, 1.08 * (most - 0.9) + 1)
+    legend(figure, where="upper center", columns=len(EACH + TOGETHER))
     note(figure, f"source: {source}")
     return figure
 
@@ -542,26 +547,22 @@ def layer_pairs(pairs: pd.DataFrame, source: str) -> Figure:
     ``pairs`` is the table of `ddlnb.survey.layers_codesign.pair_table`. Above 1 the two need each
     other, below 1 one does a part of the other's work; in brackets what both bring together.
     """
-    topologies = list(dict.fromkeys(pairs["topology"]))
-    names = list(dict.fromkeys([*pairs["one"], *pairs["other"]]))
-    figure, axes = plt.subplots(
-        1, len(topologies), figsize=(4.0 * len(topologies) + 1.2, 3.1), squeeze=False
-    )
-    for ax, topology in zip(axes[0], topologies, strict=True):
-        cells = np.full((len(names) - 1, len(names) - 1), np.nan)
-        for pair in pairs[pairs["topology"] == topology].itertuples():
-            y, x = names.index(pair.one), names.index(pair.other) - 1
-            cells[y, x] = np.log2(pair.interaction)
-            text = f"{pair.interaction:.2f}\n({pair.both:.2f})"
-            ax.text(x, y, text, ha="center", va="center", fontsize=8)
-        edge = np.log2(LIMIT)
+    names = list(CHOICES)
+    figure, panels = facets(pairs, "topology", width=(1.2, 4.0), height=3.1)
+    edge = np.log2(LIMIT)
+    for ax, _, part in panels:
+        table = part.pivot(index="one", columns="other", values="interaction")
+        cells = np.log2(table.reindex(index=names[:-1], columns=names[1:]))
         shown = ax.imshow(cells, PAIR_COLOURS, vmin=-edge, vmax=edge)
+        for pair in part.itertuples():
+            text = f"{pair.interaction:.2f}\n({pair.both:.2f})"
+            place = names.index(pair.other) - 1, names.index(pair.one)
+            ax.text(*place, text, ha="center", va="center", fontsize=8)
         ax.set_xticks(range(len(names) - 1), names[1:])
         names_down(ax, names[:-1])
         ax.set_xlabel("and")
-        ax.set_title(topology, loc="left", fontsize=10)
         ax.grid(False)
-    bar = figure.colorbar(shown, ax=axes, label="over the product", shrink=0.8)
+    bar = figure.colorbar(shown, ax=figure.axes, label="over the product", shrink=0.8)
     ticks = (1 / LIMIT, 1.0, LIMIT)
     bar.set_ticks([float(np.log2(tick)) for tick in ticks], labels=[f"{t:.2f}" for t in ticks])
     note(figure, f"in brackets: speed-up of both together; source: {source}")

@@ -48,11 +48,8 @@ def layout_traffic(layouts: Sequence[str]) -> dict[str, dict[str, np.ndarray]]:
     Llama 3 8B, or Mixtral 8x7B where experts are split. Raises InputError for layouts that do not
     divide them.
     """
-    found = {}
-    for text in layouts:
-        layout = Layout.parse(text)
-        found[text] = traffic_matrices(model_of(layout).shape, layout)
-    return found
+    plans = {text: Layout.parse(text) for text in layouts}
+    return {text: traffic_matrices(model_of(plan).shape, plan) for text, plan in plans.items()}
 
 
 def volume_table(traffic: Mapping[str, Mapping[str, np.ndarray]]) -> pd.DataFrame:
@@ -192,8 +189,8 @@ def hidden_table(
     [1.43, 2.5]
     """
     require(0 <= share < 1, f"share {share} of communication must be from 0 to below 1")
-    rows = {part: {"speed_up": 1 / (1 - share * part)} for part in removed}
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("removed")
+    parts = pd.Index(removed, name="removed")
+    return pd.DataFrame({"speed_up": 1 / (1 - share * parts.to_numpy())}, parts)
 
 
 def layer_findings(volumes: pd.DataFrame) -> Findings:
@@ -225,9 +222,7 @@ def walk_findings(table: pd.DataFrame) -> Findings:
     return findings(*told)
 
 
-TRAFFIC_COLOURS, PAIR_COLOURS = "viridis_r", "PuOr"
-
-
+TRAFFIC_COLOURS = "viridis_r"
 MOST_COLUMNS = 5
 
 
@@ -252,11 +247,10 @@ def traffic_maps(traffic: Mapping[str, Mapping[str, np.ndarray]], source: str) -
     values = np.concatenate([matrix[matrix > 0] for matrix in sums.values()])
     norm = LogNorm(values.min() / 1.01, values.max() * 1.01)
     for ax, (text, matrix) in zip(axes.flat, sums.items(), strict=False):
-        ranks = len(matrix)
         shown = ax.imshow(np.where(matrix > 0, matrix, np.nan), TRAFFIC_COLOURS, norm=norm)
+        ends = [0, len(matrix) - 1]
+        ax.set(xticks=ends, yticks=ends)
         ax.set_title(text, fontsize=9)
-        ax.set_xticks([0, ranks - 1])
-        ax.set_yticks([0, ranks - 1])
         ax.set_xlabel("to rank", labelpad=-6)
         ax.set_ylabel("from rank", labelpad=-8)
         ax.grid(False)

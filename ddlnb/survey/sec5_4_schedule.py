@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import product
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from ddlnb.clusters.file import get_cluster
-from ddlnb.figures.style import DARK, GREY, METHOD_COLOURS, legend, note, on_bar, styled
+from ddlnb.figures.style import DARK, GREY, METHOD_COLOURS, facets, legend, note, on_bar, styled
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.plans.plan import Plan
 from ddlnb.registry import several
@@ -139,12 +138,8 @@ def search_gains(rows: pd.DataFrame) -> Figure:
     ``rows`` are those of `ddlnb.survey.sec5_4_schedule.search_table`, one panel for a network. A
     bar of height one is at the bound, which no plan undercuts.
     """
-    networks = list(dict.fromkeys(rows["network"]))
-    figure, axes = plt.subplots(
-        1, len(networks), figsize=(2 + 3.2 * len(networks), 3.8), sharey=True, squeeze=False
-    )
-    for ax, network in zip(axes[0], networks, strict=True):
-        here = rows[rows["network"] == network]
+    figure, panels = facets(rows, "network", width=(2, 3.2), height=3.8, sharey=True)
+    for ax, _, here in panels:
         places = np.arange(len(here))
         for side, (column, colour, label) in zip((-0.5, 0.5), BARS, strict=True):
             over = here[column] / here["bound_ms"]
@@ -154,9 +149,8 @@ def search_gains(rows: pd.DataFrame) -> Figure:
             on_bar(ax, place - WIDTH / 2, height, name).set_fontsize(7)
         ax.axhline(1.0, color=DARK, linewidth=0.8, linestyle=":")
         ax.set_xticks(places, here["model"], rotation=20, ha="right")
-        ax.set_title(network, loc="left")
         ax.set_xlabel("model")
-    axes[0, 0].set(
+    panels[0][0].set(
         ylabel="iteration over its lower bound",
         ylim=(0, ROOM * float((rows["best_ms"] / rows["bound_ms"]).max())),
     )

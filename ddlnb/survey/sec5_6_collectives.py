@@ -8,7 +8,6 @@ from itertools import product
 from math import isqrt
 from typing import NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.colors import ListedColormap
@@ -19,6 +18,7 @@ from ddlnb.errors import InputError, require
 from ddlnb.figures.style import (
     ALGORITHM_COLOURS,
     OTHER_COLOUR,
+    facets,
     legend,
     note,
     styled,
@@ -219,42 +219,29 @@ def best_collectives(rows: pd.DataFrame) -> Figure:
     field is the time of the second best algorithm over that of the best.
     """
     names = list(dict.fromkeys(rows["algorithm"]))
-    best = rows[rows["best"]].drop_duplicates(["network", "hosts", "bytes"])
-    best = best.set_index(["network", "hosts", "bytes"])["algorithm"]
-    cells = rows.groupby(["network", "hosts", "bytes"])["seconds"]
-    lead = cells.agg(lambda seconds: seconds.nsmallest(2).iloc[1] / seconds.min())
-    hosts = sorted(rows["hosts"].unique())
     networks, sizes = list(dict.fromkeys(rows["network"])), sorted(rows["bytes"].unique())
-    figure, axes = plt.subplots(
-        1, len(hosts), figsize=(5.4 * len(hosts) + 1.5, 0.5 * len(networks) + 1.6), squeeze=False
-    )
+    best = rows[rows["best"]].drop_duplicates(["network", "hosts", "bytes"])
+    height = 0.5 * len(networks) + 1.6
+    figure, panels = facets(rows, "hosts", width=(1.5, 5.4), height=height, sharey=True)
     colours = [ALGORITHM_COLOURS.get(name, OTHER_COLOUR) for name in names]
-    for ax, count in zip(axes[0], hosts, strict=True):
-        fields = [[names.index(best[one, count, size]) for size in sizes] for one in networks]
+    for ax, hosts, part in panels:
+        here = best[best["hosts"] == hosts]
+        quickest = here.pivot(index="network", columns="bytes", values="algorithm").loc[networks]
+        fields = quickest.map(names.index).to_numpy()
+        seconds = part.groupby(["network", "bytes"])["seconds"]
+        lead = seconds.agg(lambda times: times.nsmallest(2).iloc[1] / times.min()).unstack()
         ax.imshow(
-            np.array(fields),
-            cmap=ListedColormap(colours),
-            vmin=-0.5,
-            vmax=len(names) - 0.5,
-            aspect="auto",
+            fields, cmap=ListedColormap(colours), vmin=-0.5, vmax=len(names) - 0.5, aspect="auto"
         )
-        for y, network in enumerate(networks):
-            for x, size in enumerate(sizes):
-                dark = text_on(colours[fields[y][x]])
-                ax.text(
-                    x,
-                    y,
-                    f"{lead[network, count, size]:.1f}",
-                    ha="center",
-                    va="center",
-                    fontsize=7,
-                    color=dark,
-                )
+        for (y, x), field in np.ndenumerate(fields):
+            text = f"{lead.loc[networks[y], sizes[x]]:.1f}"
+            dark = text_on(colours[field])
+            ax.text(x, y, text, ha="center", va="center", fontsize=7, color=dark)
         ax.set_xticks(range(len(sizes)), [size_in_words(size) for size in sizes], rotation=45)
-        ax.set_yticks(range(len(networks)), networks if count == hosts[0] else [""] * len(networks))
-        ax.set(title=f"{count} hosts", xlabel="message size")
+        ax.set_yticks(range(len(networks)), networks)
+        ax.set(title=f"{hosts} hosts", xlabel="message size")
         ax.grid(False)
-    shown = [name for name in names if name in set(best)]
+    shown = [name for name in names if name in set(best["algorithm"])]
     legend(figure, [Patch(color=colours[names.index(name)], label=name) for name in shown])
     note(figure, "source: simulated flows; numbers: time of the second best over that of the best")
     return figure
@@ -267,27 +254,22 @@ def cut_slowdowns(costs: pd.DataFrame) -> Figure:
     ``costs`` have a row per network, algorithm and cable, with its kind and the slowdown, which is
     infinite where hosts lose each other. A dot is a cable; those at the bottom stop it.
     """
-    networks = list(dict.fromkeys(costs["network"]))
     names = list(dict.fromkeys(costs["algorithm"]))
-    figure, axes = plt.subplots(
-        1, len(networks), figsize=(2.2 * len(networks) + 1.5, 4.2), squeeze=False, sharey=True
-    )
+    figure, panels = facets(costs, "network", width=(1.5, 2.2), height=4.2, sharey=True)
     random = np.random.default_rng(0)
-    for ax, network in zip(axes[0], networks, strict=True):
+    for ax, _, part in panels:
         for x, name in enumerate(names):
-            of = (costs["network"] == network) & (costs["algorithm"] == name)
-            slow = costs.loc[of, "slowdown"].to_numpy()
-            y = np.where(np.isfinite(slow), slow, STOPS_AT)
-            places = x + random.uniform(-0.25, 0.25, len(y))
+            slow = part.loc[part["algorithm"] == name, "slowdown"].replace(STOPPED, STOPS_AT)
+            places = x + random.uniform(-0.25, 0.25, len(slow))
             colour = ALGORITHM_COLOURS.get(name, OTHER_COLOUR)
-            ax.plot(places, y, "o", color=colour, markersize=3, alpha=0.6)
+            ax.plot(places, slow, "o", color=colour, markersize=3, alpha=0.6)
         ax.axhline(1, color="#999999", linewidth=0.8)
         ax.set_xticks(range(len(names)), names, rotation=60, ha="right")
-        ax.set_title(network, fontsize=9)
         ax.set_xlabel("algorithm")
-    top = float(costs.loc[np.isfinite(costs["slowdown"]), "slowdown"].max())
+    top = costs["slowdown"].replace(STOPPED, 1.0).max()
     ticks = [1.0, *(t for t in (1.5, 2.0, 2.5, 3.0) if t <= top + 0.5)]
-    axes[0][0].set_yticks([STOPS_AT, *ticks], ["stops", *(f"{t:g} x" for t in ticks)])
-    axes[0][0].set_ylabel("time, over that without a cut")
+    first = panels[0][0]
+    first.set_yticks([STOPS_AT, *ticks], ["stops", *(f"{t:g} x" for t in ticks)])
+    first.set_ylabel("time, over that without a cut")
     note(figure, "source: simulated; a dot is a cable that is cut")
     return figure

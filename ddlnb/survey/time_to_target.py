@@ -7,11 +7,10 @@ to digits. `ddlnb.training.cost.time_to_target` multiplies them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
 
@@ -39,9 +38,9 @@ from ddlnb.training.cost.time_to_target import (
     iterations_to_target,
     recommendations,
 )
-from ddlnb.training.cost.time_to_target import time_to_target as time_to_target_time_to_target
+from ddlnb.training.cost.time_to_target import time_to_target as seconds_to_target
+from ddlnb.training.method import training_method
 from ddlnb.units import counted
-from ddlnb.workloads.workload import read_profile
 
 CLUSTER = ["network", "task", "workers"]
 FREE, ON_CPU = "free", "cpu-1thread"  # profiles of what compression takes
@@ -55,21 +54,10 @@ def iterations_table(curves: pd.DataFrame, target: float) -> pd.DataFrame:
     return cells.agg(["mean", "min", "max"]).round(1)
 
 
-def times_on_clusters(
-    curves: pd.DataFrame, target: float, model: str, clusters: Sequence[str], compression: str
-) -> pd.DataFrame:
-    """Return the time to target of every method, had the model needed these iterations.
-
-    ``model`` names a profile, ``compression`` the profile of what compressing takes: "free" or
-    "cpu-1thread".
-    """
-    return time_to_target_time_to_target(curves, target, read_profile(model), clusters, compression)
-
-
 def pure_case(curves: pd.DataFrame, target: float) -> pd.DataFrame:
     """Return the time to target of digits itself, measured here, behind made-up links."""
     links = [made_up_cluster(*link) for link in LINKS]
-    return time_to_target_time_to_target(curves, target, digits_workload(), links, ON_CPU)
+    return seconds_to_target(curves, target, digits_workload(), links, ON_CPU)
 
 
 def quickest(table: pd.DataFrame) -> pd.DataFrame:
@@ -102,7 +90,7 @@ def verdict_table(table: pd.DataFrame) -> pd.DataFrame:
 
     ``said`` begins with the network and the number of workers.
     """
-    networks = dict(zip(table["machine"], table["network"], strict=True))
+    networks = table.drop_duplicates("machine").set_index("machine")["network"]
     rows = []
     for one in recommendations(table):
         network = networks[one.machine]
@@ -118,25 +106,21 @@ def verdict_list(table: pd.DataFrame, workers: int) -> Findings:
 
 def target_findings(tables: Mapping[str, pd.DataFrame], workers: int) -> Findings:
     """Return, for every table and network, which methods gain, which may, and which do not."""
-    return findings(
-        *(
-            f"{label}, {network}: {_choices(part)}."
-            for label, table in tables.items()
-            for network, part in verdict_table(table[table["workers"] == workers]).groupby(
-                "network", sort=False
-            )
-        )
-    )
-
-
-def _choices(verdicts_there: pd.DataFrame) -> str:
     words = {YES: "a gain", UNSURE: "no clear gain", NO: "no gain"}
-    groups = (
-        f"{word} by {', '.join(name.removesuffix(' on A2A') for name in methods)}"
-        for choice, word in words.items()
-        if len(methods := verdicts_there.loc[verdicts_there["choice"] == choice, "method"])
-    )
-    return "; ".join(groups)
+    told = []
+    for label, table in tables.items():
+        verdicts = verdict_table(table[table["workers"] == workers])
+        for network, part in verdicts.groupby("network", sort=False):
+            methods = (
+                part["method"].str.removesuffix(" on A2A").groupby(part["choice"]).agg(", ".join)
+            )
+            said = [
+                f"{word} by {methods[choice]}"
+                for choice, word in words.items()
+                if choice in methods
+            ]
+            told.append(f"{label}, {network}: {'; '.join(said)}.")
+    return findings(*told)
 
 
 APART = 1.025  # between neighbouring methods, so that their intervals do not hide one another
@@ -154,28 +138,23 @@ def time_to_target(table: pd.DataFrame) -> Figure:
     height = 1.4 + 0.34 * len(methods)
     figure, panels = facets(table, "network", width=(3.2, 2.9), height=height, sharey=True)
     for ax, _, part in panels:
-        _draw_times(ax, part.set_index("method").reindex(methods))
-        ax.set_xlabel(target_label("minutes", table))
+        for number, (method, row) in enumerate(
+            part.set_index("method").reindex(methods).iterrows()
+        ):
+            colour = DARK if row["is_dense"] else _colour(str(method))
+            end = draw_time(ax, number, row, colour, unit=60, never="never")
+            if math.isfinite(end):
+                beside(ax, end, number, f"{row['speedup']:.2f}x")
+        ax.margins(x=0.25)
+        ax.set(xlabel=target_label("minutes", table), xlim=(0, None))
+        ax.xaxis.set_major_formatter(ScalarFormatter())
     names_down(panels[0][0], [short(name) for name in methods])
-    figure.suptitle(f"{target_of(table)}", fontsize=10)
+    figure.suptitle(target_of(table), fontsize=10)
     say_source(figure, SOURCE, _compression_note(table))
     return figure
 
 
-def _draw_times(ax: Axes, part: pd.DataFrame) -> None:
-    for number, (method, row) in enumerate(part.iterrows()):
-        colour = DARK if row["is_dense"] else _colour(str(method))
-        end = draw_time(ax, number, row, colour, unit=60, never="never")
-        if math.isfinite(end):
-            beside(ax, end, number, f"{row['speedup']:.2f}x")
-    ax.margins(x=0.25)
-    ax.set_xlim(left=0)
-    ax.xaxis.set_major_formatter(ScalarFormatter())
-
-
 def _colour(method: str) -> str:
-    from ddlnb.training.method import training_method  # brings torch
-
     lossy = training_method(method)
     if lossy.compressor is not None:
         return ADAPTIVE
