@@ -16,7 +16,6 @@ some are kept waiting for long, and if that explains most of their waiting.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -235,36 +234,28 @@ SCOPES = (JOB, PIPELINE, DATA)
 
 @dataclass(frozen=True)
 class Barriers:
-    """Operations ``members`` begin when all of the same number in ``group`` could have begun.
+    """Operations begin when all of the same number in a layer could have begun.
 
-    ``found`` names them: the kind of operation, the group, and its coordinates.
+    ``layers`` are operations with the numbers of their barriers, so that no operation is in two
+    groups of a layer; no two layers share a number. ``found`` names them: the kind of operation,
+    the group, and its coordinates.
     """
 
-    members: Indices
-    group: Indices
-    layer: Indices
+    layers: tuple[tuple[Indices, Indices], ...]
     found: tuple[str, ...]
 
     @property
     def count(self) -> int:
         """Return the number of groups, over all iterations."""
-        return int(self.group.max(initial=-1)) + 1
-
-    def layers(self) -> Iterator[tuple[Indices, Indices]]:
-        """Yield members with their groups, so that no operation is in two groups of a layer."""
-        _, layer = np.unique(self.layer, return_inverse=True)
-        for one in range(int(layer.max(initial=-1)) + 1):
-            yield self.members[layer == one], self.group[layer == one]
+        return max((int(group.max()) + 1 for _, group in self.layers), default=0)
 
 
 def find_barriers(job: JobTrace, ready: Seconds) -> Barriers:
     """Return the barriers of a job; ``ready`` is when each operation could have begun."""
     rows = job.rows[["step", "number", "optype", "dp_rank", "stage", "lane", "mc", "start_ts"]]
     rows = rows.assign(ready=ready, waits=rows["start_ts"] - ready)
-    members: list[Indices] = []
-    groups: list[Indices] = []
+    layers: list[tuple[Indices, Indices]] = []
     found: list[str] = []
-    number = 0
     for kind in rows.loc[rows["waits"] > LONG_SECONDS, "optype"].unique():
         own = rows[rows["optype"] == kind]
         for scope in SCOPES:
@@ -272,20 +263,12 @@ def find_barriers(job: JobTrace, ready: Seconds) -> Barriers:
             if at.empty:
                 continue
             joined = at.groupby(["step", "number", *COLUMNS_OF[scope]]).ngroup().to_numpy()
-            members.append(at.index.to_numpy())
-            groups.append(joined + number)
-            number += int(joined.max()) + 1
+            first = Barriers(tuple(layers), ()).count
+            layers.append((at.index.to_numpy(), joined + first))
             found += _names(str(kind), at[COLUMNS_OF[scope]])
             if scope == JOB:
                 break
-    nothing = np.zeros(0, np.int64)
-    layers = [np.full(len(part), layer) for layer, part in enumerate(members)]
-    return Barriers(
-        np.concatenate([nothing, *members]),
-        np.concatenate([nothing, *groups]),
-        np.concatenate([nothing, *layers]),
-        tuple(found),
-    )
+    return Barriers(tuple(layers), tuple(found))
 
 
 def _held(own: pd.DataFrame, place: list[str]) -> pd.Series[bool]:

@@ -31,7 +31,7 @@ from ddlnb.traces.jobs.dependencies import (
     find_peers,
     message_numbers,
 )
-from ddlnb.traces.jobs.table import COLLECTIVE, DATA, KINDS, JobTrace, family_of
+from ddlnb.traces.jobs.table import COLLECTIVE, DATA, KINDS, JobTrace, family_of, from_zero
 from ddlnb.traces.longest_path import Cyclic, Dependencies, EarliestTimes, Indices, Seconds
 
 AGREE_SECONDS = 2e-3  # ends of a collective may be as far apart as this without any clock
@@ -53,10 +53,7 @@ def with_agreeing_clocks(job: JobTrace) -> JobTrace:
     rows = job.rows.assign(
         start_ts=job.rows["start_ts"] - offsets, end_ts=job.rows["end_ts"] - offsets
     )
-    zero = rows.groupby("step")["start_ts"].transform("min")
-    rows["start_ts"] -= zero
-    rows["end_ts"] -= zero
-    return replace(job, rows=rows, clocks_set_seconds=largest)
+    return replace(job, rows=from_zero(rows), clocks_set_seconds=largest)
 
 
 def _pairs(job: JobTrace) -> pd.DataFrame:
@@ -127,7 +124,7 @@ class Launches:
         names = job.rows["optype"].to_numpy()
         after = np.where(binding >= 0, names[binding], job.rows["worker"].astype(str))
         opens = ready.copy()
-        for number, (members, group) in enumerate(barriers.layers()):
+        for number, (members, group) in enumerate(barriers.layers):
             open_at = pd.Series(ready[members]).groupby(group).transform("max").to_numpy()
             kept = open_at > np.maximum(opens[members], ready[members] + LONG_SECONDS)
             after[members[kept]] = f"barrier {number}"
@@ -189,20 +186,14 @@ class Replay:
     @cached_property
     def graph(self) -> Dependencies:
         """The dependencies between starts and ends."""
-        count, group, order, barriers = (
-            len(self.job.rows),
-            self.peers.group,
-            self.order,
-            self.barriers,
-        )
+        count, order, barriers = len(self.job.rows), self.order, self.barriers
+        group, batch = self.peers.group, self.peers.batch
         every = np.arange(count)
         joined, alone = every[group >= 0], every[group < 0]
         hub = 2 * count + group[joined]
         last_hub = 2 * count + int(group.max(initial=-1)) + 1
-        batch = self.peers.batch
         posted = (batch >= 0) & (group >= 0)
         whole = last_hub + barriers.count + batch[posted]
-        gate = np.full(count, -1, dtype=np.int64)
         edges = [
             (order.before + count, order.after),
             (order.during, order.during_after),
@@ -212,8 +203,8 @@ class Replay:
             (2 * count + group[posted], whole),
             (whole, every[posted] + count),
         ]
-        for members, number in barriers.layers():
-            gate[:] = -1
+        for members, number in barriers.layers:
+            gate = np.full(count, -1, dtype=np.int64)
             gate[members] = last_hub + number
             held = gate[order.after] >= 0
             edges += [

@@ -182,10 +182,13 @@ def _ordered(rows: pd.DataFrame) -> pd.DataFrame:
     rows["end_ts"] = rows["start_ts"] + rows["duration"]
     rows = rows.sort_values(["step", "worker", "start_ts", "end_ts"], kind="stable")
     rows["number"] = _numbers(rows)
+    return from_zero(rows).reset_index(drop=True)
+
+
+def from_zero(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with times from the start of their step."""
     zero = rows.groupby("step")["start_ts"].transform("min")
-    rows["start_ts"] -= zero
-    rows["end_ts"] -= zero
-    return rows.reset_index(drop=True)
+    return rows.assign(start_ts=rows["start_ts"] - zero, end_ts=rows["end_ts"] - zero)
 
 
 def _numbers(rows: pd.DataFrame) -> pd.Series[int]:

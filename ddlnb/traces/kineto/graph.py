@@ -13,6 +13,7 @@ nothing that the trace's own times rule out.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
@@ -57,15 +58,13 @@ class Launched:
         self._operations = operations
         self._order = sorted((operations[place].correlation or 0, place) for place in places)
 
-    def last_before(self, correlation: int) -> int | None:
-        """Return the place of the last operation that was launched before this call, if any."""
-        at = bisect_left(self._order, (correlation, -1))
-        return self._order[at - 1][1] if at else None
+    def last_before(self, correlation: int, done_by: float = math.inf) -> int | None:
+        """Return the place of the last operation that was launched before this call, if any.
 
-    def last_done(self, correlation: int, by: float) -> int | None:
-        """Return the last operation launched before this call and done by this instant, if any."""
+        Of those that were done by an instant, if one is given.
+        """
         at = bisect_left(self._order, (correlation, -1))
-        while at and self._operations[self._order[at - 1][1]].stop > by:
+        while at and self._operations[self._order[at - 1][1]].stop > done_by:
             at -= 1
         return self._order[at - 1][1] if at else None
 
@@ -137,13 +136,13 @@ def wait_edges(
         if after is None:
             continue
         start = operations[after].start
-        if recorded >= 0:
-            known = streams[waited].last_before(recorded) if waited in streams else None
-            found = {known} if known is None or operations[known].start <= start else set()
-        else:
+        if recorded < 0:
             others = [each for name, each in streams.items() if name != own]
-            found = {each.last_done(told, start) for each in others}
-        edges += [Edge(before, after, WAIT) for before in found if before is not None]
+            ends = [each.last_before(told, start) for each in others]
+        else:
+            ends = [streams[waited].last_before(recorded)] if waited in streams else []
+        known = {before for before in ends if before is not None}
+        edges += [Edge(one, after, WAIT) for one in known if operations[one].stop <= start]
     return list(dict.fromkeys(edges))
 
 
@@ -167,11 +166,9 @@ def synchronise_edges(
         waited = list(streams.values())
         if call.name in ONE_STREAM:
             waited = [streams[name] for name in {which.get(call.correlation)} if name in streams]
+        done_by = call.stop if call.name in ONE_EVENT else math.inf
         for stream in waited:
-            launched = call.correlation or 0
-            last = stream.last_before(launched)
-            if call.name in ONE_EVENT:
-                last = stream.last_done(launched, call.stop)
+            last = stream.last_before(call.correlation or 0, done_by)
             if last is not None and operations[last].stop <= call.stop:
                 done = max(operations[last].stop, call.start)
                 edges.append(Edge(last, place, SYNCHRONISE, call.stop - done))

@@ -7,7 +7,7 @@ import statistics
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -311,8 +311,7 @@ def kineto_trace(
     events: Iterable[dict[str, Any]], header: dict[str, Any], name: str
 ) -> KinetoTrace:
     """Return the trace of these events as torch.profiler exports them. Raises InputError."""
-    found = recording(events, header, name)
-    return KinetoTrace(**{field.name: getattr(found, field.name) for field in fields(found)})
+    return KinetoTrace(**vars(recording(events, header, name)))
 
 
 def _element_bytes(kind: object) -> int:
