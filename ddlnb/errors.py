@@ -17,9 +17,12 @@ from __future__ import annotations
 import difflib
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from numbers import Integral, Real
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class DdlnbError(Exception):
@@ -151,6 +154,17 @@ def require(condition: bool, message: str) -> None:
     """Raise InputError with the message unless the condition holds."""
     if not condition:
         raise InputError(message)
+
+
+def look_up(what: str, name: str, known: Mapping[str, T], otherwise: str = "") -> T:
+    """Return the entry of this name. Raises UnknownName, with what can be given otherwise.
+
+    >>> look_up("axis", "tp", {"tp": 2})
+    2
+    """
+    if name not in known:
+        raise UnknownName(what, name, known, otherwise=otherwise)
+    return known[name]
 
 
 def require_whole(least: int = 1, /, **values: object) -> None:

@@ -162,10 +162,11 @@ def ways_to_share(
         _data(EQUAL, model, kinds, equal_shares(samples, len(everyone)), precision),
         _data(BY_SPEED, model, kinds, share_batch(samples, everyone), precision),
     ]
-    if len(kinds) > 1:
-        for kind in kinds:
-            shares = share_batch(samples, speeds((kind,)))
-            ways.append(_data(f"only {kind.name}", model, (kind,), shares, precision))
+    ways += [
+        _data(f"only {one.name}", model, (one,), share_batch(samples, speeds((one,))), precision)
+        for one in kinds
+        if len(kinds) > 1
+    ]
     if pipelines and len(everyone) > 1:
         blocks = len(model.block_layers)
         require(
@@ -192,24 +193,21 @@ def way_table(ways: Sequence[Way], samples: int, model: ModelShape) -> pd.DataFr
 
     together = max(sum(kind.total for kind in way.kinds) for way in ways)
     possible = together / model.iteration_flops(1)
-    rows = []
-    for way in ways:
-        throughput = samples / way.seconds
-        rows.append(
-            {
-                "way": way.name,
-                "gpus": " + ".join(f"{kind.count} {kind.name}" for kind in way.kinds),
-                "shares": in_words(way.shares),
-                "seconds": way.seconds,
-                "compute_seconds": way.compute,
-                "communication_seconds": way.communication,
-                "samples_per_second": throughput,
-                "of_all": throughput / possible,
-                "states_gib": way.states / GIB,
-                "fits": way.fits,
-            }
-        )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        {
+            "way": way.name,
+            "gpus": " + ".join(f"{kind.count} {kind.name}" for kind in way.kinds),
+            "shares": in_words(way.shares),
+            "seconds": way.seconds,
+            "compute_seconds": way.compute,
+            "communication_seconds": way.communication,
+            "samples_per_second": samples / way.seconds,
+            "of_all": samples / way.seconds / possible,
+            "states_gib": way.states / GIB,
+            "fits": way.fits,
+        }
+        for way in ways
+    )
 
 
 def in_words(shares: Sequence[int]) -> str:
@@ -224,19 +222,12 @@ def in_words(shares: Sequence[int]) -> str:
 def _data(
     name: str, model: ModelShape, kinds: Kinds, shares: tuple[int, ...], precision: Precision
 ) -> Way:
-    flops = model.iteration_flops(1)
-    rates = [speed / flops for speed in speeds(kinds)]
-    count = len(rates)
+    flops, count = model.iteration_flops(1), sum(kind.count for kind in kinds)
+    slowest = slowest_seconds(shares, [speed / flops for speed in speeds(kinds)])
     sent = 2 * (count - 1) / count * model.parameters * precision.reduced
-    states = model.parameters * _state(precision)
+    states = model.parameters * precision.states
     fits = all(states <= kind.memory for kind in kinds)
-    slowest = slowest_seconds(shares, rates)
     return Way(name, kinds, shares, slowest, sent / _port(kinds), states, fits)
-
-
-def _state(precision: Precision) -> int:
-    """Return the bytes that a parameter takes with its gradient and Adam's states."""
-    return precision.parameter + precision.gradient + precision.optimizer
 
 
 def _pipeline(
@@ -262,13 +253,13 @@ def _pipeline(
     send = width * micro_batch * precision.activation / _port(kinds)
     alone = play(order, seconds).seconds
     states = [
-        _state(precision) * sum(layer.parameters for layer in model.layers[start:stop])
+        precision.states * sum(layer.parameters for layer in model.layers[start:stop])
         for start, stop in pairwise(accumulate(held, initial=0))
     ]
-    own = [kind.memory for kind in kinds for _ in range(kind.count)]
-    most = max(range(len(held)), key=lambda stage: states[stage] / own[stage])
+    memory = (kind.memory for kind in kinds for _ in range(kind.count))
+    most, room = max(zip(states, memory, strict=True), key=lambda pair: pair[0] / pair[1])
     communication = play(order, seconds, send).seconds - alone
-    return Way(name, kinds, held, alone, communication, states[most], states[most] <= own[most])
+    return Way(name, kinds, held, alone, communication, most, most <= room)
 
 
 def _port(kinds: Kinds) -> float:

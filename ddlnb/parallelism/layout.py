@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.errors import InputError, UnknownName, require, require_whole
+from ddlnb.errors import InputError, UnknownName, look_up, require, require_whole
 from ddlnb.parallelism.schedules import SCHEDULES
 
 AXES = ("tp", "cp", "dp", "pp")  # from neighbouring ranks to distant ones
@@ -206,9 +206,7 @@ def group_size(layout: Layout, axis: str) -> int:
         "expert-data": layout.dp // layout.ep * layout.cp,
         "ends": min(2, layout.pp),
     }
-    if axis not in sizes:
-        raise UnknownName("axis", axis, sizes)
-    return sizes[axis]
+    return look_up("axis", axis, sizes)
 
 
 def groups(layout: Layout, axis: str) -> tuple[tuple[int, ...], ...]:

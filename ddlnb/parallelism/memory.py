@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, groupby, pairwise
 
-from ddlnb.errors import UnknownName, require
+from ddlnb.errors import look_up, require
 from ddlnb.parallelism.layout import Layout, require_divides
 from ddlnb.parallelism.model import Kept, LayerShape, ModelShape, Weight
 from ddlnb.parallelism.partition import even_partition
@@ -29,6 +29,11 @@ class Precision:
     reduced: int
     logit: int = 4
 
+    @property
+    def states(self) -> int:
+        """Bytes of a parameter with its gradient and its optimizer states."""
+        return self.parameter + self.gradient + self.optimizer
+
 
 PRECISIONS = {
     one.name: one
@@ -44,16 +49,12 @@ PRECISIONS = {
 
 
 def get_precision(name: str | Precision) -> Precision:
-    """Return the precision of this name; raises UnknownName for another one.
+    """Return the precision of this name; raises look_up for another one.
 
     >>> get_precision("mixed").optimizer
     12
     """
-    if isinstance(name, Precision):
-        return name
-    if name not in PRECISIONS:
-        raise UnknownName("precision", name, PRECISIONS)
-    return PRECISIONS[name]
+    return name if isinstance(name, Precision) else look_up("precision", name, PRECISIONS)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ddlnb.errors import UnknownName, require, require_whole
+from ddlnb.errors import look_up, require, require_whole
 from ddlnb.workloads.workload import Workload
 
 SPLITS = ("tensor", "expert", "none")
@@ -449,6 +449,5 @@ def get_shape(name: str | Transformer) -> Transformer:
     known = SHAPES | {
         shape.name.replace("llama3-", "llama-").replace("gpt3-", "gpt-"): shape for shape in _SHAPES
     }
-    if name.casefold() not in known:
-        raise UnknownName("large model", name, SHAPES, otherwise=OF_YOUR_OWN)
-    return known[name.casefold()]
+    found = known.get(name.casefold())
+    return found or look_up("large model", name, SHAPES, OF_YOUR_OWN)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ddlnb.errors import UnknownName, require, require_whole
+from ddlnb.errors import look_up, require, require_whole
 from ddlnb.registry import register_entry
 
 
@@ -140,9 +140,7 @@ def register_schedule(entry: PipelineSchedule) -> None:
 
 def get_schedule(name: str) -> PipelineSchedule:
     """Return the schedule of this name. Raises UnknownName."""
-    if name not in SCHEDULES:
-        raise UnknownName("schedule", name, SCHEDULES)
-    return SCHEDULES[name]
+    return look_up("schedule", name, SCHEDULES)
 
 
 def schedule(name: str, stages: int, micro_batches: int, chunks: int = 1) -> Schedule:

@@ -186,7 +186,7 @@ def fit(runs: Observations, start: Fitted | None = None) -> Fitted:
     lacking = slow = np.zeros(len(runs), bool)
     for _ in range(ROUNDS):
         slow = is_slow(runs, step(runs.cases, found, lacking))
-        seconds = partial(_seconds, runs.cases, slow, lacking)
+        seconds = partial(times, runs.cases, slow, lacking)
         found = _most_probable(found, "time", seconds, runs.seconds)
         bound = step(runs.cases, found).bound
         found = _most_probable(found, "memory", partial(shown, runs.cases, bound), runs.memory)
@@ -196,14 +196,11 @@ def fit(runs: Observations, start: Fitted | None = None) -> Fitted:
     return replace(found, spread=dict(found.spread) | spreads(runs, found, slow, lacking))
 
 
-def _seconds(
-    cases: Cases, slow: NDArray[np.bool_], lacking: NDArray[np.bool_], fitted: Fitted
+def times(
+    cases: Cases, slow: NDArray[np.bool_], lacking: NDArray[np.bool_] | None, fitted: Fitted
 ) -> Column:
-    return times(step(cases, fitted, lacking), slow)
-
-
-def times(of: Step, slow: NDArray[np.bool_]) -> Column:
-    """Return the seconds of steps of which some are slow."""
+    """Return the seconds of steps of which some are slow, and some lack memory."""
+    of = step(cases, fitted, lacking)
     return of.seconds + np.where(slow, of.slow, 0)
 
 
@@ -223,7 +220,7 @@ def spreads(
     runs: Observations, fitted: Fitted, slow: NDArray[np.bool_], lacking: NDArray[np.bool_]
 ) -> dict[str, float]:
     """Return the scale of Student's t of what is unexplained, by where the groups of tp are."""
-    off = np.log(runs.seconds / times(step(runs.cases, fitted, lacking), slow))
+    off = np.log(runs.seconds / times(runs.cases, slow, lacking, fitted))
     off = off / by_nodes(runs.cases)
     across = runs.cases.tp > runs.cases.gpus_per_node
     kinds = {"inside": off[~across], "across": off[across]}
@@ -428,13 +425,13 @@ def _covariance() -> NDArray[np.float64]:
     """Return how parameters of time, as logarithms, vary together: Gauss and Newton's estimate.
 
     The inverse of what the published runs say about the kept fit, and of how little is known
-    without them (`_unknown`).
+    without them.
     """
     which, fitted, runs = parameter_names("time"), saved_fit(), observed()
     slow = is_slow(runs, step(runs.cases, fitted))
 
     def off(one: Fitted) -> Column:
-        return np.asarray(np.log(times(step(runs.cases, one), slow) / runs.seconds))
+        return np.asarray(np.log(times(runs.cases, slow, None, one) / runs.seconds))
 
     residual, columns = off(fitted), []
     for name in which:
@@ -445,13 +442,7 @@ def _covariance() -> NDArray[np.float64]:
     weight = 1 / np.sqrt(1 + (residual / TAIL) ** 2)  # as the fit weighs them (Cauchy)
     slopes = np.stack(columns, axis=1) * weight[:, None]
     scale = float((weight * residual).std())
-    information = slopes.T @ slopes / scale**2 + np.diag(_unknown(which) ** -2)
+    # What can be counted is known as far as the fit holds it to its count.
+    unknown = np.array([AWAY if name in COUNTED else UNKNOWN for name in which])
+    information = slopes.T @ slopes / scale**2 + np.diag(unknown**-2)
     return np.asarray(np.linalg.inv(information))
-
-
-def _unknown(which: Sequence[str]) -> Column:
-    """Return the standard deviation of every parameter's logarithm without any run.
-
-    What can be counted is known as far as the fit holds it to its count.
-    """
-    return np.array([AWAY if name in COUNTED else UNKNOWN for name in which])

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.errors import InputError, UnknownName, look_up, require
 from ddlnb.files import CALIBRATION
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.registry import register_entry
@@ -144,9 +144,7 @@ def framework_in(words: str) -> str:
 
 def get_framework(name: str) -> Framework:
     """Return the framework of this name. Raises UnknownName."""
-    if name not in FRAMEWORKS:
-        raise UnknownName("framework", name, FRAMEWORKS)
-    return FRAMEWORKS[name]
+    return look_up("framework", name, FRAMEWORKS)
 
 
 SLACK = 1e-6  # rounding at the ends of an interval
