@@ -5,15 +5,15 @@ Launchers are tried: that a program is installed does not mean that it starts an
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -41,85 +41,117 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Return findings on engines, launchers, GPUs, compilers and leftovers of this machine."""
-    return [check() for check in _CHECKS]
-
-
-def _python() -> Finding:
-    version = sys.version.split()[0]
-    return Finding(
-        "python", sys.version_info >= (3, 11), version, "install Python 3.11 or later", True
+    torch, distributed = _module("torch"), _module("torch.distributed")
+    gloo = (
+        distributed is not None and distributed.is_available() and distributed.is_gloo_available()
     )
-
-
-def _processor() -> Finding:
-    return Finding(
-        "processor", True, machine() + ("" if cores() > 1 else "; workers will share it")
-    )
-
-
-def _torch() -> Finding:
-    if importlib.util.find_spec("torch") is None:
-        return Finding("torch", False, "", "make env", True)
-    import torch
-
-    return Finding("torch", True, torch.__version__, needed=True)
-
-
-def _gloo() -> Finding:
-    fix = "install a torch build with distributed and gloo"
-    try:
-        import torch.distributed as dist
-
-        found = dist.is_available() and dist.is_gloo_available()
-    except ImportError:
-        found = False
-    return Finding("engine torch/ddp, backend gloo", found, "all-reduce on CPUs", fix, True)
-
-
-def _nccl() -> Finding:
-    try:
-        import torch
-        import torch.distributed as dist
-    except ImportError:
-        return Finding("engine torch/ddp, backend nccl", False, "no torch", "make env")
-    gpus = torch.cuda.device_count()
-    found = gpus > 0 and dist.is_nccl_available()
-    detail = f"{gpus} GPU" if found else "no NVIDIA GPU seen by torch"
-    fix = "on a machine with NVIDIA GPUs install a CUDA build of torch"
-    return Finding("engine torch/ddp, backend nccl", found, detail, fix)
-
-
-def _package(part: str, name: str, detail: str, fix: str) -> Callable[[], Finding]:
-    def check() -> Finding:
-        return Finding(part, importlib.util.find_spec(name) is not None, detail, fix, True)
-
-    return check
-
-
-def _mpi() -> Finding:
+    gpus = torch.cuda.device_count() if torch else 0
+    nccl = gpus > 0 and distributed.is_nccl_available()
+    kinds = Counter(leftover.kind for leftover in leftovers.find())
+    left = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
     # As root Open MPI wants to be asked twice.
-    variables = dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
-    silence = _silence("mpiexec", "-n", "1", "true", **variables)
-    if not silence and importlib.util.find_spec("mpi4py") is None:
-        silence = f"{shutil.which('mpiexec')}, but no mpi4py"
-    detail = silence or f"{shutil.which('mpiexec')} starts processes"
-    fix = "apt-get install openmpi-bin libopenmpi-dev, then .venv/bin/pip install mpi4py"
-    return Finding("launcher mpi", not silence, detail, fix)
+    asked = dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
+    mpi = _silence("mpiexec", "-n", "1", "true", **asked)
+    if not mpi and importlib.util.find_spec("mpi4py") is None:
+        mpi = f"{shutil.which('mpiexec')}, but no mpi4py"
+    return [
+        Finding(
+            "python",
+            sys.version_info >= (3, 11),
+            sys.version.split()[0],
+            "install Python 3.11 or later",
+            True,
+        ),
+        Finding("processor", True, machine() + ("" if cores() > 1 else "; workers will share it")),
+        Finding("torch", torch is not None, torch.__version__ if torch else "", "make env", True),
+        Finding(
+            "engine torch/ddp, backend gloo",
+            gloo,
+            "all-reduce on CPUs",
+            "install a torch build with distributed and gloo",
+            True,
+        ),
+        Finding(
+            "engine torch/ddp, backend nccl",
+            nccl,
+            f"{gpus} GPU" if nccl else "no NVIDIA GPU seen by torch" if torch else "no torch",
+            "on a machine with NVIDIA GPUs install a CUDA build of torch" if torch else "make env",
+        ),
+        _package("parameter servers", "zmq", "ZeroMQ over TCP", "pip install pyzmq"),
+        *(
+            _tried(f"engine {name}", ENGINES[name].missing(), ENGINES[name].about, BUILD_ENGINES)
+            for name in ("horovod", "byteps")
+        ),
+        _package(
+            "launcher local", "ipyparallel", "ranks on this machine", "pip install ipyparallel"
+        ),
+        _tried(
+            "launcher emulated",
+            lacking(),
+            "nodes in network namespaces, as far as can be seen without making one",
+            "see docs/emulate.md",
+        ),
+        _tried(
+            "launcher mpi",
+            mpi,
+            f"{shutil.which('mpiexec')} starts processes",
+            "apt-get install openmpi-bin libopenmpi-dev, then .venv/bin/pip install mpi4py",
+        ),
+        _tried(
+            "launcher slurm",
+            slurm_lacking(),
+            "sinfo shows a partition that is up",
+            "run on a Slurm cluster's login node; to try it: make launchers, as root, then "
+            "scripts/launchers/slurm_one_node.sh start",
+        ),
+        _tried(
+            "launcher ssh",
+            _silence("ssh", "-V"),
+            f"{shutil.which('ssh')}; hosts were not tried",
+            "apt-get install openssh-client",
+        ),
+        *(
+            Finding(part, path is not None, path or f"no {name}", fix)
+            for part, name, fix in PROGRAMS
+            for path in (shutil.which(name),)
+        ),
+        Finding(
+            "batch scheduling",
+            hasattr(os, "SCHED_BATCH"),
+            "quicker small all-reduces on shared cores",
+            "none: without it (outside Linux) small all-reduces are slower when ranks share cores",
+        ),
+        Finding(
+            "no leftovers",
+            not kinds,
+            f"of crashed sessions: {left}" if left else "crashed sessions left nothing",
+            "ddlnb doctor --clean",
+        ),
+    ]
 
 
-def _slurm() -> Finding:
-    lack = slurm_lacking()
-    fix = (
-        "run on a Slurm cluster's login node; to try it: make launchers, as root, then "
-        "scripts/launchers/slurm_one_node.sh start"
-    )
-    return Finding("launcher slurm", not lack, lack or "sinfo shows a partition that is up", fix)
+BUILD_ENGINES = "install g++ and make, then: make engines"
+PROGRAMS = (
+    ("C++ compiler", "g++", "apt-get install g++ make"),
+    ("make", "make", "apt-get install make"),
+)
 
 
-def _ssh() -> Finding:
-    silence = _silence("ssh", "-V")
-    detail = silence or f"{shutil.which('ssh')}; hosts were not tried"
-    return Finding("launcher ssh", not silence, detail, "apt-get install openssh-client")
+def _tried(part: str, lack: str, detail: str, fix: str) -> Finding:
+    """Return the finding on a part that was tried, and lacked this."""
+    return Finding(part, not lack, lack or detail, fix)
+
+
+def _package(part: str, name: str, detail: str, fix: str) -> Finding:
+    return Finding(part, importlib.util.find_spec(name) is not None, detail, fix, True)
+
+
+def _module(name: str) -> Any:
+    """Return a module, None where it cannot be imported."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
 
 
 def _silence(*command: str, **variables: str) -> str:
@@ -139,63 +171,6 @@ def _silence(*command: str, **variables: str) -> str:
         return f"{' '.join(command)} was not done after {TRY_SECONDS:g} s"
     last = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
     return f"{' '.join(command)} failed: {last}" if done.returncode else ""
-
-
-def _engine(name: str) -> Callable[[], Finding]:
-    def check() -> Finding:
-        lack = ENGINES[name].missing()
-        fix = "install g++ and make, then: make engines"
-        return Finding(f"engine {name}", not lack, lack or ENGINES[name].about, fix)
-
-    return check
-
-
-def _emulated() -> Finding:
-    lack = lacking()
-    detail = lack or "nodes in network namespaces, as far as can be seen without making one"
-    return Finding("launcher emulated", not lack, detail, "see docs/emulate.md")
-
-
-def _program(part: str, name: str, fix: str) -> Callable[[], Finding]:
-    def check() -> Finding:
-        path = shutil.which(name)
-        return Finding(part, path is not None, path or f"no {name}", fix)
-
-    return check
-
-
-def _batch_policy() -> Finding:
-    found = hasattr(os, "SCHED_BATCH")
-    fix = "none: without it (outside Linux) small all-reduces are slower when ranks share cores"
-    return Finding("batch scheduling", found, "quicker small all-reduces on shared cores", fix)
-
-
-def _leftovers() -> Finding:
-    kinds = Counter(leftover.kind for leftover in leftovers.find())
-    detail = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
-    detail = f"of crashed sessions: {detail}" if kinds else "crashed sessions left nothing"
-    return Finding("no leftovers", not kinds, detail, "ddlnb doctor --clean")
-
-
-_CHECKS: list[Callable[[], Finding]] = [
-    _python,
-    _processor,
-    _torch,
-    _gloo,
-    _nccl,
-    _package("parameter servers", "zmq", "ZeroMQ over TCP", "pip install pyzmq"),
-    _engine("horovod"),
-    _engine("byteps"),
-    _package("launcher local", "ipyparallel", "ranks on this machine", "pip install ipyparallel"),
-    _emulated,
-    _mpi,
-    _slurm,
-    _ssh,
-    _program("C++ compiler", "g++", "apt-get install g++ make"),
-    _program("make", "make", "apt-get install make"),
-    _batch_policy,
-    _leftovers,
-]
 
 
 @app.command()
