@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddlnb.cli.options import Csv, numbers, print_table
+from ddlnb.cli.options import Csv, numbers, print_table, require_writable_files
 from ddlnb.errors import require
 from ddlnb.files import PUBLISHED
 from ddlnb.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from ddlnb.calibration.collectives import FittedCollectives
 
 
 def fit(
@@ -102,25 +100,29 @@ def collectives(
     Examples: `ddlnb cluster collectives --validate` and
     `ddlnb cluster collectives --fit rows.csv --table asked.csv --out times.csv`.
     """
-    from ddlnb.files import require_writable_file
-    from ddlnb.results.collectives import read_collectives
+    from ddlnb.calibration.collectives import (
+        described,
+        fit_collectives,
+        forecast,
+        summary,
+        validate_collectives,
+    )
+    from ddlnb.results.collectives import completed, read_collectives, read_questions
 
     require(not (validate and table), "--validate forecasts rows of --fit; leave out --table or it")
-    for path, example in ((out, "out.csv"), (figure, "figure.png")):
-        if path is not None:
-            require_writable_file(path, example)
+    require_writable_files(out_csv=out, figure_png=figure)
     rows = read_collectives(fit)
     if validate:
-        _validate(rows, out, seed, csv)
-        return
-    from ddlnb.calibration.collectives import fit_collectives
-
+        found = validate_collectives(rows, seed=seed, progress=sys.stderr.isatty())
+        print_table(summary(found), csv, "Median error of rows that were left out, and coverage")
+        return None if out is None else _write(found, out)
     fitted = fit_collectives(rows, seed=seed)
     if table is not None:
-        _forecast(fitted, table, out)
+        asked = read_questions(table)
+        _write(asked.assign(**forecast(fitted, completed(asked))), out)
     else:
         require(out is None, "--out needs --table, rows to forecast, or --validate")
-        print_table(_parameter_rows(fitted), csv, f"Fitted to {counted(len(rows), 'row')}")
+        print_table(described(fitted), csv, f"Fitted to {counted(len(rows), 'row')}")
     if figure is not None:
         from ddlnb.figures.collectives import collective_rates
 
@@ -128,38 +130,14 @@ def collectives(
         typer.echo(f"Figure: {figure}", err=True)
 
 
-def _forecast(fitted: FittedCollectives, table: Path, out: Path | None) -> None:
-    from ddlnb.calibration.collectives import forecast
-    from ddlnb.results.collectives import completed, read_questions
-
-    asked = read_questions(table)
-    _write(asked.assign(**forecast(fitted, completed(asked))), out)
-
-
-def _validate(rows: pd.DataFrame, out: Path | None, seed: int, csv: bool) -> None:
-    from ddlnb.calibration.collectives import summary, validate_collectives
-
-    found = validate_collectives(rows, seed=seed, progress=sys.stderr.isatty())
-    print_table(summary(found), csv, "Median error of rows that were left out, and coverage")
-    if out is not None:
-        _write(found, out)
-
-
 def _write(table: pd.DataFrame, out: Path | None) -> None:
     from ddlnb.files import write_atomically
 
     text = table.to_csv(index=False, float_format="%.6g")
     if out is None:
-        typer.echo(text, nl=False)
-        return
+        return typer.echo(text, nl=False)
     write_atomically(out, text)
     typer.echo(f"{counted(len(table), 'row')} in {out}.", err=True)
-
-
-def _parameter_rows(fitted: FittedCollectives) -> list[dict[str, object]]:
-    from ddlnb.calibration.collectives import described
-
-    return described(fitted)
 
 
 def import_logs(
@@ -193,19 +171,17 @@ def import_logs(
     Examples: `ddlnb cluster import all_reduce.log --nodes 2 --out rows.csv` and
     `ddlnb cluster import build/here/all_reduces.json`.
     """
-    from ddlnb.files import require_writable_file, write_atomically
+    from ddlnb.files import write_atomically
     from ddlnb.results.collective_logs import Facts, read_collective_logs
 
-    if out is not None:
-        require_writable_file(out, "rows.csv")
+    require_writable_files(rows_csv=out)
     facts = Facts(
         *(collective, gpu, nodes, gpus_per_node, network, library, settings),
         *(block, source, source_url),
     )
     table = read_collective_logs(logs, facts)
     if out is None:
-        typer.echo(table.to_csv(index=False), nl=False)
-        return
+        return typer.echo(table.to_csv(index=False), nl=False)
     write_atomically(out, table.to_csv(index=False))
     typer.echo(
         f"{counted(len(table), 'row')} of {', '.join(table['collective'].unique())} in {out}."

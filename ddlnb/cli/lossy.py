@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,17 +86,11 @@ def lossy(
         assert target is not None
         measured = _read_curves(curves)
         if "method" in measured:
-            _require_compressed(compression, measured["method"].unique())
-        if base is not None and "method" in measured:
-            _require_base_counts(base, measured["method"].unique())
-        _print_times(measured, target, workload, first, options, how, csv)
-        return
+            _require_counts(measured["method"].unique(), compression, base)
+        return _print_times(measured, target, workload, first, options, how, csv)
     kept = [read_plan(path) for path in plan or ()]
-    if not kept:
-        _require_compressed(compression, method or ())
     require(bool(method or kept), "give at least one --method; see `ddlnb train --list`")
-    if base is not None:
-        _require_base_counts(base, list(method or ()))
+    _require_counts(method or (), "free" if kept else compression, base)
     rows = []
     for count in gpus or [first.workers]:
         rows += _costs(workload, first, count, [*(method or ()), *kept], options)
@@ -107,33 +101,22 @@ def lossy(
             typer.echo(note)
 
 
-def _require_base_counts(base: str, names: Iterable[str]) -> None:
-    """Raise InputError if no method sends messages as those of a base."""
+def _require_counts(names: Sequence[str], compression: str, base: str | None) -> None:
+    """Raise InputError for a cost of compression, or a base, that changes none of the methods."""
     from ddlnb.errors import require
     from ddlnb.plans.methods import METHODS
     from ddlnb.training.method import training_method
 
-    listed = list(names)
+    methods = [training_method(name) for name in names if name not in METHODS]
     require(
-        any(training_method(name).overlaps for name in listed if name not in METHODS),
-        f"base {base!r} changes nothing: only bsp on A2A sends messages as those of a lossless "
-        f"method, and {_list(listed)} does not; leave out --base",
-    )
-
-
-def _require_compressed(compression: str, names: Iterable[str]) -> None:
-    """Raise InputError if the cost of compression is given, and no method compresses."""
-    from ddlnb.errors import require
-    from ddlnb.plans.methods import METHODS
-    from ddlnb.training.method import training_method
-
-    listed = list(names)
-    require(
-        compression == "free"
-        or not listed
-        or any(training_method(name).compressor for name in listed if name not in METHODS),
-        f"compression {compression!r} changes nothing: {_list(listed)} does not compress; leave "
+        compression == "free" or any(method.compressor for method in methods),
+        f"compression {compression!r} changes nothing: {'; '.join(names)} does not compress; leave "
         f"out --compression",
+    )
+    require(
+        base is None or any(method.overlaps for method in methods),
+        f"base {base!r} changes nothing: only bsp on A2A sends messages as those of a lossless "
+        f"method, and {'; '.join(names)} does not; leave out --base",
     )
 
 
@@ -216,10 +199,12 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
     ]
     alone = dict.fromkeys(row["method"] for row in rows if row["hidden_behind"] == NOTHING)
     if alone:
-        notes.append(f"Communication follows the computation, and overlaps none: {_list(alone)}.")
+        notes.append(
+            f"Communication follows the computation, and overlaps none: {'; '.join(alone)}."
+        )
     served = dict.fromkeys(row["method"] for row in rows if row["server_machines"])
     if served:
-        notes.append(f"Parameter servers run on machines of their own: {_list(served)}.")
+        notes.append(f"Parameter servers run on machines of their own: {'; '.join(served)}.")
     if any("extrapolated" in row["source"] for row in rows):
         notes.append(
             "Seconds of compression are extrapolated to larger tensors (--csv says where)."
@@ -229,10 +214,6 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
         "An iteration of one method is not worth one of another: give --curves of "
         "`ddlnb train` to judge the time to a target loss.",
     ]
-
-
-def _list(names: Iterable[str]) -> str:
-    return "; ".join(names)
 
 
 def _read_curves(path: Path) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import io
 import math
-import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
@@ -68,7 +68,6 @@ WorkerCounts = Annotated[
     list[int] | None, numbers("Workers, such as 8,16. Default: all of the cluster.")
 ]
 Workers = Annotated[int | None, typer.Option(help="Workers; default: all of the cluster.")]
-Draws = Annotated[int, typer.Option(help="Draws behind the 90 % intervals; 0: none.")]
 RowsFile = Annotated[Path | None, typer.Option(help="Also write the rows to this file.")]
 
 
@@ -116,14 +115,8 @@ def refuse_unused(why: str, **given: object) -> None:
     Traceback (most recent call last):
     ddlnb.errors.InputError: --fig4 has models of its own; leave out --model
     """
-    _refuse(
-        why,
-        [
-            f"--{name.replace('_', '-')}"
-            for name, value in given.items()
-            if value not in (None, "", [], False)
-        ],
-    )
+    unused = [name for name, value in given.items() if value not in (None, "", [], False)]
+    _refuse(why, [f"--{name.replace('_', '-')}" for name in unused])
 
 
 def refuse_others(context: typer.Context, why: str, *kept: str) -> None:
@@ -166,7 +159,8 @@ def print_table(rows: list[dict[str, Any]], csv: bool, title: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = Console() if sys.stdout.isatty() else Console(width=_columns())
+    columns = shutil.get_terminal_size((WIDTH, 0)).columns
+    console = Console() if sys.stdout.isatty() else Console(width=columns)
     table = Table(title=title, title_justify="left")
     for number, column in enumerate(frame.columns, start=1):
         numeric = pd.api.types.is_numeric_dtype(frame[column])
@@ -216,11 +210,6 @@ def require_writable_files(**examples: Path | None) -> None:
 def first_line(thing: Any) -> str:
     """Return the first line of what documents a choice."""
     return (thing.__doc__ or "").strip().partition("\n")[0]
-
-
-def _columns() -> int:
-    given = os.environ.get("COLUMNS", "")
-    return int(given) if given.isdecimal() and int(given) > 0 else WIDTH
 
 
 def grouped(command: Callable[..., Any]) -> Callable[..., None]:

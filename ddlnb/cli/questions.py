@@ -22,55 +22,12 @@ if TYPE_CHECKING:
     from ddlnb.plans.methods import Method
 
 
-ClusterName = Annotated[
-    str,
-    typer.Option(
-        "--cluster",
-        help="One of `ddlnb cluster list`, or a .yaml file. Or name its hardware:",
-        autocompletion=known_clusters,
-    ),
-]
-GpuName = Annotated[
-    str, typer.Option("--gpu", help="Such as A100, for a new cluster: `ddlnb cluster list gpus`.")
-]
-Nodes = Annotated[
-    int | None,
-    typer.Option(
-        "--nodes", help="Nodes of the new cluster, 1 by default; of --cluster, those in use."
-    ),
-]
-GpusPerNode = Annotated[
-    int | None, typer.Option("--gpus-per-node", help="GPUs in each node. Default: the usual.")
-]
-NetworkName = Annotated[
-    str, typer.Option("--network", help="Such as 25GbE, 200GbIB, 8x400GbIB, '400 Gb/s EFA'.")
-]
 MachineName = Annotated[
     str, typer.Option("--machine", help="Such as p4d or DGX-A100: `ddlnb cluster list machines`.")
-]
-SaveCluster = Annotated[
-    Path | None, typer.Option("--save-cluster", help="Also write the cluster to this .yaml file.")
-]
-TopologyName = Annotated[
-    str,
-    typer.Option(
-        "--topology",
-        help="How nodes are joined, such as 'fat-tree(4)': `ddlnb cluster list topologies`.",
-    ),
-]
-AllReduceName = Annotated[
-    str, typer.Option("--all-reduce", help="Its algorithm, such as halving-doubling, or auto.")
 ]
 Changes = Annotated[
     list[str] | None,
     typer.Option("--change", help="Such as 'cut(host0, leaf0)'; may be given repeatedly."),
-]
-Slow = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="RANK:FACTOR",
-        help="A worker that computes so many times as long, such as 0:2. Repeatable.",
-    ),
 ]
 
 
@@ -78,18 +35,32 @@ Slow = Annotated[
 class Hardware:
     """What was given of them; a group of options (`ddlnb.cli.options`)."""
 
-    cluster: ClusterName = ""
-    gpu: GpuName = ""
-    nodes: Nodes = None
-    gpus_per_node: GpusPerNode = None
-    network: NetworkName = ""
+    cluster: Annotated[
+        str,
+        typer.Option(
+            help="One of `ddlnb cluster list`, or a .yaml file. Or name its hardware:",
+            autocompletion=known_clusters,
+        ),
+    ] = ""
+    gpu: Annotated[
+        str, typer.Option(help="Such as A100, for a new cluster: `ddlnb cluster list gpus`.")
+    ] = ""
+    nodes: Annotated[
+        int | None,
+        typer.Option(help="Nodes of the new cluster, 1 by default; of --cluster, those in use."),
+    ] = None
+    gpus_per_node: Annotated[
+        int | None, typer.Option(help="GPUs in each node. Default: the usual.")
+    ] = None
+    network: Annotated[
+        str, typer.Option(help="Such as 25GbE, 200GbIB, 8x400GbIB, '400 Gb/s EFA'.")
+    ] = ""
     machine: MachineName = ""
 
     @property
     def named(self) -> dict[str, Any]:
         """The hardware by name, by the names of its options: what was given of it."""
-        names = [field.name for field in fields(Hardware) if field.name != "cluster"]
-        given = {name: getattr(self, name) for name in names}
+        given = {field.name: getattr(self, field.name) for field in fields(Hardware)[1:]}
         return {name: value for name, value in given.items() if value not in (None, "")}
 
     def chosen(self, save: Path | None = None) -> Cluster:
@@ -138,7 +109,9 @@ class Hardware:
 class KeptHardware(Hardware):
     """The same, and a file that keeps the cluster."""
 
-    save_cluster: SaveCluster = None
+    save_cluster: Annotated[
+        Path | None, typer.Option(help="Also write the cluster to this .yaml file.")
+    ] = None
 
     def chosen(self, save: Path | None = None) -> Cluster:
         """Return the cluster as `Hardware.chosen` does."""
@@ -151,10 +124,23 @@ class Otherwise:
 
     partition: Partition = None
     credit: Credit = None
-    topology: TopologyName = ""
-    all_reduce: AllReduceName = ""
+    topology: Annotated[
+        str,
+        typer.Option(
+            help="How nodes are joined, such as 'fat-tree(4)': `ddlnb cluster list topologies`."
+        ),
+    ] = ""
+    all_reduce: Annotated[
+        str, typer.Option(help="Its algorithm, such as halving-doubling, or auto.")
+    ] = ""
     change: Changes = None
-    slow: Slow = None
+    slow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RANK:FACTOR",
+            help="A worker that computes so many times as long, such as 0:2. Repeatable.",
+        ),
+    ] = None
 
     def on(self, cluster: Cluster) -> Cluster:
         """Return the cluster with this network and these slower workers; what is not given stays.

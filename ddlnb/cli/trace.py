@@ -1,11 +1,4 @@
-"""Timelines as `ddlnb trace` prints, writes and draws them.
-
-What `ddlnb trace` prints and writes of a job, and of an engine's messages.
-
-What `ddlnb trace` prints and writes of a rank that torch.profiler recorded.
-
-The command that reads traces of other tools.
-"""
+"""The command that reads traces of other tools: of a rank, of an engine's messages, of a job."""
 
 from __future__ import annotations
 
@@ -308,8 +301,6 @@ def trace(
     Examples: `ddlnb trace trace.json.gz --model resnet50 --cluster survey-10GbE` and
     `ddlnb trace job.csv --figure stragglers.png`.
     """
-
-    from ddlnb.errors import require
     from ddlnb.results.timeline import Timeline
     from ddlnb.traces.jobs.table import JobTrace
     from ddlnb.traces.kineto.trace import KinetoTrace

@@ -29,11 +29,10 @@ def measured_cluster(cost: AlphaBeta, workers: int) -> Cluster:
     hops, share = 2 * (workers - 1), 2 * (workers - 1) / workers
     effects = Effects()
     if workers > 1:
-        effects = replace(
-            effects,
+        effects = Effects(
             operation_latency=SOFTWARE * cost.latency_seconds,
             between_latency=(1 - SOFTWARE) * cost.latency_seconds / hops,
-            between_bandwidth=min(share * cost.bytes_per_second, effects.between_bandwidth),
+            between_bandwidth=share * cost.bytes_per_second,
             occupied_share=max(cost.occupied_share, EFFECTS["occupied_share"].unit.least),
         )
     return Cluster("as measured", "measured", workers, 1, effects)

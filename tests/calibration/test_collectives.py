@@ -53,6 +53,9 @@ def test_a_fit_recovers_the_parameters_that_made_the_rows():
 def test_forecasts_of_more_nodes_hit_rows_that_the_model_makes():
     shifts = {"between": -0.15, "many": 0.2, "hop": 0.5}
     fitted = fit_collectives(made(2, **shifts))
+    seen, unseen = made(8), made(8, block="another").assign(network="not stated")
+    widths = [np.log(f["high"] / f["low"]) for f in (forecast(fitted, q) for q in (seen, unseen))]
+    assert (widths[1] > widths[0]).all()
     for nodes in (4, 16, 64):
         hidden = made(nodes, **shifts)
         found = forecast(fitted, hidden)
@@ -60,14 +63,6 @@ def test_forecasts_of_more_nodes_hit_rows_that_the_model_makes():
         large = hidden["size_bytes"] >= MIB
         assert ((found["time_us"] / measured - 1).abs()[large]).median() < 0.12
         assert measured.between(found["low"], found["high"]).mean() > 0.85
-
-
-def test_a_cluster_that_was_not_seen_has_a_wider_interval():
-    fitted = fit_collectives(made(2))
-    seen, unseen = made(8), made(8, block="another")
-    unseen = unseen.assign(network="not stated")
-    width = [np.log(f["high"] / f["low"]) for f in (forecast(fitted, q) for q in (seen, unseen))]
-    assert (width[1] > width[0]).all()
 
 
 def test_a_cluster_seen_on_one_node_keeps_its_nodes_and_takes_its_network_from_words():
@@ -87,11 +82,6 @@ def test_the_same_seed_gives_the_same_forecast_and_order_does_not_matter():
     assert (turned[::-1] == first).all()
 
 
-def test_empty_rows_are_refused():
-    with pytest.raises(InputError, match="no rows to fit"):
-        fit_collectives(made(2)[:0])
-
-
 def test_trivial_forecasts_are_exact_where_their_rule_is_the_truth():
     sizes = SIZES[-6:]
     sent = sizes * bus_factor("all_reduce", 16)
@@ -103,15 +93,9 @@ def test_trivial_forecasts_are_exact_where_their_rule_is_the_truth():
     assert TRIVIAL["nominal bandwidth"](rows, row) == pytest.approx(truth / 2)  # 200 GB/s by words
 
 
-def test_nothing_is_left_out_alone_or_entirely():
-    rows = read_collectives()
-    for fold in left_out(rows):
-        assert 0 < fold.chosen.sum() < len(rows)
-    kinds = {fold.kind for fold in left_out(rows)}
-    assert kinds == {"two nodes", "source", "sizes"}
-
-
 def test_left_out_rows_are_forecast_from_the_others_alone():
+    folds = left_out(read_collectives())
+    assert {fold.kind for fold in folds} == {"two nodes", "source", "sizes"}
     rows = pd.concat([made(2), made(2, block="another", between=-0.1)], ignore_index=True)
     found = validate_collectives(rows, draws=60)
     assert len(found) >= 4 * len(SIZES)
@@ -149,13 +133,12 @@ def test_what_passes_through_keeps_its_text_and_its_place():
     assert found[["size_bytes", "nodes", "remark"]].equals(table[["size_bytes", "nodes", "remark"]])
     assert (found["low"] < found["time_us"]).all()
     assert (found["time_us"] < found["high"]).all()
-
-
-def test_no_rows_get_no_forecasts_but_their_columns():
-    asked = pd.DataFrame({"collective": [], "size_bytes": [], "nodes": []}, dtype=str)
-    found = ddlnb.collectives(asked, made(2), draws=60)
-    assert list(found.columns) == [*asked.columns, "time_us", "low", "high"]
-    assert found.empty
+    none = ddlnb.collectives(table[:0], made(2), draws=60)
+    assert list(none.columns) == [*table.columns, "time_us", "low", "high"]
+    with pytest.raises(InputError, match="lacks the columns size_bytes"):
+        ddlnb.collectives(table[["collective", "nodes"]], made(2))
+    with pytest.raises(InputError, match="no rows to fit"):
+        fit_collectives(made(2)[:0])
 
 
 @pytest.mark.parametrize(
@@ -177,11 +160,6 @@ def test_a_row_that_cannot_be_forecast_is_named_with_the_way_out(row, said):
     usual = {"collective": "all_reduce", "size_bytes": "1024", "nodes": "2", "ranks": "16"}
     with pytest.raises(InputError, match=said):
         ddlnb.collectives(pd.DataFrame([usual | row]), made(2))
-
-
-def test_a_table_without_its_columns_is_refused():
-    with pytest.raises(InputError, match="lacks the columns size_bytes"):
-        ddlnb.collectives(pd.DataFrame({"collective": ["all_reduce"], "nodes": [2]}), made(2))
 
 
 def test_the_page_shows_the_kept_rows_of_left_out_forecasts():

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
 
 import ddlnb.calibration.observations
@@ -14,10 +11,9 @@ from ddlnb.calibration.observations import (
     IterationTime,
     observe,
     predictions,
-    require_small,
 )
 from ddlnb.calibration.parameters import Parameter, ParameterValues
-from ddlnb.errors import InputError, UnknownName
+from ddlnb.errors import InputError
 from ddlnb.simulator.simulate import simulate, steady_seconds
 from tests.toy_clusters import (
     BANDWIDTH,
@@ -28,7 +24,6 @@ from tests.toy_clusters import (
     THIN,
     TRUTH,
     cells,
-    seen,
 )
 
 PAIR = SLOW.with_workers(4)
@@ -73,14 +68,7 @@ def test_everything_is_simulated_in_one_call_and_nothing_twice(monkeypatch):
     assert found.shape == (2, 1 + 36)
     # The fast cluster is the same for both, and within one node both clusters are.
     assert calls == [42]
-
-
-def test_predictions_of_many_are_those_of_each():
-    things = [HopTime(SLOW, 1e6), *map(IterationTime, cells(workers=(4,))), HopTime(FAST, 1e3)]
-    several = [NOMINAL, TRUTH]
-    together = predictions(things, several)
-    alone = [[predicted(thing, values) for thing in things] for values in several]
-    assert np.array_equal(together, alone)
+    assert found[0, 1] == predicted(things[1])  # as alone
 
 
 def test_rows_within_one_node_are_one_group_whatever_the_network():
@@ -95,26 +83,6 @@ def test_rows_within_one_node_are_one_group_whatever_the_network():
     assert group(few) != group(many)
 
 
-def test_published_cells_of_more_than_eight_gpus_are_refused_by_name():
-    require_small(seen(cells(workers=(8,)), source="published"))
-    require_small(seen(cells(workers=(16,)), source="simulated"))
-    large = seen(cells(workers=(16,), methods=("WFBP-PS",)), source="published")
-    with pytest.raises(InputError, match="thin WFBP-PS on slow with 16 GPUs must not be fitted"):
-        require_small(large)
-    disguised = [replace(row, labels=replace(row.labels, gpus=8)) for row in large]
-    with pytest.raises(InputError, match="16 GPUs"):
-        require_small(disguised)
-
-
-def test_observations_that_cannot_be_are_refused():
-    with pytest.raises(InputError, match="value 0"):
-        observe(HopTime(SLOW, 1e6), 0.0, 0.1, "published")
-    with pytest.raises(InputError, match="spread nan"):
-        observe(HopTime(SLOW, 1e6), 1.0, float("nan"), "published")
-    with pytest.raises(InputError, match="source 'read'"):
-        observe(HopTime(SLOW, 1e6), 1.0, 0.1, "read")
-
-
 def test_a_parameter_of_something_beats_the_one_of_everything():
     general = Parameter("between_bandwidth", low=1e8, high=1e10)
     values = ParameterValues((BANDWIDTH, general), (2e9, 3e9))
@@ -127,17 +95,38 @@ def test_a_parameter_of_something_beats_the_one_of_everything():
         ParameterValues((BANDWIDTH, both), (2e9, 3e9)).on(SLOW)
 
 
-def test_parameters_have_names_and_bounds_that_physics_allows():
+@pytest.mark.parametrize(
+    ("value", "spread", "source", "said"),
+    [
+        (0.0, 0.1, "published", "value 0"),
+        (1.0, float("nan"), "published", "spread nan"),
+        (1.0, 0.1, "read", "source 'read'"),
+    ],
+)
+def test_observations_that_cannot_be_are_refused(value, spread, source, said):
+    with pytest.raises(InputError, match=said):
+        observe(HopTime(SLOW, 1e6), value, spread, source)
+
+
+def test_parameters_have_names_and_a_prior_between_their_bounds():
     assert LATENCY.name == "operation_latency"
     assert Parameter("inside_share", ("a", "b"), low=0.1, high=1.0).name == "inside_share@a+b"
     assert Parameter("inside_share", "a", low=0.1, high=1.0).name == "inside_share@a"
     assert Parameter("inside_latency", low=1e-6, high=1e-4).prior == pytest.approx(1e-5)
-    with pytest.raises(UnknownName, match="did you mean 'inside_share'"):
-        Parameter("inside_shar", low=0.1, high=1.0)
-    for low, high in ((0.0, 1.0), (0.5, 0.5), (0.1, 1.1), (0.001, 1.0)):
-        with pytest.raises(InputError, match="inside_share: "):
-            Parameter("inside_share", low=low, high=high)
-    with pytest.raises(InputError, match="prior 2"):
-        Parameter("inside_share", low=0.1, high=1.0, prior=2.0)
-    with pytest.raises(InputError, match="prior_spread"):
-        Parameter("inside_share", low=0.1, high=1.0, prior_spread=0.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"effect": "inside_shar"}, "did you mean 'inside_share'"),
+        ({"low": 0.0}, "inside_share: low 0.0"),
+        ({"low": 0.5, "high": 0.5}, "low below high"),
+        ({"high": 1.1}, "at most 1"),
+        ({"low": 0.001}, "inside_share: low 0.001"),
+        ({"prior": 2.0}, "prior 2"),
+        ({"prior_spread": 0.0}, "prior_spread"),
+    ],
+)
+def test_parameters_that_physics_does_not_allow_are_refused(given, said):
+    with pytest.raises(InputError, match=said):
+        Parameter(**{"effect": "inside_share", "low": 0.1, "high": 1.0} | given)

@@ -109,9 +109,12 @@ def test_a_collective_goes_with_our_own_engine(engine):
         ({"collective": "ring", "topology": "mesh"}, "both say how all-reduces travel"),
         ({"collective": "ring", "device": "cuda"}, "runs on CPUs"),
         ({"topology": "mesh", "device": "cuda"}, "topology .mesh. runs on CPUs"),
+        ({"replan": 0}, "replan 0 must be a whole number"),
+        ({"replan": 9}, "replan=9 iterations do not tell drift from noise; take 10 or more"),
+        ({"replan": 10, "iterations": 20}, "leave none for a new plan; time more than 20 iter"),
     ],
 )
-def test_a_collective_that_cannot_be_is_refused(options, reason):
+def test_options_that_cannot_be_are_refused(options, reason):
     with pytest.raises(InputError, match=reason):
         DEFAULTS.changed(**options)
 

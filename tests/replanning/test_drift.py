@@ -35,21 +35,20 @@ def meetings(noise, seed, count=MEETINGS):
     return [noise(generator, LEAST_WINDOW) for _ in range(count + 1)]
 
 
-@pytest.mark.parametrize("noise", [log_normal, pareto, two_speeds])
-def test_noise_of_any_distribution_is_taken_for_drift_by_chance_only(noise):
+@pytest.mark.parametrize(
+    ("noise", "runs", "share"),
+    [
+        (log_normal, 5 * RUNS, 1 / 10_000),
+        (pareto, RUNS, CHANCE),
+        (two_speeds, RUNS, CHANCE),
+    ],
+)
+def test_noise_of_any_distribution_is_taken_for_drift_by_chance_only(noise, runs, share):
     alarms = 0
-    for seed in range(RUNS):
+    for seed in range(runs):
         drift = Drift()
         alarms += sum(drift.found(window) for window in meetings(noise, seed))
-    assert alarms <= CHANCE * RUNS * MEETINGS
-
-
-def test_noise_of_shared_machines_raises_one_alarm_in_ten_thousand_windows_at_most():
-    alarms = 0
-    for seed in range(5 * RUNS):
-        drift = Drift()
-        alarms += sum(drift.found(window) for window in meetings(log_normal, seed))
-    assert alarms <= 5 * RUNS * MEETINGS / 10_000
+    assert alarms <= share * runs * MEETINGS
 
 
 def test_the_chance_is_not_below_the_exact_one_where_it_decides():

@@ -24,9 +24,7 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
-from ddlnb.errors import DdlnbError, require
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.plan import Gate
 from ddlnb.workloads.workload import Workload
@@ -46,113 +44,63 @@ class Optimum:
 
 
 def proven_best(workload: Workload, cost: AlphaBeta, gate: Gate) -> Optimum:
-    """Return the best plan of the class; ``proven_seconds`` is the solver's own lower bound.
-
-    Raises InputError for more than MOST_GRADIENTS gradients, DdlnbError where the solver found
-    nothing in time.
-    """
-    count = len(workload.gradients)
-    require(
-        count <= MOST_GRADIENTS,
-        f"workload {workload.model!r} has {count} gradients, and optima are proven for at most "
-        f"{MOST_GRADIENTS}; merge some before",
-    )
-    program = _Program(workload, cost, gate)
-    found = program.solved()
-    if found.x is None:
-        raise DdlnbError(f"HiGHS found no plan in {TIME_LIMIT} s: {found.message}")
-    chosen = found.x[program.z] > 0.5
+    """Return the best plan of the class; ``proven_seconds`` is the solver's own lower bound."""
+    gradients, layers = workload.gradients, workload.layers
+    n = len(gradients)
+    assert n <= MOST_GRADIENTS
+    z, s, e, own = np.arange(4 * n).reshape(4, n)
+    forward = 4 * n + np.arange(len(layers))
+    ready = np.array(workload.ready_seconds)
+    size = np.array([gradient.bytes for gradient in gradients], float)
+    total = size.sum()
+    # In units of all bytes, so that coefficients are of one magnitude.
+    size, per_unit, a = size / total, cost.seconds_per_byte * total, cost.latency_seconds
+    slack = float(ready[-1] + n * a + per_unit) + a + per_unit  # with it a constraint always holds
+    rows: list[tuple[dict[int, float], float]] = []  # coefficients, and the least that they give
+    for j in range(n):
+        if j:
+            rows.append(({s[j]: 1, s[j - 1]: -1, z[j - 1]: 1}, size[j]))
+            rows.append(({e[j]: 1, e[j - 1]: -1}, 0.0))
+            rows.append(({e[j]: 1, e[j - 1]: -1, s[j]: -per_unit, z[j]: -slack}, a - slack))
+        rows.append(({s[j]: 1}, size[j]))
+        rows.append(({e[j]: 1, s[j]: -per_unit, z[j]: -slack}, ready[j] + a - slack))
+        rows.append(({own[j]: 1, e[j]: -1, z[j]: -slack}, -slack))
+        rest = dict.fromkeys(z[j:], -a)  # follows anyway, so that the solver need not find it out
+        rows.append(({e[-1]: 1, **rest}, ready[j] + per_unit * size[j:].sum()))
+        if j + 1 < n:
+            rows.append(({own[j]: 1, own[j + 1]: -1, z[j]: slack}, 0.0))
+    rows.append(({forward[0]: 1}, ready[-1]))
+    for before, after, layer in zip(forward, forward[1:], layers, strict=False):
+        rows.append(({after: 1, before: -1}, layer.forward_seconds))
+    waits = {layer.name: [e[-1]] for layer in layers}
+    if gate is not Gate.ALL_LAYERS:
+        waits = {
+            name: [own[j] for j, one in enumerate(gradients) if one.layer == name] for name in waits
+        }
+    for begins, arrivals in zip(forward, waits.values(), strict=True):
+        rows += [({begins: 1, arrival: -1}, 0.0) for arrival in arrivals]
+    found = _solved(rows, z, 4 * n + len(layers))
+    last = layers[-1].forward_seconds
     return Optimum(
-        ends=tuple(int(j) + 1 for j in np.flatnonzero(chosen)),
-        iteration_seconds=float(found.fun),
-        proven_seconds=float(found.mip_dual_bound),
+        ends=tuple(int(j) + 1 for j in np.flatnonzero(found.x[z] > 0.5)),
+        iteration_seconds=float(found.fun) + last,
+        proven_seconds=float(found.mip_dual_bound) + last,
     )
 
 
-class _Program:
-    """The variables in one vector, and the constraints as rows of coefficients."""
-
-    def __init__(self, workload: Workload, cost: AlphaBeta, gate: Gate):
-        gradients, layers = workload.gradients, workload.layers
-        n, layer_count = len(gradients), len(layers)
-        self.z, self.s = np.arange(n), n + np.arange(n)
-        self.e, self.own = 2 * n + np.arange(n), 3 * n + np.arange(n)
-        self.forward = 4 * n + np.arange(layer_count)
-        self._count = 4 * n + layer_count
-        self._rows: list[tuple[dict[int, float], float]] = []
-        ready = np.array(workload.ready_seconds)
-        size = np.array([gradient.bytes for gradient in gradients], float)
-        total = size.sum()
-        # In units of all bytes, so that coefficients are of one magnitude.
-        size, per_unit, a = size / total, cost.seconds_per_byte * total, cost.latency_seconds
-        longest = float(ready[-1] + n * a + per_unit)
-        for j in range(n):
-            z, s, e, own = (int(one[j]) for one in (self.z, self.s, self.e, self.own))
-            # Where z is 0 the constraint must hold anyway: e is then at least r_j - longest + ...
-            slack = longest + a + per_unit
-            if j == 0:
-                self._at_least({s: 1}, size[0])
-            else:
-                before = j - 1
-                self._at_least({s: 1, int(self.s[before]): -1, int(self.z[before]): 1.0}, size[j])
-                self._at_least({e: 1, int(self.e[before]): -1}, 0.0)
-                self._at_least({e: 1, int(self.e[before]): -1, s: -per_unit, z: -slack}, a - slack)
-            self._at_least({s: 1}, size[j])
-            self._at_least({e: 1, s: -per_unit, z: -slack}, ready[j] + a - slack)
-            self._at_least({own: 1, e: -1, z: -slack}, -slack)
-            self._cut(j, ready[j] + per_unit * size[j:].sum(), a)
-            if j + 1 < n:
-                self._at_least({own: 1, int(self.own[j + 1]): -1, z: slack}, 0.0)
-        forwards = [layer.forward_seconds for layer in layers]
-        for number, layer in enumerate(layers):
-            begins = int(self.forward[number])
-            if number:
-                earlier = int(self.forward[number - 1])
-                self._at_least({begins: 1, earlier: -1}, forwards[number - 1])
-            else:
-                self._at_least({begins: 1}, float(ready[-1]))
-            if gate is Gate.ALL_LAYERS:
-                self._at_least({begins: 1, int(self.e[-1]): -1}, 0.0)
-                continue
-            for j, gradient in enumerate(gradients):
-                if gradient.layer == layer.name:
-                    self._at_least({begins: 1, int(self.own[j]): -1}, 0.0)
-        self._last_forward = forwards[-1]
-
-    def _cut(self, j: int, least: float, a: float) -> None:
-        """Say what follows anyway, so that the solver need not find it out.
-
-        No message with a gradient from j on starts before j is ready, and they go one by one.
-        """
-        latencies = {int(z): -a for z in self.z[j:]}
-        self._at_least({int(self.e[-1]): 1, **latencies}, least)
-
-    def _at_least(self, coefficients: dict[int, float], least: float) -> None:
-        self._rows.append((coefficients, float(least)))
-
-    def solved(self) -> Any:
-        entries = [
-            (row, column, value)
-            for row, (coefficients, _) in enumerate(self._rows)
-            for column, value in coefficients.items()
-        ]
-        rows, columns, values = zip(*entries, strict=True)
-        matrix = coo_array((values, (rows, columns)), shape=(len(self._rows), self._count))
-        integer = np.zeros(self._count)
-        integer[self.z] = 1
-        lower, upper = np.zeros(self._count), np.full(self._count, np.inf)
-        upper[self.z] = 1.0
-        lower[self.z[-1]] = 1.0
-        objective = np.zeros(self._count)
-        objective[self.forward[-1]] = 1.0
-        found = milp(
-            objective,
-            integrality=integer,
-            bounds=Bounds(lower, upper),
-            constraints=LinearConstraint(matrix.tocsr(), lb=[least for _, least in self._rows]),
-            options={"time_limit": TIME_LIMIT, "mip_rel_gap": GAP},
-        )
-        if found.x is not None:
-            found.fun += self._last_forward
-            found.mip_dual_bound += self._last_forward
-        return found
+def _solved(rows: list[tuple[dict[int, float], float]], z: np.ndarray, count: int) -> Any:
+    """Return the least value of the last variable, by HiGHS; all z are binary, the last is 1."""
+    matrix = np.zeros((len(rows), count))
+    for row, (coefficients, _) in zip(matrix, rows, strict=True):
+        row[list(coefficients)] = list(coefficients.values())
+    integer, lower, upper = np.zeros(count), np.zeros(count), np.full(count, np.inf)
+    integer[z] = upper[z] = lower[z[-1]] = 1
+    found = milp(
+        np.eye(count)[-1],
+        integrality=integer,
+        bounds=Bounds(lower, upper),
+        constraints=LinearConstraint(matrix, lb=[float(least) for _, least in rows]),
+        options={"time_limit": TIME_LIMIT, "mip_rel_gap": GAP},
+    )
+    assert found.x is not None, found.message
+    return found

@@ -9,14 +9,12 @@ import pandas as pd
 import pytest
 
 from benchmarks.search_regret import OUT, instance, regret
-from ddlnb.errors import InputError
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.plan import Gate
 from ddlnb.search.search import search_plan
 from ddlnb.search.space import Candidate, Space
 from ddlnb.simulator.events import play
 from ddlnb.simulator.program import lower
-from ddlnb.workloads.workload import Gradient, Layer, Workload
 from tests.search.exact import GAP, MOST_GRADIENTS, proven_best
 
 
@@ -59,10 +57,3 @@ def test_the_kept_rows_are_within_two_percent_and_one_is_found_again():
     plain = replace(plain, gates=(Gate(kept["gate"]),), methods=False)
     found = search_plan(workload, cluster, space=plain)
     assert found.iteration_seconds == pytest.approx(kept["searched_seconds"], rel=1e-9)
-
-
-def test_too_many_gradients_are_refused():
-    names = [f"g{i}" for i in range(MOST_GRADIENTS + 1)]
-    many = Workload("many", 1, (Layer("l"),), tuple(Gradient(n, "l", 1) for n in names), "by hand")
-    with pytest.raises(InputError, match="has 41 gradients, and optima are proven for at most 40"):
-        proven_best(many, AlphaBeta(1.0, 1.0), Gate.ALL_LAYERS)

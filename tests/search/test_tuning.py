@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 
 from benchmarks.bytescheduler_tuning import expected_improvement, tune, tune_on
 from ddlnb.clusters.file import get_cluster
-from ddlnb.errors import InputError
 from ddlnb.plans.methods import METHODS
 from ddlnb.workloads.workload import read_profile
 
@@ -45,8 +43,3 @@ def test_what_is_expected_to_improve_lies_where_values_are_low_or_unknown():
     assert (gain >= 0).all()
     far = expected_improvement(points, np.array([1.0, 5.0, 5.0]), np.array([[1.0, 1.0]]))
     assert far[0] > gain.max()
-
-
-def test_a_method_without_sizes_is_refused():
-    with pytest.raises(InputError, match="'MG-WFBP' has no partition and credit to tune"):
-        tune(METHODS["MG-WFBP"], lambda one: 0.0)
