@@ -17,7 +17,6 @@ and the forward pass goes on after one at least has been decompressed; all of th
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -155,54 +154,36 @@ def _computation(
     parallel = effects.parallel_factor if cluster.workers > 1 else 1.0
     factor = effects.compute_factor * parallel * quickest
     ready = ready_seconds(workload, cluster) * quickest
-    ready = ready + _last(len(ready), min(1.0, quickest) * effects.message_compute)
+    ready[-1] += min(1.0, quickest) * effects.message_compute  # a message is made ready by then
     forward = np.array([layer.forward_seconds for layer in workload.layers]) * factor
     of_layer = np.array(
         [workload.layer_position[gradient.layer] for gradient in workload.gradients]
     )
-    bytes_ = np.array([gradient.bytes for gradient in workload.gradients], float)
-    update = effects.update_latency + bytes_ / effects.update_bandwidth
+    update = effects.update_latency + _sizes(workload) / effects.update_bandwidth
     np.add.at(forward, of_layer, update * min(1.0, quickest))
     return ready, forward, of_layer
-
-
-def _last(count: int, value: float) -> Numbers:
-    """Return zeros, and the value last: a message is made ready at the latest by then."""
-    found = np.zeros(count)
-    found[-1] = value
-    return found
 
 
 def least_of_all_reduces(workload: Workload, cluster: Cluster, names: tuple[str, ...]) -> LeastTime:
     """Return the least of all-reduces: the cluster's own, those of these names, or halves."""
     if cluster.workers == 1:
         return LeastTime(0.0, 0.0 * _sizes(workload), 1.0)
-    costs = all_reduce_costs(cluster, ["", *names])
-    sizes = _probe_sizes(workload)
-    latency, per_byte, share = math.inf, math.inf, 0.0
-    halves = [Cost(cluster, "reduce-scatter"), Cost(cluster, "all-gather")]
-    found = [cost.parts(sizes) for cost in costs]
-    first, second = (cost.parts(sizes) for cost in halves)
+    # From one element to all bytes: of a straight line every one says the same.
+    least = workload.gradients[0].bytes_per_element
+    sizes = np.geomspace(least, max(workload.gradient_bytes, least + 1), 256)
+    found = [cost.parts(sizes) for cost in all_reduce_costs(cluster, ["", *names])]
+    first, second = (Cost(cluster, half).parts(sizes) for half in ("reduce-scatter", "all-gather"))
     found.append((first[0] + second[0], first[1] + second[1], max(first[2], second[2])))
-    for own_latency, work, own_share in found:
-        latency = min(latency, own_latency)
-        # A curve may bend: the least seconds per byte of any size.
-        per_byte = min(per_byte, float((work / sizes).min()))
-        share = max(share, own_share)
+    latencies, works, shares = zip(*found, strict=True)
+    per_byte = float((np.stack(works) / sizes).min())  # a curve may bend
     if not cluster.has_closed_form:
         per_byte *= BETWEEN_PROBES
-    share = min(1.0, max(share, cluster.effects.latency_share))
-    return LeastTime(latency, per_byte * _sizes(workload), share)
+    share = min(1.0, max(*shares, cluster.effects.latency_share))
+    return LeastTime(min(latencies), per_byte * _sizes(workload), share)
 
 
 def _sizes(workload: Workload) -> Numbers:
     return np.array([gradient.bytes for gradient in workload.gradients], float)
-
-
-def _probe_sizes(workload: Workload) -> Numbers:
-    """Return sizes from one element to all bytes: of a straight line every one says the same."""
-    least = workload.gradients[0].bytes_per_element
-    return np.geomspace(least, max(workload.gradient_bytes, least + 1), 256)
 
 
 def least_of_servers(workload: Workload, cluster: Cluster) -> LeastTime:

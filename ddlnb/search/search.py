@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import random
 import time
+from bisect import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from typing import Any
 
 from ddlnb.clusters.cluster import Cluster
@@ -114,7 +115,7 @@ EVERYTHING = Space()
 MOST_PLANS = 700
 # Of these as many as groups that hold equal bytes are tried as a start.
 BUFFERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
-PARTITIONS = (None, 64 * MIB, 16 * MIB, 4 * MIB, MIB, 256 * KIB)
+PARTITIONS = (64 * MIB, 16 * MIB, 4 * MIB, MIB, 256 * KIB)
 CLIMBED = 3  # families of plans that are changed step by step
 CLOSE = 1e-4  # a plan this close to the bound, relatively, is not worth more time
 
@@ -177,7 +178,8 @@ def search_plan(
     trials = Trials(sending, most_plans, deadline, progress)
     bound = sending.bound()
     close = bound.seconds * (1 + CLOSE)
-    fixed = _methods(trials)
+    plans = sending.fixed() if sending.space.methods else {}
+    fixed = {name: min(map(trials.plan, listed)) for name, listed in plans.items()}
     if dense is not None and sending.is_mixed:
         trials.plan(dense.plan)
     for candidate in _starts(trials, workload):
@@ -200,53 +202,33 @@ def search_plan(
     )
 
 
-def _methods(trials: Trials) -> dict[str, float]:
-    """Return the seconds of the methods' own plans."""
-    if not trials.sending.space.methods:
-        return {}
-    return {
-        name: min(trials.plan(plan) for plan in plans)
-        for name, plans in trials.sending.fixed().items()
-    }
-
-
 def _starts(trials: Trials, workload: Workload) -> Iterator[Candidate]:
     """Yield what the search starts from, the most promising first."""
     sending = trials.sending
     space, count = sending.space, len(workload.gradients)
     groups = sending.mergings()
-    groups += [_equal(workload, buffers) for buffers in BUFFERS if buffers <= count]
+    for buffers in BUFFERS[: bisect(BUFFERS, count)]:
+        messages = in_buffers(workload, max(1, -(-workload.gradient_bytes // buffers)))
+        groups.append(tuple(accumulate(len(message.pieces) for message in messages)))
     groups.append(tuple(range(1, count + 1)))
     shapes = list(_shapes(space, bool(sending.names)))
     for ends in dict.fromkeys(groups):
-        for dense in sending.selections(ends):
-            for shape in shapes:
-                yield replace(shape, ends=ends, dense=dense)
-    if space.partition:
-        for size in PARTITIONS[1:]:
-            for ends in dict.fromkeys([groups[0], *groups[-1:]]):
-                for shape in shapes:
-                    yield replace(shape, ends=ends, partition=size)
+        for dense, shape in product(sending.selections(ends), shapes):
+            yield replace(shape, ends=ends, dense=dense)
+    cut = dict.fromkeys([groups[0], groups[-1]])
+    for size, ends, shape in product(PARTITIONS if space.partition else (), cut, shapes):
+        yield replace(shape, ends=ends, partition=size)
 
 
 def _shapes(space: Space, chooses: bool) -> Iterator[Candidate]:
     """Yield candidates that differ in all but their groups."""
-    for gate in space.gates:
-        for order in space.orders:
-            if order == "priority" and gate is Gate.ALL_LAYERS and "ready" in space.orders:
-                continue  # nobody goes on before all have arrived
-            for choice in (False, True) if chooses else (False,):
-                yield Candidate((), gate, order == "priority", False, None, choice)
-    if space.split:
-        for gate in space.gates:
-            yield Candidate((), gate, False, True)
-
-
-def _equal(workload: Workload, buffers: int) -> tuple[int, ...]:
-    """Return the ends of about so many groups of neighbours with equal bytes."""
-    size = max(1, -(-workload.gradient_bytes // buffers))
-    lengths = [len(message.pieces) for message in in_buffers(workload, size)]
-    return tuple(accumulate(lengths))
+    for gate, order in product(space.gates, space.orders):
+        if order == "priority" and gate is Gate.ALL_LAYERS and "ready" in space.orders:
+            continue  # nobody goes on before all have arrived
+        for choice in (False, True) if chooses else (False,):
+            yield Candidate((), gate, order == "priority", chooses=choice)
+    for gate in space.gates if space.split else ():
+        yield Candidate((), gate, split=True)
 
 
 def _climb(trials: Trials, count: int, close: float, seed: int) -> None:

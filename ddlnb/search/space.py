@@ -18,6 +18,7 @@ from ddlnb.plans.bucketing import by_priority, message_of, partitioned
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Plan
 from ddlnb.plans.requests import SPLIT
 from ddlnb.plans.transfers import Primitive
+from ddlnb.registry import several
 from ddlnb.workloads.workload import Workload
 
 Numbers = NDArray[np.float64]
@@ -95,21 +96,20 @@ class Space:
 
     def collectives_on(self, cluster: Cluster) -> tuple[str, ...]:
         """Return the names of collectives that a message may take instead of the cluster's own."""
-        if self.collectives != "auto":
-            names = (self.collectives,) if isinstance(self.collectives, str) else self.collectives
-            for name in names:
-                get_collective(name, cluster.workers, per_node=cluster.workers_per_node)
-            return names
+        is_free = self.collectives == "auto"
+        names = COLLECTIVES if is_free else tuple(several(self.collectives))
+        if is_free and cluster.workers == 1:
+            return ()
         found = []
-        for name in COLLECTIVES:
-            if cluster.workers == 1 or name == cluster.all_reduce:
-                continue
+        for name in names:
             try:
                 get_collective(name, cluster.workers, per_node=cluster.workers_per_node)
             except InputError:  # is not made for so many workers
+                if not is_free:
+                    raise
                 continue
             found.append(name)
-        return tuple(found)
+        return tuple(name for name in found if not is_free or name != cluster.all_reduce)
 
 
 @dataclass(frozen=True)
