@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -278,7 +279,7 @@ def _changes(cell: Cell, worse: bool) -> dict[str, Change]:
         value = getattr(cluster.effects, name)
         is_there = value != getattr(default, name) or name == "compute_factor"
         if is_there and 0 < value < math.inf:
-            changes[name] = _scaled(cluster, name, effect, worse)
+            changes[name] = partial(_scaled, cluster, effect, worse)
     if worse and cluster.workers > 1 and cluster.is_homogeneous:
         changes[SLOW_WORKER] = lambda factor: cluster.with_heterogeneity(compute={0: factor})
         is_formula = cluster.has_closed_form and not cell.plan.collectives  # else played on a graph
@@ -287,14 +288,10 @@ def _changes(cell: Cell, worse: bool) -> dict[str, Change]:
     return changes
 
 
-def _scaled(cluster: Cluster, name: str, effect: Effect, worse: bool) -> Change:
-    value = getattr(cluster.effects, name)
-
-    def change(factor: float) -> Cluster:
-        changed = effect.worsened(value, factor if worse else 1 / factor)
-        return cluster.with_effects(**{name: changed})
-
-    return change
+def _scaled(cluster: Cluster, effect: Effect, worse: bool, factor: float) -> Cluster:
+    value = getattr(cluster.effects, effect.name)
+    changed = effect.worsened(value, factor if worse else 1 / factor)
+    return cluster.with_effects(**{effect.name: changed})
 
 
 def _needed_factor(cell: Cell, change: Change, target: float) -> float | None:
@@ -316,23 +313,17 @@ def _needed_factor(cell: Cell, change: Change, target: float) -> float | None:
 
     wide = range(0, len(FACTORS), WIDE)
     ends = played(wide)
-    grows = target >= ends[0]
-    first = _first_beyond(ends, target, grows)
-    if not first:
-        return None if first is None else 1.0
+    sign = 1 if target >= ends[0] else -1  # of what grows with the factor, or falls
+    reached = sign * np.array(ends) >= sign * target
+    if reached[0] or not reached.any():
+        return 1.0 if reached[0] else None
+    first = int(reached.argmax())
     places = range(wide[first - 1], wide[first] + 1)
     seconds = [ends[first - 1], *played(places[1:-1]), ends[first]]
-    within = _first_beyond(seconds, target, grows)
-    assert within  # at its end at the latest, and not at its beginning
+    within = int((sign * np.array(seconds) >= sign * target).argmax())
     share = (target - seconds[within - 1]) / (seconds[within] - seconds[within - 1])
     before, after = (float(FACTORS[places[within - step]]) for step in (1, 0))
     return float(before * (after / before) ** share)
-
-
-def _first_beyond(seconds: Sequence[float], target: float, grows: bool) -> int | None:
-    """Return the place of the first that has reached the target, None if none has."""
-    reached = (one >= target if grows else one <= target for one in seconds)
-    return next((place for place, there in enumerate(reached) if there), None)
 
 
 def _suspect(effect: str, change: Change, cell: Cell, factor: float) -> Suspect:

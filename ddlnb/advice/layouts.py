@@ -73,18 +73,12 @@ def states_that_do_not_fit(model: object, cluster: Cluster, optimizer: str) -> s
     that is not known.
     """
     require_optimizer(optimizer)
-    memory = gpu_memory(cluster.hardware)
-    if not isinstance(model, str) or model.casefold() not in SHAPES or math.isnan(memory):
+    if not isinstance(model, str) or model.casefold() not in SHAPES:
         return ""
     parameters = SHAPES[model.casefold()].shape.parameters
     needed = FLOAT32 * (2 + OPTIMIZER_COPIES[optimizer]) * parameters
-    if needed <= memory:
-        return ""
-    return (
-        f"Data parallelism alone cannot hold {model}: parameters, gradients and the states of "
-        f"{optimizer} take {needed / GIB:,.0f} GiB of every GPU, which has {memory / GIB:.0f}. "
-        f"It has to be split"
-    )
+    what = f"parameters, gradients and the states of {optimizer} take"
+    return _does_not_hold(model, what, needed, gpu_memory(cluster.hardware))
 
 
 def sample_that_does_not_fit(model: object, question: Question) -> str:
@@ -92,13 +86,18 @@ def sample_that_does_not_fit(model: object, question: Question) -> str:
 
     Counted is all that training with one sample takes.
     """
-    known = isinstance(model, str) and model.casefold() in SHAPES
-    if not known or question.fits(1) is not False:
+    if not isinstance(model, str) or model.casefold() not in SHAPES:
+        return ""
+    return _does_not_hold(model, "one sample takes", question.memory_bytes(1), question.gpu_memory)
+
+
+def _does_not_hold(model: str, what: str, needed: float, memory: float) -> str:
+    """Return that data parallelism cannot hold what takes so much; "" if it can or nobody knows."""
+    if not needed > memory:
         return ""
     return (
-        f"Data parallelism alone cannot hold {model}: one sample takes "
-        f"{question.memory_bytes(1) / GIB:,.0f} GiB of every GPU, which has "
-        f"{question.gpu_memory / GIB:.0f}. It has to be split"
+        f"Data parallelism alone cannot hold {model}: {what} {needed / GIB:,.0f} GiB of every GPU, "
+        f"which has {memory / GIB:.0f}. It has to be split"
     )
 
 
@@ -277,11 +276,14 @@ def layout_counterfactuals(asked: PricedQuestion) -> Iterator[Counterfactual[Pri
     if asked.schedule != ZERO_BUBBLE and (asked.ranking.outlook.cases.pp > 1).any():
         filled = replace(asked, schedule=ZERO_BUBBLE, vpp=None)
         yield Counterfactual("zero-bubble pipelines", filled)
-    yield Counterfactual("no floor of starting kernels", _without(asked, STARTS))
+    quick = replace(asked, fitted=without(asked.fitted, STARTS))
+    yield Counterfactual("no floor of starting kernels", quick)
     if asked.gpus > 1:
-        yield Counterfactual("no latency of exchanges", _without(asked, LATENCIES))
+        prompt = replace(asked, fitted=without(asked.fitted, LATENCIES))
+        yield Counterfactual("no latency of exchanges", prompt)
     if asked.ranking.outlook.chance.any():
-        yield Counterfactual("no slow runs", _without(asked, SLOW_MODE))
+        steady = replace(asked, fitted=without(asked.fitted, SLOW_MODE))
+        yield Counterfactual("no slow runs", steady)
 
 
 def layout_reasons(asked: PricedQuestion) -> pd.DataFrame:
@@ -290,14 +292,14 @@ def layout_reasons(asked: PricedQuestion) -> pd.DataFrame:
     Further columns: layout, and tokens per second of all GPUs with the 90 % interval
     (``tokens_per_s``, ``low``, ``high``).
     """
+    import pandas as pd
+
     listed = [Counterfactual(AS_IT_IS, asked), *layout_counterfactuals(asked)]
-    best = [one.cell.ranking.rows(1)[0] for one in listed]
-    table = reason_table(listed, [row["seconds"] for row in best])
-    table["layout"] = [row["layout"] for row in best]
-    for column, name in (("tokens_per_s_per_gpu", "tokens_per_s"), ("low", "low"),
-                         ("high", "high")):  # fmt: skip
-        table[name] = [asked.gpus * row[column] for row in best]
-    return table
+    best = pd.DataFrame([one.cell.ranking.rows(1)[0] for one in listed])
+    rates = best[["tokens_per_s_per_gpu", "low", "high"]] * asked.gpus
+    rates.columns = ["tokens_per_s", "low", "high"]
+    table = reason_table(listed, best["seconds"].tolist())
+    return table.assign(layout=best["layout"], **rates)
 
 
 def without(fitted: Fitted, names: Sequence[str]) -> Fitted:
@@ -308,10 +310,6 @@ def without(fitted: Fitted, names: Sequence[str]) -> Fitted:
         for framework, values in fitted.frameworks.items()
     }
     return replace(fitted, parameters=replace(fitted.parameters, **least), frameworks=own)
-
-
-def _without(asked: PricedQuestion, names: Sequence[str]) -> PricedQuestion:
-    return replace(asked, fitted=without(asked.fitted, names))
 
 
 def _network_times(asked: PricedQuestion, factor: int) -> PricedQuestion:
@@ -381,8 +379,7 @@ def _rivals(rows: pd.DataFrame) -> str:
 
 def _slow(asked: PricedQuestion, rows: pd.DataFrame) -> str:
     """Say what a slow run would cost where there is a chance of one, and which split avoids it."""
-    found = asked.ranking.outlook
-    index = int(asked.ranking.order[0])
+    found, index = asked.ranking.outlook, int(asked.ranking.order[0])
     chance, slow = float(found.chance[index]), float(found.step.slow[index])
     if chance < LIKELY:
         return ""

@@ -8,7 +8,7 @@ against BSP, with learning rates tuned for each (data/measured/2026-11-21_digits
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
@@ -33,6 +33,7 @@ from ddlnb.workloads.workload import Workload
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ddlnb.clusters.cluster import Cluster
     from ddlnb.training.cost.overlapped import IterationCost
 
 
@@ -92,11 +93,8 @@ def method_options(question: Question) -> list[Option]:
 
     One GPU exchanges nothing, by no method.
     """
-    workload = question.workload
-    made = [
-        Option(one.name, Kind.METHOD, Cell(workload, question.cluster, one), workload.local_batch)
-        for one in (*methods_on(question.cluster), *BASELINES.values())
-    ]
+    methods = (*methods_on(question.cluster), *BASELINES.values())
+    made = _options(question, "", Kind.METHOD, methods)
     return _alone(made) if question.cluster.workers == 1 else made
 
 
@@ -131,17 +129,17 @@ def other_options(question: Question) -> Iterator[list[Option]]:
             workload=workload.sent_as(HALF),
             learning="gradients are rounded to 16 bits before they are summed",
         )
+    averaged = {
+        factor: f"a step averages {factor * workload.local_batch * cluster.workers:,} samples: "
+        f"learning rates change, and more epochs may be needed"
+        for factor in (*LARGER_BATCHES, *ACCUMULATED)
+    }
     for factor in LARGER_BATCHES:
         batch = factor * workload.local_batch
         if question.fits(batch) is not False:
-            yield _by_method(
-                question,
-                f"batch {batch} per GPU",
-                Kind.BATCH,
-                workload=workload.at_batch(batch),
-                learning=f"a step averages {factor * workload.local_batch * cluster.workers:,} "
-                f"samples: learning rates change, and more epochs may be needed",
-            )
+            larger = workload.at_batch(batch)
+            name = f"batch {batch} per GPU"
+            yield _by_method(question, name, Kind.BATCH, workload=larger, learning=averaged[factor])
     for count in ACCUMULATED:
         yield _by_method(
             question,
@@ -149,15 +147,20 @@ def other_options(question: Question) -> Iterator[list[Option]]:
             Kind.ACCUMULATION,
             workload=workload.accumulated(count),
             held_batch=workload.local_batch,
-            learning=f"a step averages {count * workload.local_batch * cluster.workers:,} "
-            f"samples: learning rates change, and more epochs may be needed",
+            learning=averaged[count],
         )
-    for factor in MORE_SERVERS:
-        yield _with_servers(question, factor)
+    for factor in MORE_SERVERS if cluster.server_machines("PS") else ():
+        servers = factor * cluster.default_servers
+        served = [one for one in methods_on(cluster) if one.architecture == "PS"]
+        yield _options(question, f"{servers} servers, ", Kind.SERVERS, served, servers=servers)
     for divisor in FEWER:
-        workers = cluster.workers // divisor
-        if workers >= 1 and workers * divisor == cluster.workers and _can_use(question, workers):
-            made = _by_method(question, gpus_in_words(workers), Kind.FEWER, workers=workers)
+        workers, rest = divmod(cluster.workers, divisor)
+        try:
+            fewer = cluster.with_workers(workers)
+        except InputError:  # none, or a node would be partly used
+            continue
+        if not rest:
+            made = _by_method(question, gpus_in_words(workers), Kind.FEWER, cluster=fewer)
             yield _alone(made) if workers == 1 else made
 
 
@@ -172,43 +175,41 @@ def _by_method(
     kind: Kind,
     *,
     workload: Workload | None = None,
-    workers: int | None = None,
+    cluster: Cluster | None = None,
     held_batch: int | None = None,
     learning: str = UNCHANGED,
 ) -> list[Option]:
-    used = question.workload if workload is None else workload
-    on = question.cluster if workers is None else question.cluster.with_workers(workers)
-    held = used.local_batch if held_batch is None else held_batch
-    made = [
-        Option(f"{name}, {one.name}", kind, Cell(used, on, one), held, learning)
-        for one in methods_on(on)
-    ]
+    """Return an option for every method that takes no further machines; if none does, for all."""
+    on = cluster or question.cluster
+    made = _options(
+        *(question, f"{name}, ", kind, methods_on(on)),
+        workload=workload,
+        cluster=on,
+        held_batch=held_batch,
+        learning=learning,
+    )
     return [one for one in made if not one.server_machines] or made
 
 
-def _with_servers(question: Question, factor: int) -> list[Option]:
-    cluster = question.cluster
-    if not cluster.server_machines("PS"):
-        return []
-    servers = factor * cluster.default_servers
-    made: Callable[[Method], Cell] = lambda one: Cell(  # noqa: E731
-        question.workload, cluster, one, servers
-    )
+def _options(
+    question: Question,
+    name: str,
+    kind: Kind,
+    methods: Sequence[Method],
+    *,
+    workload: Workload | None = None,
+    cluster: Cluster | None = None,
+    servers: int | None = None,
+    held_batch: int | None = None,
+    learning: str = UNCHANGED,
+) -> list[Option]:
+    """Return an option for every method; what is left out is as the question says."""
+    used, on = workload or question.workload, cluster or question.cluster
+    held = held_batch or used.local_batch
     return [
-        Option(
-            f"{servers} servers, {one.name}", Kind.SERVERS, made(one), question.workload.local_batch
-        )
-        for one in methods_on(cluster)
-        if one.architecture == "PS"
+        Option(f"{name}{one.name}", kind, Cell(used, on, one, servers), held, learning)
+        for one in methods
     ]
-
-
-def _can_use(question: Question, workers: int) -> bool:
-    try:
-        question.cluster.with_workers(workers)
-    except InputError:  # a node would be partly used
-        return False
-    return True
 
 
 CURVES = DATA / "measured" / "2026-11-21_digits_orderings" / "curves.csv"

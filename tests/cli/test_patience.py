@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -18,54 +19,49 @@ from ddlnb.training.settings import training_settings
 EMULATED = DEFAULTS.changed(launcher="emulated", network="100Mb/s 1ms", servers=2)
 
 
-@pytest.fixture
-def terminal(monkeypatch):
-    monkeypatch.setattr("ddlnb.cli.options.somebody_is_there", lambda: True)
+@pytest.mark.parametrize(
+    ("seconds", "yes", "is_there", "answer", "said"),
+    [
+        (0.0, False, True, None, False),
+        (120.0, False, True, None, False),
+        (None, False, True, None, False),
+        (1000, False, True, True, True),
+        (1000, False, True, False, True),
+        (1000, True, True, None, True),
+        (1000, False, False, None, True),
+    ],
+)
+def test_long_work_is_said_and_a_person_at_a_terminal_is_asked(
+    seconds, yes, is_there, answer, said, monkeypatch, capsys
+):
+    monkeypatch.setattr("ddlnb.cli.options.somebody_is_there", lambda: is_there)
+    confirm = None if answer is None else lambda *_, **__: answer  # None is nothing to call
+    monkeypatch.setattr(typer, "confirm", confirm)
+    with pytest.raises(typer.Exit) if answer is False else nullcontext():
+        announce(seconds, yes)
+    assert capsys.readouterr() == ("", "This takes about 17 minutes here.\n" * said)
 
 
-@pytest.mark.parametrize("seconds", [0.0, 120.0, None])
-def test_short_work_says_nothing(seconds, capsys):
-    announce(seconds, yes=False)
-    assert capsys.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize(("answer", "goes_on"), [(True, True), (False, False)])
-def test_a_person_is_asked(answer, goes_on, terminal, monkeypatch, capsys):
-    monkeypatch.setattr(typer, "confirm", lambda *_, **__: answer)
-    if goes_on:
-        announce(1000, yes=False)
-    else:
-        with pytest.raises(typer.Exit) as ended:
-            announce(1000, yes=False)
-        assert ended.value.exit_code == 1
-    assert capsys.readouterr().err == "This takes about 17 minutes here.\n"
-
-
-def test_nobody_is_asked_with_yes_or_without_a_terminal(monkeypatch, capsys, request):
-    monkeypatch.setattr(typer, "confirm", None)  # which nothing can call
-    announce(1000, yes=False)
-    request.getfixturevalue("terminal")
-    announce(1000, yes=True)
-    assert capsys.readouterr().err == "This takes about 17 minutes here.\n" * 2
-
-
-def test_a_long_measurement_is_announced_before_a_process_starts(monkeypatch, capsys):
-    words = "measure --model small-conv --launcher emulated --workers 4 --network"
-    monkeypatch.setattr("sys.argv", ["ddlnb", *words.split(), "100Mb/s 1ms"])
-    monkeypatch.setattr("ddlnb.engines.measure.measure_scaling", None)
-    with pytest.raises(TypeError, match="not callable"):
-        main()
-    assert "This takes about " in capsys.readouterr().err
-
-
-def test_long_training_is_announced_before_a_run_starts(monkeypatch, capsys):
-    words = "train --task digits --method bsp --workers 8 --steps 300 --seeds 5 --tune --jobs 1"
+@pytest.mark.parametrize(
+    ("words", "work"),
+    [
+        (
+            "measure --model small-conv --launcher emulated --workers 4 --network 10Mb/s",
+            "ddlnb.engines.measure.measure_scaling",
+        ),
+        (
+            "train --task digits --method bsp --workers 8 --steps 300 --seeds 5 --tune --jobs 1",
+            "ddlnb.training.runs.runner.in_parallel",
+        ),
+    ],
+)
+def test_long_work_is_announced_before_a_process_starts(words, work, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["ddlnb", *words.split()])
     monkeypatch.setattr("ddlnb.training.runs.compare.estimated_seconds", lambda *_, **__: 600.0)
-    monkeypatch.setattr("ddlnb.training.runs.runner.in_parallel", None)
+    monkeypatch.setattr(work, None)
     with pytest.raises(TypeError, match="not callable"):
         main()
-    assert capsys.readouterr().err.startswith("This takes about 10 minutes here.")
+    assert capsys.readouterr().err.startswith("This takes about ")
 
 
 def test_more_work_is_estimated_to_take_longer():
