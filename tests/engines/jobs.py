@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from functools import cache
 
@@ -50,6 +51,18 @@ def require_lossless(ranks, model, job: Job, optimizer="sgd") -> list[Report]:
     for name, value in alone(model, optimizer, job.workers).items():
         torch.testing.assert_close(reports[0].parameters[name], value, rtol=1e-5, atol=1e-9)
     return reports
+
+
+def train_and_kill(context, job: Job, holder: int, child: bool = False):
+    """Train, and two seconds later kill a rank, or the only child of it."""
+
+    def kill() -> None:
+        process = psutil.Process()
+        (process.children()[0] if child else process).kill()
+
+    if context.rank == holder:
+        threading.Timer(2.0, kill).start()
+    return run_job(context, job)
 
 
 def left_behind(context, prefixes) -> tuple:

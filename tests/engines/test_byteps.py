@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +21,7 @@ from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.methods import METHODS
 from ddlnb.units import MIB
 from ddlnb.workloads.tracing import trace
-from tests.engines.jobs import ENDLESS, job_of, train
+from tests.engines.jobs import ENDLESS, job_of, train, train_and_kill
 from tests.toy import mlp
 
 LACK = get_engine("byteps").missing()
@@ -53,23 +50,20 @@ class TestOnRanks:
         assert _shared_memory() == shared
 
     @pytest.mark.parametrize(
-        ("victim", "said"),
-        [("server", "BytePS's server ended"), ("scheduler", "BytePS's scheduler ended")],
+        ("holder", "is_child", "said"),
+        [
+            (2, True, "BytePS's server ended"),
+            (0, True, "BytePS's scheduler ended"),
+            (2, False, "rank 2: process died"),
+        ],
     )
-    def test_a_killed_part_of_byteps_is_one_error(self, victim, said):
+    def test_a_killed_part_is_one_error_and_nothing_stays(self, holder, is_child, said):
+        job = job_of(mlp([8]), "ByteScheduler-PS", 2, engine="byteps", **ENDLESS)
         with Ranks(3, imports=(__name__, *MEASURING)) as ranks:
-            job = job_of(mlp([8]), "WFBP-PS", 2, engine="byteps", **ENDLESS)
             start = time.monotonic()
             with pytest.raises(RankError, match=said):
-                ranks.run(_train_and_kill, job, victim, timeout_seconds=60)
+                ranks.run(train_and_kill, job, holder, is_child, timeout_seconds=60)
             assert time.monotonic() - start < 20
-        assert _parts() == []
-
-    def test_a_killed_rank_is_one_error_and_its_child_ends(self):
-        with Ranks(3, imports=(__name__, *MEASURING)) as ranks:
-            job = job_of(mlp([8]), "ByteScheduler-PS", 2, engine="byteps", **ENDLESS)
-            with pytest.raises(RankError, match="rank 2: process died"):
-                ranks.run(_train_and_kill, job, "rank 2", timeout_seconds=60)
         assert _parts() == []
 
     def test_a_worker_that_does_not_come_is_waited_for_until_the_time_is_over(self):
@@ -139,21 +133,6 @@ def _parts() -> list[int]:
             if is_orphan and process.info["status"] != psutil.STATUS_ZOMBIE:
                 found.append(process.pid)
     return found
-
-
-def _train_and_kill(context, job, victim):
-    """Train, and two seconds later kill a rank, or the part of BytePS that a rank started."""
-    holder = {"scheduler": 0, "server": 2, "rank 2": 2}[victim]
-    if context.rank == holder:
-        threading.Timer(2.0, _kill, [victim]).start()
-    return run_job(context, job)
-
-
-def _kill(victim):
-    process = psutil.Process()
-    if victim != "rank 2":
-        (process,) = process.children()
-    os.kill(process.pid, signal.SIGKILL)
 
 
 def _all_but_rank_1(context, job):

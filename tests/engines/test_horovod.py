@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import threading
 import time
 from dataclasses import replace
 
@@ -22,7 +19,7 @@ from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.ranks import Ranks
 from ddlnb.traces.read import events_of, horovod_timeline, read_text
 from ddlnb.workloads.tracing import trace
-from tests.engines.jobs import ENDLESS, STEPS, job_of
+from tests.engines.jobs import ENDLESS, STEPS, job_of, train_and_kill
 from tests.toy import mlp
 
 LACK = get_engine("horovod").missing()
@@ -52,7 +49,7 @@ class TestOnRanks:
         with Ranks(2, imports=(__name__, *MEASURING)) as ranks:
             start = time.monotonic()
             with pytest.raises(RankError, match="rank 1: process died"):
-                ranks.run(_dies_while_training, job, timeout_seconds=60)
+                ranks.run(train_and_kill, job, 1, timeout_seconds=60)
             assert time.monotonic() - start < 30
 
     @pytest.mark.skipif(bool(lacking()), reason=lacking())
@@ -89,12 +86,6 @@ class TestOnRanks:
             assert len({report.digest for report in reports}) == 1
             with pytest.raises(RankError, match="over MPI all take part"):
                 ranks.run(run_job, job_of(mlp([8]), "MG-WFBP", 1, engine="horovod"), count=1)
-
-
-def _dies_while_training(context, job):
-    if context.rank == 1:
-        threading.Timer(2.0, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
-    return run_job(context, job)
 
 
 def test_slots_count_within_and_across_hosts():
