@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +20,7 @@ from ddlnb.launch.emulation.topology import LINKS, Link, get_link, links_of
 from ddlnb.launch.ranks import Ranks
 from ddlnb.workloads.replay import replayed
 from ddlnb.workloads.workload import Gradient, Layer, Workload
+from tests.launch.owner import Owner
 from tests.running import is_running
 
 needs_emulation = pytest.mark.skipif(bool(lacking()), reason=lacking() or "-")
@@ -276,7 +274,7 @@ import signal, time
 from ddlnb.launch.ranks import Ranks
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has none
 ranks = Ranks(2, launcher="emulated", network="100MbE")
-print(ranks.network.pid, *ranks.pids, flush=True)
+print("pids", ranks.network.pid, *ranks.pids, flush=True)
 time.sleep(60)
 """
 
@@ -284,26 +282,13 @@ time.sleep(60)
 @needs_emulation
 @pytest.mark.ranks
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_nothing_stays_when_the_owner_is_killed(number, tmp_path):
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True, env=environment
-    )
-    pids = [int(word) for word in owner.stdout.readline().split()]
-    assert all(psutil.pid_exists(pid) for pid in pids)
+def test_nothing_stays_when_the_owner_is_killed(number, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path.home() / ".cache"))  # the switch stays, compiled
+    owner = Owner(tmp_path, OWNER)
+    pids = owner.read_until("pids").splitlines()[-1].split()[1:]
     assert len({Path(f"/proc/{pid}/ns/net").readlink() for pid in pids}) == 3
-    owner.send_signal(number)
-    owner.wait(60)
-    owner.stdout.close()
-    deadline = time.monotonic() + 60
-    while any(map(is_running, pids)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not [pid for pid in pids if is_running(pid)]
-    for _ in itertools.repeat(None, 50):
-        if not list(tmp_path.iterdir()):
-            break
-        time.sleep(0.1)
-    assert not list(tmp_path.iterdir())
+    owner.process.send_signal(number)
+    owner.assert_nothing_left(within_seconds=60)
 
 
 @needs_emulation

@@ -28,6 +28,8 @@ from ddlnb.launch.starters import CONFIG_VARIABLE, remote_script, ssh_arguments
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.survey.execution import run_notebook
 from ddlnb.survey.launchers import rank_inventory
+from tests.launch.owner import wait_until
+from tests.running import is_running
 from tests.toy import mlp
 
 SCRIPTS = ROOT / "scripts" / "launchers"
@@ -85,13 +87,7 @@ def service(launcher: str, script: str) -> Iterator[Service]:
         yield started
         started("stop")
     assert not started.folder.exists()
-    assert not any(map(is_alive, started.pids))
-
-
-def is_alive(pid: int) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    return False
+    assert not any(map(is_running, started.pids))
 
 
 def require_programs(launcher: str) -> None:
@@ -138,12 +134,6 @@ def left(folder: Path) -> list[str]:
         command = ["squeue", "--noheader", "--format=%i %j %T"]
         found += subprocess.check_output(command, text=True).splitlines()
     return found
-
-
-def wait_until(condition: Callable[[], object], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.1)
 
 
 # ---------------------------------------------------------------- the services themselves
@@ -407,8 +397,8 @@ def test_a_script_for_a_host_ends_its_processes_with_its_input(tmp_path):
     shell.communicate()
     assert not folder.exists()
     pids = [int(line[2]) for line in lines]
-    wait_until(lambda: not any(map(is_alive, pids)), 5)
-    assert not any(map(is_alive, pids))
+    wait_until(lambda: not any(map(is_running, pids)), 5)
+    assert not any(map(is_running, pids))
 
 
 def test_who_holds_a_lifeline_ends_when_it_breaks(tmp_path):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from ddlnb.cli import doctor
 from ddlnb.cli.app import app
 from ddlnb.launch import leftovers, reaper
 from ddlnb.launch.ranks import Ranks
+from tests.launch.owner import Owner
 
 OWNER = """
 import time
@@ -33,24 +32,20 @@ def of_session(found, token):
 
 @pytest.mark.ranks
 def test_what_a_killed_owner_and_its_killed_reaper_leave_is_found_and_removed(tmp_path):
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True, env=environment
-    )
-    token, reaper_pid = owner.stdout.readline().split()
-    assert not of_session(leftovers.find(tmp_path), token)
+    owner = Owner(tmp_path, OWNER)
+    token, reaper_pid = owner.process.stdout.readline().split()
+    assert not of_session(leftovers.find(owner.temporary), token)
     os.kill(int(reaper_pid), signal.SIGKILL)
-    owner.kill()
-    owner.wait()
-    owner.stdout.close()
+    owner.process.kill()
+    owner.process.communicate()
     time.sleep(0.5)
-    found = of_session(leftovers.find(tmp_path), token)
+    found = of_session(leftovers.find(owner.temporary), token)
     assert {leftover.kind for leftover in found} == {"process", "folder"}
     assert all(leftover.process in reaper.carriers(token) for leftover in found if leftover.process)
     assert set(leftovers.remove(found)) == set(found)
     assert not reaper.carriers(token)
-    assert not list(tmp_path.glob("ddlnb-*"))
-    assert not of_session(leftovers.find(tmp_path), token)
+    assert not owner.left()
+    assert not of_session(leftovers.find(owner.temporary), token)
 
 
 @pytest.mark.ranks
