@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -95,18 +95,15 @@ class _Router:
         Raises NoRoute when no route leads there.
         """
         if (here, target) not in self._nearer:
-            self._nearer[here, target] = self._find_nearer(here, target)
+            hops = self.hops(here, target)
+            if hops is None:
+                raise self.lost(here, target)
+            self._nearer[here, target] = sorted(
+                near
+                for near in self.following[here]
+                if hops.get(near, -1) == hops[here] - 1 and (near == target or self.passes_on[near])
+            )
         return self._nearer[here, target]
-
-    def _find_nearer(self, here: int, target: int) -> list[int]:
-        hops = self.hops(here, target)
-        if hops is None:
-            raise self.apart(here, target)
-        return sorted(
-            near
-            for near in self.following[here]
-            if hops.get(near, -1) == hops[here] - 1 and (near == target or self.passes_on[near])
-        )
 
     def along(self, path: list[int]) -> Route:
         """Return the route along these devices."""
@@ -114,11 +111,12 @@ class _Router:
         latency = sum(self.network.links[link].latency for link in links)
         return Route(links, (1.0,) * len(links), latency)
 
-    def apart(self, source: int, target: int) -> NoRoute:
-        """Return the error for two devices that nothing joins."""
-        return self.lost(source, target, "no route joins them; restore a cable between them")
-
-    def lost(self, source: int, target: int, why: str) -> NoRoute:
+    def lost(
+        self,
+        source: int,
+        target: int,
+        why: str = "no route joins them; restore a cable between them",
+    ) -> NoRoute:
         """Return the error for two devices that have lost each other."""
         one, other = (self.network.devices[end].name for end in (source, target))
         return NoRoute(f"{one} and {other} have lost each other in {self.network.name!r}: {why}")
@@ -131,24 +129,15 @@ class _Search(NamedTuple):
     queue: deque[int]
 
 
-def _shortest(router: _Router, source: int, target: int) -> Route:
-    """Return one shortest path, always the same: the neighbour with the lowest number."""
-    return _walk(router, source, target, lambda here, near: near[0])
+def _one(router: _Router, source: int, target: int, by_hash: bool) -> Route:
+    """Return one shortest path: at every device the neighbour with the lowest number.
 
-
-def _hashed(router: _Router, source: int, target: int) -> Route:
-    """Return one shortest path, drawn at every device by a hash of source, target and device."""
-    return _walk(
-        router, source, target, lambda here, near: near[mixed(source, target, here) % len(near)]
-    )
-
-
-def _walk(
-    router: _Router, source: int, target: int, choose: Callable[[int, list[int]], int]
-) -> Route:
+    ``by_hash`` it is drawn instead, by a hash of source, target and device.
+    """
     path = [source]
     while path[-1] != target:
-        path.append(choose(path[-1], router.nearer(path[-1], target)))
+        near = router.nearer(path[-1], target)
+        path.append(near[mixed(source, target, path[-1]) % len(near) if by_hash else 0])
     return router.along(path)
 
 
@@ -171,7 +160,7 @@ def _split(router: _Router, source: int, target: int) -> Route:
                 return _joined(router, link, router.between(source, near), first=False)
         return _split_among_many(router, source, target)
     except NoRoute as error:
-        raise router.apart(source, target) from error
+        raise router.lost(source, target) from error
 
 
 def _joined(router: _Router, link: int, rest: Route, first: bool) -> Route:
@@ -320,9 +309,9 @@ def _bcube(router: _Router, source: int, target: int) -> Route:
 
 
 ROUTINGS: dict[str, Callable[[_Router, int, int], Route]] = {
-    "shortest": _shortest,
+    "shortest": partial(_one, by_hash=False),
     "ecmp": _split,
-    "ecmp hash": _hashed,
+    "ecmp hash": partial(_one, by_hash=True),
     "dimension order": _dimension_order,
     "bcube": _bcube,
 }

@@ -6,7 +6,7 @@ import csv
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -17,16 +17,9 @@ from tests.faults.outcome import Outcome
 from tests.faults.stage import Stage
 
 TRIES = 5  # of a fault whose sweep was over before it came
-Kind = Callable[[Stage, Path, random.Random, Outcome], Outcome]
 
-KINDS: dict[str, Kind] = {
-    "worker-killed": processes.worker_killed,
-    "server-killed": processes.server_killed,
-    "engine-stopped": processes.engine_stopped,
-    "link-cut": processes.link_cut,
-    "link-restored": processes.link_restored,
-    "loss-10%": processes.loss,
-    "straggler": processes.straggler,
+KINDS: dict[str, processes.Kind] = {
+    **processes.KINDS,
     "disk-full": files.disk_full,
     "file-truncated": files.truncated,
     "kernel-killed": owners.kernel_killed,

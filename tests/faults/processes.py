@@ -8,9 +8,12 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ddlnb.errors import RankError
+from ddlnb.launch.emulation.network import EmulatedNetwork
 from ddlnb.launch.emulation.topology import get_link
 from ddlnb.launch.ranks import Ranks
 from tests.faults.injection import inject
@@ -18,6 +21,7 @@ from tests.faults.outcome import Outcome
 from tests.faults.stage import NETWORK, Stage
 from tests.faults.sweep import SERVERS, WORKERS, Sweep
 
+Kind = Callable[[Stage, Path, random.Random, Outcome], Outcome]
 PS = ("WFBP-PS", "BSP-PS")
 PATIENT_SECONDS = 60.0  # of a run that is to go on
 SILENCE_SECONDS = 5.0  # of a run that a stopped rank or a cut link ends
@@ -31,44 +35,25 @@ def _send(ranks: Ranks, rank: int, number: int) -> None:
         os.kill(ranks.pids[rank], number)
 
 
-def worker_killed(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) -> Outcome:
-    """SIGKILL for a worker while gradients are exchanged. Between two runs it is replaced."""
-    ranks, rank = stage.ready(), chance.randrange(WORKERS)
-    outcome.detail = f"worker {rank}"
-    sweep = Sweep(folder, timeout_seconds=DEATH_SECONDS, rest=LONG)
-    return inject(
-        *(stage, sweep, outcome, chance),
-        ranks=ranks,
-        act=lambda: _send(ranks, rank, signal.SIGKILL),
-        errors=(RankError,),
-        may_go_on=True,
-    )
+def signalled(number: int, ranks: range, may_go_on: bool, **of_sweep: Any) -> Kind:
+    """Return the fault of a signal for one of these ranks while gradients are exchanged.
 
+    Who is killed between two runs is replaced; who is stopped holds its connections and never
+    answers.
+    """
 
-def server_killed(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) -> Outcome:
-    """SIGKILL for a parameter server. Between two runs it is replaced."""
-    ranks, rank = stage.ready(), WORKERS + chance.randrange(SERVERS)
-    sweep = Sweep(folder, PS, (), 3, timeout_seconds=DEATH_SECONDS, rest=LONG)
-    return inject(
-        *(stage, sweep, outcome, chance),
-        ranks=ranks,
-        act=lambda: _send(ranks, rank, signal.SIGKILL),
-        errors=(RankError,),
-        may_go_on=True,
-    )
+    def fault(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) -> Outcome:
+        up, rank = stage.ready(), chance.choice(ranks)
+        outcome.detail = f"rank {rank}"
+        return inject(
+            *(stage, Sweep(folder, **of_sweep), outcome, chance),
+            ranks=up,
+            act=lambda: _send(up, rank, number),
+            errors=(RankError,),
+            may_go_on=may_go_on,
+        )
 
-
-def engine_stopped(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) -> Outcome:
-    """SIGSTOP for a worker or the server: it holds its connections and never answers."""
-    ranks, rank = stage.ready(), chance.randrange(WORKERS + SERVERS)
-    outcome.detail = f"rank {rank}"
-    sweep = Sweep(folder, methods=PS, baselines=(), repetitions=3, timeout_seconds=SILENCE_SECONDS)
-    return inject(
-        *(stage, sweep, outcome, chance),
-        ranks=ranks,
-        act=lambda: _send(ranks, rank, signal.SIGSTOP),
-        errors=(RankError,),
-    )
+    return fault
 
 
 def straggler(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) -> Outcome:
@@ -101,49 +86,62 @@ def straggler(stage: Stage, folder: Path, chance: random.Random, outcome: Outcom
     )
 
 
-def link_cut(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) -> Outcome:
-    """The link of a node is cut for ever."""
-    ranks, node = stage.ready("emulated"), chance.randrange(WORKERS + SERVERS)
-    outcome.detail = f"node {node}"
-    network = ranks.network
-    assert network is not None
-    return inject(
-        *(stage, Sweep(folder, PS, (), timeout_seconds=SILENCE_SECONDS), outcome, chance),
-        ranks=ranks,
-        act=lambda: network.cut(node),
-        errors=(RankError,),
-    )
+def disturbed(
+    disturb: Callable[[EmulatedNetwork, int, random.Random], None],
+    nodes: int,
+    undo: Callable[[EmulatedNetwork, int], None] = lambda network, node: None,
+    may_go_on: bool = True,
+    **of_sweep: Any,
+) -> Kind:
+    """Return the fault of a link of an emulated network, that of one of the first nodes."""
+
+    def fault(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) -> Outcome:
+        ranks, node = stage.ready("emulated"), chance.randrange(nodes)
+        outcome.detail = f"node {node}"
+        network = ranks.network
+        assert network is not None
+        return inject(
+            *(stage, Sweep(folder, **of_sweep), outcome, chance),
+            ranks=ranks,
+            act=lambda: disturb(network, node, chance),
+            undo=lambda: undo(network, node),
+            errors=() if may_go_on else (RankError,),
+            may_go_on=may_go_on,
+        )
+
+    return fault
 
 
-def link_restored(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) -> Outcome:
-    """The link of a node is cut, and restored after a moment: TCP sends again what was lost."""
-    ranks, node = stage.ready("emulated"), chance.randrange(WORKERS)
-    seconds = chance.uniform(0.1, 1)
-    outcome.detail = f"node {node} for {seconds:.2f} s"
-    network = ranks.network
-    assert network is not None
-
-    def cut() -> None:
-        network.cut(node)
-        time.sleep(seconds)
-        network.restore(node)
-
-    sweep = Sweep(folder, timeout_seconds=PATIENT_SECONDS)
-    return inject(stage, sweep, outcome, chance, ranks=ranks, act=cut, may_go_on=True)
+def _cut_for_a_moment(network: EmulatedNetwork, node: int, chance: random.Random) -> None:
+    """TCP sends again what was lost."""
+    network.cut(node)
+    time.sleep(chance.uniform(0.1, 1))
+    network.restore(node)
 
 
-def loss(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) -> Outcome:
-    """A node loses a tenth of its packets from a moment on."""
-    ranks, node = stage.ready("emulated"), chance.randrange(WORKERS)
-    outcome.detail = f"node {node}"
-    network = ranks.network
-    assert network is not None
-    link = get_link(NETWORK)
-    sweep = Sweep(folder, timeout_seconds=PATIENT_SECONDS, rest={"iterations": 4, "warmup": 1})
-    return inject(
-        *(stage, sweep, outcome, chance),
-        ranks=ranks,
-        act=lambda: network.change(node, get_link(f"{NETWORK} loss 10%")),
-        undo=lambda: network.change(node, link),
-        may_go_on=True,
-    )
+DEADLY = {"timeout_seconds": DEATH_SECONDS, "rest": LONG}
+ON_SERVERS = {"methods": PS, "baselines": (), "repetitions": 3}
+PATIENT = {"timeout_seconds": PATIENT_SECONDS}
+EVERY = range(WORKERS + SERVERS)
+KINDS: dict[str, Kind] = {
+    "worker-killed": signalled(signal.SIGKILL, EVERY[:WORKERS], True, **DEADLY),
+    "server-killed": signalled(signal.SIGKILL, EVERY[WORKERS:], True, **ON_SERVERS, **DEADLY),
+    "engine-stopped": signalled(
+        signal.SIGSTOP, EVERY, False, **ON_SERVERS, timeout_seconds=SILENCE_SECONDS
+    ),
+    "link-cut": disturbed(
+        lambda network, node, chance: network.cut(node),
+        WORKERS + SERVERS,
+        may_go_on=False,
+        **{"methods": PS, "baselines": (), "timeout_seconds": SILENCE_SECONDS},
+    ),
+    "link-restored": disturbed(_cut_for_a_moment, WORKERS, **PATIENT),
+    "loss-10%": disturbed(
+        lambda network, node, chance: network.change(node, get_link(f"{NETWORK} loss 10%")),
+        WORKERS,
+        undo=lambda network, node: network.change(node, get_link(NETWORK)),
+        **PATIENT,
+        rest={"iterations": 4, "warmup": 1},
+    ),
+    "straggler": straggler,
+}
