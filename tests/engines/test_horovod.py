@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from ddlnb.engines.catalogue import ENGINES, get_engine
+from ddlnb.engines.foreign import environment
 from ddlnb.engines.horovod import runtime
-from ddlnb.engines.horovod.runtime import imported, recording, slots
+from ddlnb.engines.horovod.runtime import imported, slots
 from ddlnb.engines.settings import MEASURING
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import InputError, MissingPart, ModelError, RankError
@@ -32,8 +33,8 @@ class TestOnRanks:
     def test_horovod_s_own_timeline_has_every_message(self, four_ranks, tmp_path):
         task = mlp([64, 64])
         job = job_of(task, "WFBP-A2A", 2, engine="horovod")
-        with recording(four_ranks, tmp_path / "timeline.json") as path:
-            four_ranks.run(run_job, job, count=2)
+        path = tmp_path / "timeline.json"
+        four_ranks.run(_train_with_timeline, job, str(path), count=2)
         timeline = timeline_in(path, "WFBP-A2A")
         messages = {str(message) for message in job.plan.messages}
         assert {span.name for span in timeline.spans} == messages
@@ -86,6 +87,11 @@ class TestOnRanks:
             assert len({report.digest for report in reports}) == 1
             with pytest.raises(RankError, match="over MPI all take part"):
                 ranks.run(run_job, job_of(mlp([8]), "MG-WFBP", 1, engine="horovod"), count=1)
+
+
+def _train_with_timeline(context, job, path):
+    with environment({"HOROVOD_TIMELINE": path}):
+        return run_job(context, job)
 
 
 def test_slots_count_within_and_across_hosts():

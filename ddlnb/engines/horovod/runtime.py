@@ -17,17 +17,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ddlnb.engines import foreign
 from ddlnb.engines.foreign import environment
 from ddlnb.errors import InputError, MissingPart
 from ddlnb.launch.rank import RankContext, interface_of
-
-if TYPE_CHECKING:
-    from ddlnb.launch.ranks import Ranks
-
 
 _joined = False  # whether this process has initialised Horovod before
 
@@ -187,24 +182,3 @@ def _serve(host: str, plan: list[Slot]) -> Any:
     server.init(plan)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     return server
-
-
-@contextmanager
-def recording(ranks: Ranks, path: str | Path) -> Iterator[Path]:
-    """Make runs on engine ``horovod`` within the block write Horovod's timeline to this path.
-
-    The file is on the machine of rank 0 and holds the last run. Writing it keeps a core busy.
-    """
-    path = Path(path).resolve()
-    ranks.run(_set_timeline, str(path))
-    try:
-        yield path
-    finally:
-        ranks.run(_set_timeline, None)
-
-
-def _set_timeline(context: RankContext, path: str | None) -> None:
-    if path is None:
-        os.environ.pop("HOROVOD_TIMELINE", None)
-    else:
-        os.environ["HOROVOD_TIMELINE"] = path
