@@ -13,15 +13,14 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ddlnb.errors import DdlnbError, require
 from ddlnb.launch.emulation.network import EmulatedNetwork
-from ddlnb.launch.emulation.topology import EmulatedTopology, Route
+from ddlnb.launch.emulation.topology import EmulatedTopology, Wire
 from ddlnb.launch.rank import RankContext
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 FULL = 0.999  # of a wire's bandwidth
 
 
-def fair_shares(bandwidths: Sequence[float], uses: np.ndarray) -> np.ndarray:
+def fair_shares(bandwidths: Sequence[float] | np.ndarray, uses: np.ndarray) -> np.ndarray:
     """Return the max-min fair rates of transfers, all at once: ``uses`` has a row for each.
 
     A column of it says which transfers pass a wire.
@@ -52,61 +51,35 @@ def fair_shares(bandwidths: Sequence[float], uses: np.ndarray) -> np.ndarray:
     return rates
 
 
-@dataclass(frozen=True)
-class Trial:
-    """Every host sends to the one ``shift`` places after it, along the routes of this ``turn``."""
+class Trial(NamedTuple):
+    """Every host sends to the one ``shift`` places after it, along the routes of this ``turn``.
 
-    topology: EmulatedTopology
-    hosts: int
+    ``uses`` says whether the transfer of a host (rows) passes a wire (columns); ``round_trips`` are
+    the seconds from every host to its target and back, ``load`` the bytes per second that are to
+    pass every wire, headers included, and ``full`` says whether they fill it.
+    """
+
     shift: int
     turn: int
-
-    @property
-    def is_across(self) -> bool:
-        """Return whether every host sends to the other half."""
-        return self.shift == self.hosts // 2
-
-    @property
-    def targets(self) -> list[int]:
-        """Return the host that each one sends to."""
-        return [(host + self.shift) % self.hosts for host in range(self.hosts)]
-
-    def route(self, source: int, target: int) -> Route:
-        """Return the only route from one host to another during the trial."""
-        ways = self.topology.routes[source, target]
-        return ways[self.turn % len(ways)]
-
-    @cached_property
-    def uses(self) -> np.ndarray:
-        """Return whether the transfer of a host (rows) passes a wire (columns)."""
-        uses = np.zeros((self.hosts, len(self.topology.wires)), bool)
-        for host, target in enumerate(self.targets):
-            uses[host, list(self.route(host, target))] = True
-        return uses
-
-    @cached_property
-    def round_trips(self) -> np.ndarray:
-        """Return the seconds from every host to its target and back."""
-        wires = self.topology.wires
-        there_and_back = (
-            (*self.route(host, target), *self.route(target, host))
-            for host, target in enumerate(self.targets)
-        )
-        return np.array([sum(wires[wire].link.latency for wire in way) for way in there_and_back])
-
-    @cached_property
-    def load(self) -> np.ndarray:
-        """Return the bytes per second that are to pass every wire, headers included."""
-        return fair_shares(_bandwidths(self.topology), self.uses) @ self.uses
-
-    @property
-    def full(self) -> np.ndarray:
-        """Return whether the trial fills a wire."""
-        return self.load >= FULL * np.array(_bandwidths(self.topology))
+    targets: list[int]
+    uses: np.ndarray
+    round_trips: np.ndarray
+    load: np.ndarray
+    full: np.ndarray
 
 
-def _bandwidths(topology: EmulatedTopology) -> list[float]:
-    return [wire.link.bandwidth for wire in topology.wires]
+def trial(topology: EmulatedTopology, hosts: int, shift: int, turn: int) -> Trial:
+    """Return one trial among the first hosts."""
+    targets = [(host + shift) % hosts for host in range(hosts)]
+    uses, round_trips = np.zeros((hosts, len(topology.wires)), bool), np.zeros(hosts)
+    for host, target in enumerate(targets):
+        pairs = topology.routes[host, target], topology.routes[target, host]
+        there, back = (ways[turn % len(ways)] for ways in pairs)
+        uses[host, list(there)] = True
+        round_trips[host] = sum(topology.wires[wire].link.latency for wire in (*there, *back))
+    bandwidths = np.array([wire.link.bandwidth for wire in topology.wires])
+    load = fair_shares(bandwidths, uses) @ uses
+    return Trial(shift, turn, targets, uses, round_trips, load, load >= FULL * bandwidths)
 
 
 def trials(topology: EmulatedTopology, hosts: int) -> list[Trial]:
@@ -119,16 +92,15 @@ def trials(topology: EmulatedTopology, hosts: int) -> list[Trial]:
     require(not topology.apart(), topology.why_apart())
     chosen: list[Trial] = []
     filled = np.zeros(len(topology.wires), int)  # by how many transfers, so far
-    turns = max(map(len, topology.routes.values()))
-    for shift in dict.fromkeys((1, hosts // 2, *range(2, hosts))):
-        for turn in range(turns):
-            trial = Trial(topology, hosts, shift, turn)
-            filling = trial.full * trial.uses.sum(axis=0)
-            news = filling > filled if trial.is_across else filling * (filled == 0)
-            if news.any():
-                chosen.append(trial)
-                filled = np.maximum(filled, filling)
-    return chosen or [Trial(topology, hosts, 1, 0)]
+    turns = range(max(map(len, topology.routes.values())))
+    for shift, turn in product(dict.fromkeys((1, hosts // 2, *range(2, hosts))), turns):
+        one = trial(topology, hosts, shift, turn)
+        filling = one.full * one.uses.sum(axis=0)
+        news = filling > filled if shift == hosts // 2 else filling * (filled == 0)
+        if news.any():
+            chosen.append(one)
+            filled = np.maximum(filled, filling)
+    return chosen or [trial(topology, hosts, 1, 0)]
 
 
 Run = Callable[..., list]  # as `Ranks.run`: calls a function on every rank
@@ -164,11 +136,13 @@ def verify(run: Run, network: EmulatedNetwork, hosts: int, ranks_per_node: int =
     planned = trials(topology, hosts)
     for _ in range(ATTEMPTS):
         found = []
-        for trial in planned:
-            network.route(topology.with_one_route(trial.turn).routes)
-            found.append(run(_measure, _orders(trial), ranks_per_node)[::ranks_per_node])
+        for one in planned:
+            network.route(topology.with_one_route(one.turn).routes)
+            start = max(START_SECONDS, START_TRIPS * one.round_trips.max())
+            orders = [(target, start) for target in one.targets]
+            found.append(run(_measure, orders, ranks_per_node)[::ranks_per_node])
         network.route(topology.routes)
-        table = _table(planned, found, network.statistics()["late"])
+        table = _table(topology.wires, planned, found, network.statistics()["late"])
         if _off(table).max() <= UNUSABLE:
             break
     _judge(table)
@@ -180,23 +154,19 @@ def _off(table: pd.DataFrame) -> pd.Series:
     return (full["bandwidth"] / full["asked_bandwidth"] - 1).abs()
 
 
-def _orders(trial: Trial) -> list[tuple[int, float]]:
-    """Return for every host whom it sends to, and the seconds before bytes are counted."""
-    start = max(START_SECONDS, START_TRIPS * trial.round_trips.max())
-    return [(target, start) for target in trial.targets]
-
-
 def _table(
-    planned: Sequence[Trial], found: Sequence[Sequence[tuple[float, float]]], late: float
+    wires: Sequence[Wire],
+    planned: Sequence[Trial],
+    found: Sequence[Sequence[tuple[float, float]]],
+    late: float,
 ) -> pd.DataFrame:
     """Return one row per wire in use: what was asked and what was found."""
     import pandas as pd
 
-    wires = planned[0].topology.wires
-    uses = np.array([trial.uses for trial in planned])  # by trial, host and wire
+    uses = np.array([one.uses for one in planned])  # by trial, host and wire
     transfers = uses.sum(axis=1)
-    full = np.array([trial.full for trial in planned])
-    asked_trips = np.array([trial.round_trips for trial in planned])
+    full = np.array([one.full for one in planned])
+    asked_trips = np.array([one.round_trips for one in planned])
     rates, trips = np.moveaxis(np.array(found), -1, 0)
     # Bandwidth is that of the fullest trial, the round trip that of the nearest transfer.
     fullest = (transfers + (1 + uses.shape[1]) * full).argmax(axis=0), np.arange(len(wires))
@@ -207,7 +177,7 @@ def _table(
             "asked": [str(wire.link) for wire in wires],
             "transfers": transfers[fullest],
             "full": full[fullest],
-            "asked_bandwidth": PAYLOAD_SHARE * np.array([trial.load for trial in planned])[fullest],
+            "asked_bandwidth": PAYLOAD_SHARE * np.array([one.load for one in planned])[fullest],
             "bandwidth": (uses * rates[..., None]).sum(axis=1)[fullest],
             "asked_round_trip": asked_trips.ravel()[nearest],
             "round_trip": trips.ravel()[nearest],

@@ -94,7 +94,7 @@ def test_slowing_keeps_the_product_of_bandwidth_and_latency():
     [
         ({"launcher": "emulated"}, "give network='10GbE'"),
         ({"network": "10GbE"}, "only with it"),
-        ({"launcher": "emulated", "network": "10GbE", "scale": 0}, "scale=0 must be above 0"),
+        ({"launcher": "emulated", "network": "10GbE", "scale": 0}, "scale=0.0 must be above 0"),
         ({"launcher": "emulated", "network": "10GbE", "scale": 3}, "at most 1"),
         ({"launcher": "emulated", "network": "10Gbe"}, "10GbE"),
     ],
