@@ -359,22 +359,18 @@ AGREES, DISAGREES, OPEN = "agrees", "disagrees", "undecided"
 HELD = {"steps": "workers", "workers": "steps"}  # what stays the same while the other one varies
 
 
-def log_slope(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> float:
-    """Return the slope of the least-squares line of log y against log x. Raises InputError.
+def slope_interval(x: Sequence[float], runs: np.ndarray) -> Interval:
+    """Return the mean over the runs, (runs, len(x)), of their slopes, with its 95 % t-interval.
 
-    >>> round(log_slope([1, 4, 16], [8.0, 4.0, 2.0]), 6)
+    A slope is that of the least-squares line of log y against log x. Raises InputError.
+
+    >>> round(slope_interval([1, 4, 16], np.array([[8.0, 4.0, 2.0]])).estimate, 6)
     -0.5
     """
-    one, other = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    require(len(set(one.tolist())) > 1, f"{list(x)} make no slope; give two numbers or more")
-    positive = np.isfinite(other).all() and (other > 0).all() and (one > 0).all()
-    require(bool(positive), f"logarithms need finite numbers above 0, and there are {list(y)}")
-    return float(np.polyfit(np.log(one), np.log(other), 1)[0])
-
-
-def slope_interval(x: Sequence[float], runs: np.ndarray) -> Interval:
-    """Return the mean slope over the runs, (runs, len(x)), with its 95 % t-interval."""
-    return mean_interval(np.array([log_slope(x, run) for run in runs]))
+    require(len(set(x)) > 1, f"{list(x)} make no slope; give two numbers or more")
+    positive = np.isfinite(runs).all() and (runs > 0).all() and min(x) > 0
+    require(bool(positive), f"logarithms need finite numbers above 0, and there are {runs}")
+    return mean_interval(np.polyfit(np.log(x), np.log(runs).T, 1)[0])
 
 
 def verdict(slope: Interval) -> str:

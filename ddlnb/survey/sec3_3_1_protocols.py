@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes.util
 import json
 import os
-import resource
 import socket
 import statistics
 import tempfile
@@ -298,9 +297,9 @@ def _trips_of(channel: Channel, rank: int, size: int, trips: int, seconds: float
             channel.send(message)
         lasted.append((time.perf_counter() - start) / 2)
         if len(lasted) == 1:
-            until, busy = time.perf_counter() + seconds, _cpu_seconds()
+            until, busy = time.perf_counter() + seconds, time.thread_time()
     counted = len(lasted) - 1
-    cpu = (_cpu_seconds() - busy) / 2 / counted
+    cpu = (time.thread_time() - busy) / 2 / counted
     return Trips(statistics.median(lasted[1:]), statistics.fmean(lasted[1:]), cpu, counted)
 
 
@@ -313,12 +312,6 @@ def _next(done: int, trips: int, is_late: bool) -> int:
 def _check(arrived: memoryview, number: int) -> None:
     if arrived[0] != number or arrived[-1] != number:
         raise ConnectionError(f"message {number} arrived as {arrived[0]} ... {arrived[-1]}")
-
-
-def _cpu_seconds() -> float:
-    """Return the CPU seconds of this thread, in the program and in the kernel."""
-    used = resource.getrusage(resource.RUSAGE_THREAD)
-    return used.ru_utime + used.ru_stime
 
 
 SIZES = (8, KIB, 16 * KIB, 128 * KIB, MIB, 4 * MIB)

@@ -47,7 +47,7 @@ def test_choices_that_do_not_meet_multiply():
     assert gains["alone"].tolist() == [2, 1, 4, 1, 8]
     assert gains["last"].tolist()[:-1] == [2, 1, 4, 1]
     assert gains.loc["all", "product"] == 8
-    assert pair_table(rows)["interaction"].tolist() == [1] * 6
+    assert set(pair_table(rows)["interaction"]) == {1}
 
 
 def test_a_choice_that_needs_another_one_is_told():

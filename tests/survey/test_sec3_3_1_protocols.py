@@ -22,17 +22,14 @@ def test_the_surveys_table_has_its_words_and_the_lines_through_its_messages():
     assert table.loc[("TCP/IP", "10GbE"), "latency (us)"] == pytest.approx(95.0, abs=0.05)
     assert table.loc[("RDMA over InfiniBand", "100GbIB"), "latency (us)"] < 7
     assert table.loc["RoCE", "latency (us)"].isna().all()
+    rows = protocols.quoted_protocols()
+    assert set(rows["source"]) == {"published"}
+    assert "100GbIB, RDMA over InfiniBand" in set(rows["network"])
 
 
 def test_every_fact_has_a_tag_and_an_item():
     assert protocols.facts()["tag"].str.startswith("A ").all()
     assert (protocols.facts() != "").all(axis=None)
-
-
-def test_published_messages_name_their_protocol_and_are_labelled():
-    rows = protocols.quoted_protocols()
-    assert set(rows["source"]) == {"published"}
-    assert "100GbIB, RDMA over InfiniBand" in set(rows["network"])
 
 
 def test_parts_of_rdma_are_looked_for_where_they_would_be(tmp_path):
@@ -97,10 +94,7 @@ def test_trips_are_timed_and_nothing_stays_behind(six_ranks, kind):
         time_trips, kind, (8, 5000), 5, 10.0, count=2, timeout_seconds=60
     )
     assert set(asked) == set(answered) == {8, 5000}
-    for trips in asked.values():
-        assert trips.seconds > 0
-        assert trips.count == 5
-        assert trips.cpu_seconds >= 0
+    assert all(t.seconds > 0 and t.count == 5 and t.cpu_seconds >= 0 for t in asked.values())
     assert not set(shared.glob("psm_*")) - before
 
 

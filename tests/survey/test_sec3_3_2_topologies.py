@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-import ddlnb
 from ddlnb.errors import InputError
 from ddlnb.survey.sec3_3_2_topologies import (
     cost_table,
     exchange_times,
-    link_loads,
     seconds_table,
     topologies_of,
     topology_findings,
@@ -68,9 +66,3 @@ def test_switches_and_cables_are_those_of_the_topologies():
 def test_hosts_have_to_fit_all_three_networks():
     with pytest.raises(InputError, match="32 hosts do not fit all three networks"):
         topologies_of(32)
-
-
-def test_the_picture_has_a_panel_for_every_network(played):
-    figure = ddlnb.figures.network_loads(link_loads(played, "one ring"), "simulated")
-    titles = [ax.get_title() for ax in figure.axes if ax.get_title()]
-    assert [title.partition(":")[0] for title in titles] == ["fat-tree", "BCube", "torus"]

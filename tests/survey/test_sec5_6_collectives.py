@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-import ddlnb
 from ddlnb.errors import InputError
 from ddlnb.survey.sec5_6_collectives import (
     STOPPED,
@@ -57,9 +56,3 @@ def test_a_link_is_a_bandwidth_and_a_latency_and_hosts_fill_all_networks():
         host_link("8 Gb/s")
     with pytest.raises(InputError, match="8 hosts must be a square and a multiple of four"):
         networks_of(8)
-
-
-def test_the_pictures_have_a_panel_for_hosts_and_networks(rows, costs):
-    assert [ax.get_title() for ax in ddlnb.figures.best_collectives(rows).axes] == ["16 hosts"]
-    panels = [ax.get_title() for ax in ddlnb.figures.cut_slowdowns(costs).axes]
-    assert panels == list(networks_of(16))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import pandas as pd
 import pytest
@@ -19,15 +20,14 @@ SLOW, FAST = made_up_cluster("10 Mb/s", "1 ms"), made_up_cluster("100 Gb/s", "1 
 
 
 def curves() -> pd.DataFrame:
-    rows = []
-    for workers in (4, 8):
-        for method, needed in (("bsp on A2A", 40), (SIGN, 50), (TOP_K, math.inf)):
-            for seed in range(3):
-                for step in range(0, 101, 5):
-                    loss = 0.1 if step >= needed + 5 * seed else 1.0
-                    rows.append(("digits", method, workers, seed, step, loss, 0.0))
-    names = ["task", "method", "workers", "seed", "step", "test_loss", "averaging_bytes_sent"]
-    return pd.DataFrame(rows, columns=names)
+    needed = {"bsp on A2A": 40, SIGN: 50, TOP_K: math.inf}
+    cells = product((4, 8), needed, range(3), range(0, 101, 5))
+    rows = [
+        ("digits", method, workers, seed, step, 0.1 if step >= needed[method] + 5 * seed else 1.0)
+        for workers, method, seed, step in cells
+    ]
+    names = ["task", "method", "workers", "seed", "step", "test_loss"]
+    return pd.DataFrame(rows, columns=names).assign(averaging_bytes_sent=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +57,13 @@ def test_a_made_up_cluster_costs_what_its_links_do():
 
 def test_the_quickest_is_the_row_of_fewest_seconds(table):
     found = quickest(table)
-    assert len(found) == 4
-    for (network, workers), row in found.iterrows():
-        rows = table[(table["network"] == network) & (table["workers"] == workers)]
-        assert row["seconds"] == rows["seconds"].min()
+    assert (
+        found["seconds"].to_dict()
+        == table.groupby(list(found.index.names))["seconds"].min().to_dict()
+    )
     assert set(found.loc[SLOW.network, "method"]) == {SIGN}
     assert set(found.loc[FAST.network, "method"]) == {"bsp on A2A"}
+    assert ("free", "time to target (s)") in quickest_table({"free": table}).columns
 
 
 def test_every_lossy_row_has_a_verdict(table):
@@ -88,21 +89,12 @@ def test_speedups_are_drawn_where_there_are_any(table):
         target_speedups(table[table["is_dense"]])
 
 
-def test_a_choice_has_its_interval_and_the_quickest_is_no_slower_than_the_best_lossless(table):
-    said = verdict_table(table)
-    lossy = table[~table["is_dense"]].reset_index(drop=True)
-    low = lossy["speedup_low"].fillna(lossy["speedup"])
-    assert (low[said["choice"] == YES] > 1 + MARGIN).all()
-    dense = table[table["is_dense"]].groupby(["network", "workers"])["seconds"].min()
-    assert (quickest(table)["seconds"] <= dense).all()
-    reached = table[table["seconds"] < math.inf]
-    products = reached["iterations"] * reached["iteration_seconds"]
-    assert (reached["seconds"] / products).tolist() == pytest.approx([1] * len(reached))
+def test_a_gain_has_an_interval_above_one(table):
+    low = table[~table["is_dense"]]["speedup_low"].reset_index(drop=True)
+    assert (low[verdict_table(table)["choice"] == YES] > 1 + MARGIN).all()
 
 
 def test_findings_name_who_gains_where(table):
     said = target_findings({"digits": table}, 4).splitlines()
     assert said[0].startswith(f"- digits, {SLOW.network}: a gain by bsp + ef-sign + feedback; ")
     assert said[1].startswith(f"- digits, {FAST.network}: no gain by bsp + ef-sign + feedback, ")
-    columns = quickest_table({"free": table}).columns
-    assert ("free", "time to target (s)") in columns
