@@ -7,16 +7,15 @@ convention and shows the published value in a column of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ddlnb.errors import require
 from ddlnb.figures.style import (
     BAR_GROUP,
     MODEL_COLOURS,
@@ -39,98 +38,61 @@ QUOTED_BATCH = 8  # The survey quotes the FLOPs of a BERT-Large iteration at thi
 GIGA = 1e9
 
 
-@dataclass(frozen=True)
-class IntensityRow:
-    """One model under one counting convention; ``relative_error`` is to the published value."""
-
-    model: str
-    convention: str
-    intensity: float
-    published: float
-    relative_error: float
-    verdict: str
-
-
-def audit(workloads: Iterable[Workload] | None = None) -> list[IntensityRow]:
+def audit(workloads: Iterable[Workload] | None = None) -> pd.DataFrame:
     """Return the intensity by model and convention, each beside the published one.
 
     Without workloads, the survey's three models are traced now (a few seconds). The last row
-    divides the FLOPs that the survey itself quotes for an iteration of BERT-Large.
+    divides the FLOPs that the survey itself quotes for an iteration of BERT-Large. Columns: model,
+    convention, intensity, published, relative_error (to the published one), verdict.
     """
     if workloads is None:
         from ddlnb.workloads.tracing import trace
 
         workloads = [trace(model) for model in AUDITED_MODELS]
-    rows = [
-        _row(workload.model, convention, count(workload))
+    counted = [
+        (workload.model, convention, count(workload))
         for workload in workloads
         for convention, count in CONVENTIONS.items()
         if convention != ENCODER_ONLY or _forward_macs(workload, ENCODER)
     ]
     flops = quoted("A11", "work of one bert-large iteration at batch 8") * GIGA
-    quoted_parameters = quoted("A10", "parameters of bert-large")
-    return [
-        *rows,
-        _row("bert-large", "the survey's own FLOPs", flops / QUOTED_BATCH / quoted_parameters),
-    ]
+    own = flops / QUOTED_BATCH / quoted("A10", "parameters of bert-large")
+    counted.append(("bert-large", "the survey's own FLOPs", own))
+    rows = pd.DataFrame(counted, columns=["model", "convention", "intensity"])
+    rows["published"] = [quoted("A06", f"intensity of {model}") for model in rows["model"]]
+    rows["relative_error"] = error = rows["intensity"] / rows["published"] - 1
+    off = np.where(error > 0, "too high", "too low")
+    return rows.assign(verdict=np.where(error.abs() <= AGREES_WITHIN, "agrees", off))
 
 
-def ordering_holds(rows: Iterable[IntensityRow]) -> dict[str, bool]:
+def ordering_holds(rows: pd.DataFrame) -> dict[str, bool]:
     """Return by convention that covers all three models whether the survey's ordering comes out.
 
     The ordering: ResNet-50 well above both BERT models (at least 1.5 times), and these two alike.
     """
-    by_convention: dict[str, dict[str, float]] = {}
-    for row in rows:
-        by_convention.setdefault(row.convention, {})[row.model] = row.intensity
+    wide = rows.pivot(index="convention", columns="model", values="intensity")[[*AUDITED_MODELS]]
     return {
-        convention: resnet >= 1.5 * max(base, large) and abs(large / base - 1) <= AGREES_WITHIN
-        for convention, values in by_convention.items()
-        if len(values) == len(AUDITED_MODELS)
-        for resnet, base, large in [[values[model] for model in AUDITED_MODELS]]
+        str(convention): resnet >= 1.5 * max(base, large) and abs(large / base - 1) <= AGREES_WITHIN
+        for convention, resnet, base, large in wide.dropna().itertuples()
     }
 
 
-def intensity_findings(rows: Sequence[IntensityRow]) -> Findings:
+def intensity_findings(rows: pd.DataFrame) -> Findings:
     """Say which conventions give the published intensities, and whether the order comes out."""
-    agreeing = {row.convention for row in rows if row.verdict == "agrees"}
-    all_three = [
-        name
-        for name in CONVENTIONS
-        if sum(row.convention == name and row.verdict == "agrees" for row in rows) == 3
-    ]
-    berts = [
-        f"{row.intensity:.0f} for {row.model}"
-        for row in rows
-        if row.convention == AS_COUNTED and row.model != "resnet50"
-    ]
-    own = rows[-1]
-    order = ordering_holds(rows)
+    agreeing = rows.loc[rows["verdict"] == "agrees", "convention"].value_counts()
+    counted = rows[(rows["convention"] == AS_COUNTED) & (rows["model"] != "resnet50")]
+    berts = [f"{row.intensity:.0f} for {row.model}" for row in counted.itertuples()]
+    own, order = rows.iloc[-1], ordering_holds(rows)
     return findings(
         f"{len(agreeing)} conventions agree with a published value, and "
-        f"{len(all_three) or 'none'} with all three: {AS_COUNTED} agrees for resnet50 and gives "
-        f"{' and '.join(berts)}.",
-        f"The FLOPs that the survey quotes for one iteration of {own.model} (A11) make an "
-        f"intensity of {own.intensity:.0f}, where the survey prints {own.published:.0f} (A06).",
+        f"{(agreeing == 3).sum() or 'none'} with all three: {AS_COUNTED} agrees for resnet50 and "
+        f"gives {' and '.join(berts)}.",
+        f"The FLOPs that the survey quotes for one iteration of {own['model']} (A11) make an "
+        f"intensity of {own['intensity']:.0f}, where the survey prints {own['published']:.0f} "
+        f"(A06).",
         f"The order, ResNet-50 well above two BERT models that are alike, comes out under "
         f"{sum(order.values())} of the {len(order)} conventions that cover all three models.",
     )
-
-
-def _row(model: str, convention: str, value: float) -> IntensityRow:
-    published = _published(model)
-    error = value / published - 1
-    return IntensityRow(model, convention, value, published, error, _verdict(error))
-
-
-def _published(model: str) -> float:
-    return quoted("A06", f"intensity of {model}")
-
-
-def _verdict(relative_error: float) -> str:
-    if abs(relative_error) <= AGREES_WITHIN:
-        return "agrees"
-    return "too high" if relative_error > 0 else "too low"
 
 
 def _forward_macs(workload: Workload, only: str = "") -> float:
@@ -155,24 +117,16 @@ CONVENTIONS: dict[str, Callable[[Workload], float]] = {
 }
 
 
-def intensity_table(rows: Iterable[IntensityRow]) -> pd.DataFrame:
-    """Return the audit by model and convention, the published intensity beside ours."""
-    frame = pd.DataFrame([asdict(row) for row in rows])
-    frame["off by (%)"] = (100 * frame.pop("relative_error")).round(1)
-    table = frame.round({"intensity": 0}).set_index(["model", "convention"])
-    return table[["intensity", "published", "off by (%)", "verdict"]]
-
-
-def c2c_table(rows: Iterable[IntensityRow], batches: Mapping[str, int]) -> pd.DataFrame:
+def c2c_table(rows: pd.DataFrame, batches: Mapping[str, int]) -> pd.DataFrame:
     """Return the C2C of each model at its local batch, by the published intensity and by ours.
 
     Ours counts forward and backward with FMA = 1. The ratios are to the first model.
     """
-    ours = {row.model: row.intensity for row in rows if row.convention == AS_COUNTED}
+    counted = rows[rows["convention"] == AS_COUNTED].set_index("model")
     frame = pd.DataFrame({"local batch": pd.Series(batches, name="model")})
-    for source, value in (("published", _published), ("ours", ours.__getitem__)):
-        ratio = [c2c(value(model), batch) for model, batch in batches.items()]
-        frame[f"C2C, {source}"] = pd.Series(ratio, frame.index)
+    for source, column in (("published", "published"), ("ours", "intensity")):
+        ratio = [c2c(counted.loc[model, column], batch) for model, batch in batches.items()]
+        frame[f"C2C, {source}"] = ratio
         frame[f"relative, {source}"] = frame[f"C2C, {source}"] / ratio[0]
     return frame.rename_axis("model").round(6)
 
@@ -181,14 +135,13 @@ PUBLISHED = "published\n(survey, s. 1-2)"
 
 
 @styled
-def intensity_bars(rows: Iterable[IntensityRow]) -> Figure:
+def intensity_bars(rows: pd.DataFrame) -> Figure:
     """Model intensity under every counting convention, and as published (dashed, hatched)."""
-    rows = list(rows)
-    require(bool(rows), "there are no rows to draw")
-    published = {row.model: row.published for row in rows}
-    values = {(row.convention, row.model): row.intensity for row in rows}
+    published = dict(zip(rows["model"], rows["published"], strict=True))
+    names = zip(rows["convention"], rows["model"], strict=True)
+    values = dict(zip(names, rows["intensity"], strict=True))
     values |= {(PUBLISHED, model): value for model, value in published.items()}
-    conventions = list(dict.fromkeys(convention for convention, _ in values))
+    conventions = [*rows["convention"].unique(), PUBLISHED]
     models = ordered(published, MODEL_COLOURS)
     colours = {model: MODEL_COLOURS.get(model, OTHER_COLOUR) for model in models}
     figure, ax = plt.subplots(figsize=(10.5, 4.4))

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from ddlnb.engines.bench import Bench
 from ddlnb.engines.settings import MEASURING, MeasurementSettings
-from ddlnb.errors import require, require_whole
+from ddlnb.errors import require_whole
 from ddlnb.figures.style import (
     MEASURED_COLOURS,
     NETWORK_COLOURS,
@@ -42,7 +42,7 @@ TIME_ROUNDING = {
     ("A15", "100GbE"): 0.005,
     ("A15", "100GbIB"): 0.0005,
 }
-RATE_ROUNDING = 0.05
+RATE_ROUNDING = (0.05, -0.05)
 SIZES = (KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB)
 BERT_LARGE_GPUS = 4
 
@@ -94,11 +94,9 @@ def fits(rows: pd.DataFrame) -> dict[str, AlphaBeta]:
 
 def bandwidth_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return Gb/s by message size (down) and by network (across), to read beside the figure."""
-    table = rows.pivot_table(
-        index="bytes", columns="network", values="gigabits_per_second", sort=False
-    )
-    table = table.sort_index().rename(index=size_in_words).rename_axis(index="message")
-    return table.add_suffix(" (Gb/s)").rename_axis(columns=None).round(3)
+    table = rows.pivot_table("gigabits_per_second", "bytes", "network", sort=False).sort_index()
+    named = table.rename(index=size_in_words).rename_axis(index="message", columns=None)
+    return named.add_suffix(" (Gb/s)").round(3)
 
 
 def quoted_fits() -> pd.DataFrame:
@@ -114,15 +112,18 @@ def quoted_fits() -> pd.DataFrame:
 def quoted_table() -> pd.DataFrame:
     """Return `quoted_fits` with a range per quantity, to be read."""
     fitted = quoted_fits().round(2)
-    units = {"latency_us": "latency (us)", "gigabits_per_second": "bandwidth (Gb/s)"}
-    for name, header in units.items():
-        fitted[header] = fitted[name]
-        fitted[f"{header.split()[0]} between"] = (
-            fitted[f"{name}_low"].map("{:.2f} and ".format)
-            + fitted[f"{name}_high"].map("{:.2f}".format)
-        )  # fmt: skip
-    columns = [header for header in fitted if " " in header]
-    return fitted[columns].assign(**{"half of it at (KiB)": fitted["half_peak_KiB"]})
+    columns = {
+        "latency (us)": fitted["latency_us"],
+        "latency between": _between(fitted, "latency_us"),
+        "bandwidth (Gb/s)": fitted["gigabits_per_second"],
+        "bandwidth between": _between(fitted, "gigabits_per_second"),
+        "half of it at (KiB)": fitted["half_peak_KiB"],
+    }
+    return pd.DataFrame(columns)
+
+
+def _between(fitted: pd.DataFrame, name: str) -> pd.Series:
+    return fitted.apply(lambda row: f"{row[f'{name}_low']:.2f} and {row[f'{name}_high']:.2f}", 1)
 
 
 def quoted_findings() -> Findings:
@@ -191,34 +192,30 @@ def _bounds(quote: str, network: str) -> tuple[float, float]:
     """Return the least and the most seconds that both the quoted time and rate allow."""
     text, size = QUOTED_SIZES[quote]
     rate = quoted(quote, f"rate of a {text} message over {network}")
-    bits = size * BITS_PER_BYTE
-    by_rate = [bits / (rate + sign * RATE_ROUNDING) / 1e9 for sign in (1, -1)]
-    time_rounding = TIME_ROUNDING[quote, network] * MS
-    middle = _quoted_seconds(quote, network)
-    return max(by_rate[0], middle - time_rounding), min(by_rate[1], middle + time_rounding)
+    middle, rounding = _quoted_seconds(quote, network), TIME_ROUNDING[quote, network] * MS
+    least, most = (size * BITS_PER_BYTE / (rate + half) / 1e9 for half in RATE_ROUNDING)
+    return max(least, middle - rounding), min(most, middle + rounding)
 
 
 def _line(small: float, large: float) -> tuple[float, float]:
     """Return a and b of the line through the times of the two quoted sizes."""
-    sizes = [QUOTED_SIZES[quote][1] for quote in ("A15", "A14")]
-    slope = (large - small) / (sizes[1] - sizes[0])
-    return small - slope * sizes[0], slope
+    size, larger = (QUOTED_SIZES[quote][1] for quote in ("A15", "A14"))
+    slope = (large - small) / (larger - size)
+    return small - slope * size, slope
 
 
 def _quoted_fit(network: str) -> dict[str, object]:
     small, large = (_bounds(quote, network) for quote in ("A15", "A14"))
-    corners = [_line(s, t) for s in small for t in large]
+    latencies, slopes = zip(*(_line(s, t) for s in small for t in large), strict=True)
     line = AlphaBeta(*_line(statistics.mean(small), statistics.mean(large)))
-    latencies = [a / US for a, _ in corners]
-    rates = [gigabits_per_second(1 / b) for _, b in corners]
     return {
         "network": network,
         "latency_us": line.latency_seconds / US,
-        "latency_us_low": min(latencies),
-        "latency_us_high": max(latencies),
+        "latency_us_low": min(latencies) / US,
+        "latency_us_high": max(latencies) / US,
         "gigabits_per_second": gigabits_per_second(line.bytes_per_second),
-        "gigabits_per_second_low": min(rates),
-        "gigabits_per_second_high": max(rates),
+        "gigabits_per_second_low": gigabits_per_second(1 / max(slopes)),
+        "gigabits_per_second_high": gigabits_per_second(1 / min(slopes)),
         "half_peak_KiB": line.half_peak_bytes / KIB,
     }
 
@@ -252,17 +249,16 @@ def effective_bandwidth(rows: pd.DataFrame, fits: Mapping[str, AlphaBeta] | None
     ``rows`` have the columns network, bytes, gigabits_per_second and source. ``fits`` gives a
     network's a + b M, drawn dashed over the range of its points.
     """
-    require(not rows.empty, "there are no rows to draw")
     fits = fits or {}
     figure, ax = plt.subplots(figsize=(8.5, 4.6))
     measured = iter(MEASURED_COLOURS * len(rows))
     for (network, source), points in rows.groupby(["network", "source"], sort=False):
         colour = NETWORK_COLOURS.get(network) or next(measured)
+        published = {"marker": "D", "markerfacecolor": "white"}
         ax.plot(
             points["bytes"],
             points["gigabits_per_second"],
-            marker="D" if source == "published" else "o",
-            markerfacecolor="white" if source == "published" else colour,
+            **(published if source == "published" else {"marker": "o"}),
             linestyle="none" if network in fits else "-",
             color=colour,
             label=f"{network} ({source})",

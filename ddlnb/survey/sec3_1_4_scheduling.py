@@ -51,20 +51,19 @@ def breakdown_rows(
         for cluster in _with_gpus(clusters, gpus)
         for method in SURVEYED.values()
     ]
-    return pd.DataFrame(
-        [
-            {
-                "model": model,
-                "network": cell.cluster.network,
-                "gpus": gpus,
-                "method": cell.method.name,
-                "machine": cell.cluster.name,
-                "source": "simulated",
-                **asdict(found),
-            }
-            for cell, found in zip(cells, breakdown(cells), strict=True)
-        ]
-    )
+    rows = [
+        {
+            "model": model,
+            "network": cell.cluster.network,
+            "gpus": gpus,
+            "method": cell.method.name,
+            "machine": cell.cluster.name,
+            "source": "simulated",
+            **asdict(found),
+        }
+        for cell, found in zip(cells, breakdown(cells), strict=True)
+    ]
+    return pd.DataFrame(rows)
 
 
 def _with_gpus(clusters: Sequence[str | Cluster], gpus: int) -> list[Cluster]:
@@ -80,11 +79,12 @@ def _with_gpus(clusters: Sequence[str | Cluster], gpus: int) -> list[Cluster]:
 def breakdown_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the milliseconds lost to contention, latency and bandwidth, by method and network."""
     parts = [*PARTS[1:], "iteration"]
-    table = rows.rename(columns={"iteration_seconds": "iteration"}).set_index(["method", "network"])
-    wide = (table[parts] / MS).unstack("network").swaplevel(axis=1)
-    networks = list(dict.fromkeys(rows["network"]))
-    columns = pd.MultiIndex.from_product([networks, parts], names=["network", "lost to (ms)"])
-    return wide.loc[list(dict.fromkeys(rows["method"])), columns].round(1)
+    table = rows.rename(columns={"iteration_seconds": "iteration"})
+    columns = pd.MultiIndex.from_product(
+        [rows["network"].unique(), parts], names=["network", "lost to (ms)"]
+    )
+    wide = table.pivot(index="method", columns="network", values=parts).swaplevel(axis=1) / MS
+    return wide.loc[rows["method"].unique(), columns].round(1)
 
 
 def schedule_facts(timelines: Mapping[str, Mapping[str, Timeline]]) -> pd.DataFrame:

@@ -29,7 +29,6 @@ from ddlnb.survey.layers_codesign import CHOICES, gain_table, pair_table, slowdo
 from ddlnb.survey.layers_overview import layout_traffic
 from ddlnb.survey.scale_heterogeneous import by_ratio, ways_of
 from ddlnb.survey.scale_strategies import played_layouts, played_schedules, split_table
-from ddlnb.survey.sec2_intensity import IntensityRow
 from ddlnb.traces.jobs.table import job_of
 from ddlnb.traces.jobs.what_if import what_if
 from tests.traces.toy_jobs import ToyJob
@@ -159,10 +158,11 @@ BANDWIDTHS = table(
     ("here", 1024, 0.1, "measured"), ("here", 2**20, 10, "measured"),
     ("10GbE", 16384, 1.2, "published"), ("10GbE", 2**20, 8.2, "published"),
 )  # fmt: skip
-INTENSITIES = [
-    IntensityRow("resnet50", "forward, FMA = 1", 480.0, 470.0, 0.02, "agrees"),
-    IntensityRow("bert-base", "forward, FMA = 1", 192.0, 249.0, -0.23, "too low"),
-]
+INTENSITIES = table(
+    "model intensity published",
+    ("resnet50", 480.0, 470.0), ("bert-base", 192.0, 249.0),
+    convention="forward, FMA = 1",
+)  # fmt: skip
 PROTOCOLS = table(
     "network bytes seconds gigabits_per_second source",
     ("TCP, loopback", 8, 1e-5, 0.006, "measured"), ("TCP, loopback", 2**20, 1e-3, 8.0, "measured"),

@@ -10,7 +10,6 @@ from ddlnb.survey.sec2_intensity import (
     audit,
     c2c_table,
     intensity_findings,
-    intensity_table,
     ordering_holds,
 )
 from ddlnb.workloads.models import TASKS
@@ -24,7 +23,12 @@ ENCODER_ONLY = "3x forward, FMA = 2, encoder only"
 
 @pytest.fixture(scope="module")
 def rows():
-    return {(row.convention, row.model): row for row in audit()}
+    return audit()
+
+
+@pytest.fixture(scope="module")
+def by_name(rows):
+    return rows.set_index(["convention", "model"])
 
 
 @pytest.mark.parametrize(
@@ -36,38 +40,34 @@ def rows():
         (ENCODER_ONLY, None, 300, 348),
     ],
 )
-def test_each_convention_gives_its_intensities(rows, convention, resnet50, bert_base, bert_large):
-    for model, value in zip(AUDITED_MODELS, (resnet50, bert_base, bert_large), strict=True):
-        row = rows.get((convention, model))
-        assert (row and round(row.intensity)) == value
+def test_each_convention_gives_its_intensities(
+    by_name, convention, resnet50, bert_base, bert_large
+):
+    found = by_name["intensity"][convention].reindex(AUDITED_MODELS).round()
+    assert found.astype(object).where(found.notna(), None).tolist() == [
+        *(resnet50, bert_base, bert_large)
+    ]
 
 
 @pytest.mark.item("A06", verdict="contradicted")
-def test_no_convention_agrees_with_all_three_published_values(rows):
-    agreeing = {convention: 0 for convention, _ in rows}
-    for (convention, _), row in rows.items():
-        agreeing[convention] += row.verdict == "agrees"
-    assert max(agreeing.values()) == 2
-    assert rows[AS_COUNTED, "resnet50"].verdict == "agrees"
-    assert rows[AS_COUNTED, "bert-base"].verdict == "too low"
+def test_no_convention_agrees_with_all_three_published_values(by_name):
+    agrees = by_name["verdict"] == "agrees"
+    assert agrees.groupby("convention").sum().max() == 2
+    assert by_name["verdict"][AS_COUNTED, "resnet50"] == "agrees"
+    assert by_name["verdict"][AS_COUNTED, "bert-base"] == "too low"
 
 
 def test_the_ordering_holds_under_every_convention_for_all_three(rows):
-    holds = ordering_holds(rows.values())
-    assert len(holds) == 4
-    assert all(holds.values())
+    assert list(ordering_holds(rows).values()) == [True] * 4
 
 
 @pytest.mark.item("A11", verdict="contradicted")
-def test_the_survey_disagrees_with_itself_by_a_tenth(rows):
-    own = rows["the survey's own FLOPs", "bert-large"]
-    assert own.intensity == pytest.approx(222, abs=0.5)
-    assert own.relative_error == pytest.approx(-0.10, abs=0.01)
-
-
-def test_published_values_stand_in_their_own_column(rows):
-    published = {model: row.published for (_, model), row in rows.items()}
-    assert published == {"resnet50": 470, "bert-base": 249, "bert-large": 248}
+def test_the_survey_disagrees_with_itself_by_a_tenth(by_name):
+    own = by_name.loc[("the survey's own FLOPs", "bert-large")]
+    assert own["intensity"] == pytest.approx(222, abs=0.5)
+    assert own["relative_error"] == pytest.approx(-0.10, abs=0.01)
+    assert own["published"] == 248
+    assert own["verdict"] == "too low"
 
 
 def test_only_models_of_the_survey_can_be_audited():
@@ -76,12 +76,9 @@ def test_only_models_of_the_survey_can_be_audited():
         audit([trace("small-conv")])
 
 
-def test_tables_and_findings_are_those_of_the_rows(rows):
-    audited = list(rows.values())
-    table = intensity_table(audited)
-    assert table.loc[("bert-large", "the survey's own FLOPs"), "verdict"] == "too low"
-    said = intensity_findings(audited)
+def test_findings_and_ratios_are_those_of_the_rows(rows):
+    said = intensity_findings(rows)
     assert "none with all three" in said
     assert "intensity of 222, where the survey prints 248" in said
-    ratios = c2c_table(audited, {"resnet50": 64, "bert-base": 64, "bert-large": 8})
+    ratios = c2c_table(rows, {"resnet50": 64, "bert-base": 64, "bert-large": 8})
     assert ratios["relative, published"]["bert-base"] == pytest.approx(2, abs=0.2)
