@@ -16,7 +16,7 @@ The taxonomy (survey, Fig. 2): levels above their aspects, aspects above all reg
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -103,19 +103,13 @@ def registries() -> dict[str, tuple[str, ...]]:
 def taxonomy() -> tuple[Aspect, ...]:
     """Return the six aspects in the survey's order, with all that is registered now."""
     known = registries()
-    synchronisations = _grouped(
-        "SYNCHRONISATIONS", SYNCHRONISATIONS, lambda name: _kind(SYNCHRONISATIONS[name])
-    )
-    compressions = _grouped(
-        "COMPRESSORS", COMPRESSORS, lambda name: COMPRESSORS[name].family, FAMILIES
-    )
-    schedules = _grouped(
-        "METHODS", METHODS, lambda name: METHODS[name].scheduling or "no scheduling"
-    )
+    synchronisations = {name: _kind(one) for name, one in SYNCHRONISATIONS.items()}
+    compressions = {name: one.family for name, one in COMPRESSORS.items()}
+    schedules = {name: one.scheduling or "no scheduling" for name, one in METHODS.items()}
     return (
-        Aspect("synchronisation", 1, "3.1.2", synchronisations),
-        Aspect("compression", 1, "3.1.3", compressions),
-        Aspect("scheduling", 1, "3.1.4", schedules),
+        Aspect("synchronisation", 1, "3.1.2", _grouped("SYNCHRONISATIONS", synchronisations)),
+        Aspect("compression", 1, "3.1.3", _grouped("COMPRESSORS", compressions, FAMILIES)),
+        Aspect("scheduling", 1, "3.1.4", _grouped("METHODS", schedules)),
         Aspect(
             "architecture",
             2,
@@ -174,15 +168,14 @@ def _kind(synchronisation: type[Synchronisation]) -> str:
 
 
 def _grouped(
-    registry: str,
-    names: Iterable[str],
-    kind_of: Callable[[str], str],
-    order: Iterable[str] = (),
+    registry: str, kinds: Mapping[str, str], order: Iterable[str] = ()
 ) -> tuple[Branch, ...]:
-    kinds: dict[str, list[Leaf]] = {kind: [] for kind in order}
-    for name in names:
-        kinds.setdefault(kind_of(name), []).append(Leaf(name, ((registry, name),)))
-    return tuple(Branch(kind, tuple(leaves)) for kind, leaves in kinds.items() if leaves)
+    """Return the names of a registry by their kinds, those of ``order`` first."""
+    leaves = {
+        kind: tuple(Leaf(name, ((registry, name),)) for name, own in kinds.items() if own == kind)
+        for kind in dict.fromkeys([*order, *kinds.values()])
+    }
+    return tuple(Branch(kind, found) for kind, found in leaves.items() if found)
 
 
 def _branch(name: str, known: dict[str, tuple[str, ...]], *from_: str) -> Branch:
@@ -264,11 +257,9 @@ def refusals(found: list[Combination]) -> pd.DataFrame:
 
 def combination_findings(found: list[Combination]) -> Findings:
     """Say how many combinations can be run, and which reasons refuse most of the others."""
-    table = refusals(found)
-    refused = int(table["combinations"].sum())
-    by_architecture = table.loc[
-        table["why"].str.contains("this architecture"), "combinations"
-    ].sum()
+    table = refusals(found).set_index("why")["combinations"]
+    refused = table.sum()
+    by_architecture = table[table.index.str.contains("this architecture")].sum()
     return findings(
         f"{len(found) - refused} of {len(found)} combinations can be run; "
         f"{refused / len(found):.0%} are refused.",
@@ -331,14 +322,12 @@ def taxonomy_tree(aspects: Sequence[Aspect]) -> Figure:
     _box(ax, width / 2, -top, width / 2, ROOT, DARK)
     for number, level in enumerate(LEVELS, start=1):
         columns = [i for i, aspect in enumerate(aspects) if aspect.level == number]
-        if not columns:
-            continue
-        colour = LEVEL_COLOURS[number - 1]
-        middle = (columns[0] + columns[-1] + 1) / 2 * COLUMN
-        _line(ax, width / 2, -2 * top, middle, -1.4 * BOX)
-        _box(
-            ax, middle, -1.4 * BOX - top, len(columns) * COLUMN - GAP, f"{number}  {level}", colour
-        )
+        if columns:
+            colour = LEVEL_COLOURS[number - 1]
+            middle = (columns[0] + columns[-1] + 1) / 2 * COLUMN
+            _line(ax, width / 2, -2 * top, middle, -1.4 * BOX)
+            wide = len(columns) * COLUMN - GAP
+            _box(ax, middle, -1.4 * BOX - top, wide, f"{number}  {level}", colour)
         for column in columns:
             _line(ax, middle, -2.4 * BOX, (column + 0.5) * COLUMN, -2.7 * BOX)
             _aspect(ax, column, aspects[column], colour)
@@ -355,15 +344,12 @@ def _aspect(ax: Axes, column: int, aspect: Aspect, colour: str) -> None:
     for branch in aspect.branches:
         y -= 0.8 * ROW
         ax.text(left, y, branch.name, color=colour, fontsize=8.5, weight="bold", va="center")
-        ends = y
+        top = y - ROW / 2
         for leaf in branch.leaves:
             y -= ROW
-            ends = y
             ax.text(left + 0.09, y, spoken(leaf.name), fontsize=9, va="center")
             ax.plot([left + 0.02, left + 0.07], [y, y], color=colour, linewidth=0.8)
-        ax.plot(
-            [left + 0.02] * 2, [y + ROW * (len(branch.leaves) - 0.5), ends], color=colour, lw=0.8
-        )
+        ax.plot([left + 0.02] * 2, [top, y], color=colour, lw=0.8)
         y -= 0.8 * ROW
 
 

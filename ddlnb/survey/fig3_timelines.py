@@ -11,17 +11,21 @@ One drawing of each of the survey's six aspects, side by side, as in its Fig. 3.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import cos, pi, sin
+from itertools import pairwise
+from math import nan
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
+from ddlnb.compression.base import Codec, Round
+from ddlnb.compression.catalogue import get_compressor
 from ddlnb.errors import require
 from ddlnb.figures.gantt import draw_schedule, legend_lanes, shades
 from ddlnb.figures.networks import draw_network
@@ -39,7 +43,8 @@ from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 SYNCHRONISATIONS = ("bsp on PS", "ssp(1)", "asp", "local(4)")
 COMPRESSORS = ("ef-sign", "qsgd(3)", "top-k(0.25)")
-SCHEDULES = ("BSP-A2A", "WFBP-A2A", "MG-WFBP", "ByteScheduler-A2A")
+PARTS = "ByteScheduler-A2A"
+SCHEDULES = ("BSP-A2A", "WFBP-A2A", "MG-WFBP", PARTS)
 ELEMENTS = 16  # of the gradient that is compressed
 WORKERS = 4
 # Layers a to e, of which the first three have few elements and compute quickly.
@@ -63,8 +68,7 @@ PARTITION, CREDIT = "1MB", "1MB"
 BANDWIDTH, LATENCY = "1 Gb/s", "1 ms"
 
 
-@dataclass(frozen=True)
-class Overview:
+class Overview(NamedTuple):
     """One example of each aspect that can be computed; architecture and protocol are pictures.
 
     ``activity`` is what workers do when, by synchronisation. ``compressed`` has the values of a
@@ -90,11 +94,6 @@ def overview(seed: int = 0) -> Overview:
 
 def compressed_gradient(seed: int = 0) -> dict[str, np.ndarray]:
     """Return normal numbers, and what of them arrives through every compressor."""
-    import torch
-
-    from ddlnb.compression.base import Codec, Round
-    from ddlnb.compression.catalogue import get_compressor
-
     gradient = torch.randn(ELEMENTS, generator=torch.Generator().manual_seed(seed))
     found = {"gradient": gradient.numpy()}
     for name in COMPRESSORS:
@@ -108,13 +107,12 @@ def compressed_gradient(seed: int = 0) -> dict[str, np.ndarray]:
 def simulated_schedules() -> dict[str, Timeline]:
     """Return four simulated iterations of a model of five layers, by method."""
     cluster = made_up_cluster(BANDWIDTH, LATENCY, WORKERS)
-    found = {}
-    for name in SCHEDULES:
-        method = METHODS[name]
-        if name.startswith("ByteScheduler"):
-            method = method.tuned(partition=PARTITION, credit=CREDIT)
-        found[name] = simulate(FIVE_LAYERS, cluster, method, iterations=4)
-    return found
+    methods = {name: METHODS[name] for name in SCHEDULES}
+    methods[PARTS] = methods[PARTS].tuned(partition=PARTITION, credit=CREDIT)
+    return {
+        name: simulate(FIVE_LAYERS, cluster, method, iterations=4)
+        for name, method in methods.items()
+    }
 
 
 EARLY, LATE = "started in backward", "still sent in next forward"
@@ -134,15 +132,10 @@ def overlap_table(timelines: Mapping[str, Timeline], rank: int = 0) -> pd.DataFr
         require(bool(timeline.spans), f"timeline of {name!r} has no spans of rank {rank}")
         iterations = sorted({span.iteration for span in timeline.spans})
         counts = pd.DataFrame([overlap(timeline, iteration) for iteration in iterations])
-        rows[name] = {
-            **{
-                f"{kind} (ms)": timeline.seconds(kind) / MS / len(iterations)
-                for kind in ("forward", "backward", "wait", "update")
-            },
-            **counts.mean(),
-            "largest (MB)": counts["largest (MB)"].max(),
-            PLACES: places_of_waits(timeline),
-        }
+        kinds = ("forward", "backward", "wait", "update")
+        spent = {f"{kind} (ms)": timeline.seconds(kind) / MS / len(iterations) for kind in kinds}
+        largest = {"largest (MB)": counts["largest (MB)"].max()}
+        rows[name] = {**spent, **counts.mean(), **largest, PLACES: places_of_waits(timeline)}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("method").round(3)
 
 
@@ -160,12 +153,11 @@ def overlap(timeline: Timeline, iteration: int) -> dict[str, float]:
         for span in timeline.spans
         if span.kind == "forward" and span.iteration == iteration + 1
     ]
-    late = sum(span.stop_seconds > min(following) for span in sent) if following else float("nan")
     return {
         "messages": len(sent),
         "largest (MB)": max((span.bytes for span in sent), default=0) / MB,
         EARLY: sum(span.start_seconds < end for span in sent),
-        LATE: late,
+        LATE: sum(span.stop_seconds > min(following) for span in sent) if following else nan,
     }
 
 
@@ -202,15 +194,15 @@ def techniques_overview(found: Overview) -> Figure:
     figure = plt.figure(figsize=(15, 8.6))
     grid = figure.add_gridspec(2, 3, wspace=0.03, hspace=0.05)
     parts = [figure.add_subfigure(grid[number // 3, number % 3]) for number in range(6)]
+    names = ("synchronisation", "compression", "scheduling", "architecture", "protocol", "topology")
+    for number, (part, name) in enumerate(zip(parts, names, strict=True), start=1):
+        part.suptitle(f"({number}) {name}", fontweight="bold", fontsize=11)
     _synchronisation(parts[0], found.activity)
     _compression(parts[1], found.compressed)
     _scheduling(parts[2], found.schedules)
     _architecture(parts[3])
     _protocol(parts[4])
     _topology(parts[5], found.networks)
-    names = ("synchronisation", "compression", "scheduling", "architecture", "protocol", "topology")
-    for number, (part, name) in enumerate(zip(parts, names, strict=True), start=1):
-        part.suptitle(f"({number}) {name}", fontweight="bold", fontsize=11)
     note(figure, "source: (1) and (3) simulated, (2) and (6) computed, (4) and (5) schematic")
     return figure
 
@@ -233,9 +225,9 @@ def _compression(part: SubFigure, compressed: Mapping[str, np.ndarray]) -> None:
         colour = DARK if name == "gradient" else METHOD_COLOURS["WFBP-A2A"]
         ax.bar(range(len(values)), values, color=colour)
         ax.axhline(0, color=GREY, linewidth=0.6)
-        different = len(np.unique(values))
         zeros = int((values == 0).sum())
-        said = f"{different} different values" + (f", {zeros} of {len(values)} zero" * bool(zeros))
+        said = f"{len(np.unique(values))} different values"
+        said += f", {zeros} of {len(values)} zero" * bool(zeros)
         ax.set_title(f"{name}: {said}", loc="left", fontsize=9, pad=3)
         ax.set_xticks([])
         ax.grid(visible=False)
@@ -244,11 +236,8 @@ def _compression(part: SubFigure, compressed: Mapping[str, np.ndarray]) -> None:
 
 def _scheduling(part: SubFigure, schedules: Mapping[str, Timeline]) -> None:
     axes = part.subplots(len(schedules), 1, sharex=True)
-    shade = shades(schedules.values())
-    ends = [
-        draw_schedule(ax, name, line, shade)
-        for ax, (name, line) in zip(axes, schedules.items(), strict=True)
-    ]
+    shade, lines = shades(schedules.values()), zip(axes, schedules.items(), strict=True)
+    ends = [draw_schedule(ax, name, line, shade) for ax, (name, line) in lines]
     axes[0].set_xlim(0, 1e3 * 1.01 * max(ends))
     axes[-1].set_xlabel("time (ms)")
     handles = legend_lanes(schedules.values())
@@ -256,38 +245,38 @@ def _scheduling(part: SubFigure, schedules: Mapping[str, Timeline]) -> None:
 
 
 def _architecture(part: SubFigure) -> None:
+    angles = np.pi / 2 + 2 * np.pi * np.arange(5) / 5
+    around = list(zip(1.15 * np.cos(angles), 1.15 * np.sin(angles), strict=True))
+    titles = ("parameter server (PS)", "all-to-all (A2A), as a ring")
     left, right = part.subplots(1, 2)
-    around = _circle(5)
-    for ax, title in ((left, "parameter server (PS)"), (right, "all-to-all (A2A), as a ring")):
+    for ax, title in zip((left, right), titles, strict=True):
         _blank(ax, title)
         ax.set(xlim=(-1.6, 1.6), ylim=(-1.6, 1.6))
+        for number, (x, y) in enumerate(around):
+            _box(ax, x - 0.33, y - 0.16, 0.66, 0.32, f"worker {number}", PALE)
     for number, point in enumerate(around):
         _arrow(left, point, (0, 0), both=True, shrink=25.0)
         _arrow(right, point, around[(number + 1) % len(around)], shrink=25.0)
-    for ax, kind in ((left, "PS"), (right, "A2A")):
-        for number, (x, y) in enumerate(around):
-            _box(ax, x - 0.33, y - 0.16, 0.66, 0.32, f"worker {number}", PALE)
-        if kind == "PS":
-            _box(ax, -0.36, -0.18, 0.72, 0.36, "server", ARCHITECTURE_COLOURS[kind])
+    _box(left, -0.36, -0.18, 0.72, 0.36, "server", ARCHITECTURE_COLOURS["PS"])
 
 
 def _protocol(part: SubFigure) -> None:
     """Draw through what a message goes: the kernel's copies, or the card alone."""
+    kernel = ("kernel: copies,\nTCP and IP", METHOD_COLOURS["BSP-A2A"])
     for ax, path in zip(part.subplots(1, len(PATHS)), PATHS, strict=True):
         _blank(ax, path)
         ax.set(xlim=(0, 1), ylim=(0, 1))
         bypasses = path != PATHS[0]
-        _box(ax, 0.12, 0.8, 0.76, 0.13, "application", PALE)
-        if not bypasses:
-            _box(
-                ax, 0.12, 0.5, 0.76, 0.13, "kernel: copies,\nTCP and IP", METHOD_COLOURS["BSP-A2A"]
-            )
-        _box(ax, 0.12, 0.2, 0.76, 0.13, "card" if not bypasses else "card: RDMA", PALE)
-        steps = [(0.8, 0.34)] if bypasses else [(0.8, 0.64), (0.5, 0.34)]
-        for start, stop in steps:
-            _arrow(ax, (0.5, start), (0.5, stop))
-        wire = "InfiniBand" if path == PATHS[2] else "Ethernet"
+        card = ("card: RDMA" if bypasses else "card", PALE)
+        passed = {0.8: ("application", PALE), 0.5: kernel, 0.2: card}
+        if bypasses:
+            del passed[0.5]
+        for y, (text, colour) in passed.items():
+            _box(ax, 0.12, y, 0.76, 0.13, text, colour)
+        for start, stop in pairwise(passed):
+            _arrow(ax, (0.5, start), (0.5, stop + 0.14))
         _arrow(ax, (0.5, 0.2), (0.5, 0.09))
+        wire = "InfiniBand" if path == PATHS[2] else "Ethernet"
         ax.text(0.5, 0.03, wire, ha="center", va="center", fontsize=9)
 
 
@@ -295,11 +284,6 @@ def _topology(part: SubFigure, networks: Sequence[Network]) -> None:
     for ax, network in zip(part.subplots(len(networks), 1), networks, strict=True):
         _blank(ax, f"{network.name}: {network.ranks} servers, {network.switches} switches")
         draw_network(ax, network)
-
-
-def _circle(count: int) -> list[Point]:
-    angles = [pi / 2 + 2 * pi * number / count for number in range(count)]
-    return [(1.15 * cos(angle), 1.15 * sin(angle)) for angle in angles]
 
 
 def _blank(ax: Axes, title: str) -> None:
