@@ -42,30 +42,25 @@ def two_iterations(message_start: float, message_stop: float, waits: tuple[str, 
     return Timeline("toy", "measured", tuple(spans))
 
 
-def test_a_message_after_backward_is_neither_early_nor_late():
-    [facts] = overlap_table({"toy": two_iterations(5, 9, ("all",))}).to_dict("records")
-    assert (facts[EARLY], facts[LATE]) == (0, 0)
-    assert (facts["forward (ms)"], facts["backward (ms)"], facts["wait (ms)"]) == (2000, 3000, 5000)
-    assert (facts["messages"], facts["largest (MB)"], facts[PLACES]) == (1, 40, 1)
-
-
-def test_a_message_inside_backward_is_early():
-    facts = overlap_table({"toy": two_iterations(3, 9, ("all",))})
-    assert facts.loc["toy", EARLY] == 1
-
-
-def test_a_message_beyond_the_next_forward_start_is_late():
-    facts = overlap_table({"toy": two_iterations(6, 11, ("a", "b"))})
-    assert facts.loc["toy", LATE] == 1
-    assert facts.loc["toy", PLACES] == 2
+@pytest.mark.parametrize(
+    ("message", "waits", "early", "late"),
+    [
+        ((5, 9), ("all",), 0, 0),
+        ((3, 9), ("all",), 1, 0),
+        ((6, 11), ("a", "b"), 0, 1),  # beyond the start of the next forward pass
+    ],
+)
+def test_messages_are_early_and_late_by_the_passes(message, waits, early, late):
+    [facts] = overlap_table({"toy": two_iterations(*message, waits)}).to_dict("records")
+    assert (facts[EARLY], facts[LATE], facts[PLACES]) == (early, late, len(waits))
+    assert (facts["forward (ms)"], facts["backward (ms)"]) == (2000, 3000)
+    assert (facts["messages"], facts["largest (MB)"]) == (1, 40)
 
 
 def test_one_trace_is_written_per_method(tmp_path):
     timeline = two_iterations(5, 9, ("all",))
-    assert write_traces({"BSP-PS": timeline, "mine": timeline}, tmp_path) == [
-        "BSP-PS.json",
-        "mine.json",
-    ]
+    names = write_traces({"BSP-PS": timeline, "mine": timeline}, tmp_path)
+    assert names == ["BSP-PS.json", "mine.json"]
     assert (tmp_path / "mine.json").read_text().startswith("{")
 
 
@@ -111,14 +106,10 @@ def test_schedules_differ_in_what_they_merge_and_overlap(found):
     assert seconds["MG-WFBP"] < seconds["WFBP-A2A"] < seconds["BSP-A2A"]
 
 
-def test_networks_are_compared_at_equal_servers(found):
-    assert {network.ranks for network in found.networks} == {16}
-
-
 def test_the_figure_has_six_parts_and_says_what_is_only_a_picture(found):
     figure = techniques_overview(found)
     figure.savefig(io.BytesIO(), format="png")
     said = " ".join(text.get_text() for text in figure.findobj(mpl.text.Text))
-    for number in range(1, 7):
-        assert f"({number}) " in said
+    assert all(f"({number}) " in said for number in range(1, 7))
     assert "(4) and (5) schematic" in said
+    assert {network.ranks for network in found.networks} == {16}

@@ -42,10 +42,10 @@ def test_the_line_gives_the_quoted_times_and_rates_back(network, quote, text, si
     assert 8 * size / seconds / 1e9 == pytest.approx(rate, abs=0.05)
 
 
-def test_values_of_the_line_lie_in_their_ranges():
+@pytest.mark.parametrize("name", ["latency_us", "gigabits_per_second"])
+def test_values_of_the_line_lie_in_their_ranges(name):
     fitted = quoted_fits()
-    for name in ("latency_us", "gigabits_per_second"):
-        assert fitted[name].between(fitted[f"{name}_low"], fitted[f"{name}_high"]).all()
+    assert fitted[name].between(fitted[f"{name}_low"], fitted[f"{name}_high"]).all()
 
 
 def test_what_the_quoted_messages_say_is_computed():

@@ -43,11 +43,9 @@ from ddlnb.workloads.workload import read_profile
 
 def test_a_scale_gives_each_range_its_word():
     scale = Scale("x", LEVELS, (1.0, 2.0))
-    assert [scale.word(x) for x in (0.5, 1.0, 1.9, 2.0, math.inf)] == [
-        *("low", "medium", "medium", "high", "high")
-    ]
+    words = [scale.word(x) for x in (0.5, 1.0, 1.9, 2.0, math.inf, math.nan)]
+    assert words == ["low", "medium", "medium", "high", "high", "-"]
     assert str(scale) == "low below 1, medium from 1, high from 2"
-    assert scale.word(math.nan) == "-"
 
 
 def test_table_1_has_seventeen_rows_and_a_scale_for_every_word():
@@ -56,11 +54,11 @@ def test_table_1_has_seventeen_rows_and_a_scale_for_every_word():
     assert not table.duplicated(["row", "attribute"]).any()
     assert set(zip(table["aspect"], table["attribute"], strict=True)) == set(SCALES)
     assert len(scales_table()) == len(SCALES)
-    for cell in table.itertuples():
-        assert cell.word in SCALES[cell.aspect, cell.attribute].words
-    for scale in SCALES.values():
-        assert list(scale.bounds) == sorted(scale.bounds)
+    for key, cells in table.groupby(["aspect", "attribute"]):
+        scale = SCALES[key]
+        assert set(cells["word"]) <= set(scale.words)
         assert len(scale.words) == len(scale.bounds) + 1
+        assert list(scale.bounds) == sorted(scale.bounds)
 
 
 def test_verdicts_say_which_words_differ():
@@ -101,15 +99,12 @@ def test_bsp_is_one_worker_and_the_others_are_not():
 def test_waits_and_exchanges_are_those_of_the_definitions():
     did = {row: behaviour(m, workers=4, steps=32) for row, m in SYNCHRONISATION.items()}
     assert did["BSP"].waits == 3 / 4  # all but the last one
+    assert behaviour("ssp(0) on PS", workers=4, steps=16).waits == did["BSP"].waits
     assert did["ASP"].waits == 0
     assert 0 <= did["SSP"].waits < did["BSP"].waits
     assert did["local SGD"].exchanges == 1 / 8
     assert {did[row].exchanges for row in ("BSP", "SSP", "ASP")} == {1}
     assert all(one.sent == one.exchanges for one in did.values())
-
-
-def test_a_bound_of_zero_waits_as_often_as_bsp():
-    assert behaviour("ssp(0) on PS", workers=4, steps=16).waits == 3 / 4
 
 
 def test_rows_of_compression_hold_every_compressor_of_their_kind():
@@ -127,8 +122,7 @@ def needed():
 
 def test_iterations_are_whole_numbers_of_the_best_rate(needed):
     assert list(needed["row"]) == ["BSP", "quantisation", "sparsification"]
-    assert (needed["iterations"] % 1 == 0).all()
-    assert needed["iterations"].between(1, 25).all()
+    assert needed["iterations"].isin(range(1, 26)).all()
     # Rounding to half precision changes next to nothing.
     assert abs(needed["iterations"].diff().iloc[1]) <= 1
 
@@ -165,16 +159,15 @@ def test_only_asynchronous_servers_survive_a_worker_that_stops():
 
 
 def test_a_server_s_link_carries_what_all_workers_send():
-    table = compared(architecture_numbers(16)).set_index(["row", "attribute"])
-    assert table.loc[("PS", "traffic"), "number"] == 16
-    assert table.loc[("all-to-all", "traffic"), "number"] == pytest.approx(2 * 15 / 16)
+    numbers = compared(architecture_numbers(16)).set_index(["attribute", "row"])["number"]
+    assert numbers["traffic", "PS"] == 16
+    assert numbers["traffic", "all-to-all"] == pytest.approx(2 * 15 / 16)
 
 
 def test_a_protocol_without_a_message_has_no_number():
-    table = compared(protocol_numbers()).set_index("row")
-    assert table.loc["RoCE", "verdict"] == UNKNOWN
-    assert table.loc["RDMA over InfiniBand", "number"] == 1
-    assert table.loc["TCP/IP", "number"] > 1
+    numbers = compared(protocol_numbers()).set_index("row")["number"]
+    assert math.isnan(numbers["RoCE"])
+    assert numbers["TCP/IP"] > numbers["RDMA over InfiniBand"] == 1
 
 
 def test_networks_are_compared_at_equal_servers():
