@@ -544,11 +544,11 @@ def _boxes(ax: Axes, worker: int, texts: Sequence[str], batch: str) -> None:
     """Draw a worker's layers, one above the other; there is none where the text is empty."""
     ax.set(xlim=(0, 10), ylim=(-0.6, len(texts) + 0.35))
     ax.axis("off")
-    x, look = LEFT[worker], {"facecolor": WORKERS[worker], "alpha": 0.75}
+    x, colour = LEFT[worker], WORKERS[worker]
+    look: dict[str, Any] = {"boxstyle": "round,pad=0.02,rounding_size=0.12", "alpha": 0.75}
     for layer, text in enumerate(texts):
         if text:
-            style = "round,pad=0.02,rounding_size=0.12"
-            ax.add_patch(FancyBboxPatch((x, layer), 3, 0.62, boxstyle=style, **look))
+            ax.add_patch(FancyBboxPatch((x, layer), 3, 0.62, facecolor=colour, **look))
             ax.text(x + 1.5, layer + 0.31, text, ha="center", va="center", fontsize=10)
     ax.text(x + 1.5, -0.12, f"worker {worker}\n{batch}", ha="center", va="top", fontsize=9)
 

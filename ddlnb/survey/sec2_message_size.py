@@ -254,11 +254,11 @@ def effective_bandwidth(rows: pd.DataFrame, fits: Mapping[str, AlphaBeta] | None
     measured = iter(MEASURED_COLOURS * len(rows))
     for (network, source), points in rows.groupby(["network", "source"], sort=False):
         colour = NETWORK_COLOURS.get(network) or next(measured)
-        published = {"marker": "D", "markerfacecolor": "white"}
         ax.plot(
             points["bytes"],
             points["gigabits_per_second"],
-            **(published if source == "published" else {"marker": "o"}),
+            marker="D" if source == "published" else "o",
+            markerfacecolor="white" if source == "published" else colour,
             linestyle="none" if network in fits else "-",
             color=colour,
             label=f"{network} ({source})",

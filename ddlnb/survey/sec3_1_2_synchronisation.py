@@ -651,7 +651,7 @@ def throughput_with_a_slow_worker(slowed: pd.DataFrame) -> Figure:
     """
     figure, ax = plt.subplots(figsize=(7.5, 4.2))
     others = [name for name in dict.fromkeys(slowed["method"]) if name not in METHOD_COLOURS]
-    looks = {
+    looks: dict[Any, dict[str, Any]] = {
         name: {"color": "black", "linestyle": DASHES[1 + number % 3], "marker": "s"}
         for number, name in enumerate(others)
     }
@@ -702,7 +702,7 @@ def loss_against_traffic(periods: pd.DataFrame) -> Figure:
 
 def legend_activity() -> list[Patch]:
     """Return the entries of what workers do in a legend."""
-    waits = {"facecolor": COLOURS["wait"], "hatch": WAIT_HATCH}
+    waits: dict[str, Any] = {"facecolor": COLOURS["wait"], "hatch": WAIT_HATCH}
     return [
         Patch(facecolor=COLOURS["compute"], edgecolor="white", label="one gradient"),
         Patch(edgecolor="white", label="waits for others or messages", **waits),

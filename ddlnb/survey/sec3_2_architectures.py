@@ -35,7 +35,6 @@ from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.verify_links import PAYLOAD_SHARE
 from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta, push_pull, ring_all_reduce
-from ddlnb.plans.methods import Method
 from ddlnb.units import KIB, MS, size_in_words
 from ddlnb.workloads.replay import replayed
 from ddlnb.workloads.workload import Gradient, Layer, Workload
@@ -46,8 +45,9 @@ def emulated_ranks(count: int, network: str | Link, module: str) -> Ranks | None
 
     They have imported the module, whose functions they will run.
     """
-    options = {"launcher": "emulated", "network": network, "imports": (module,)}
-    return None if lacking() else Ranks(count, **options)
+    return (
+        None if lacking() else Ranks(count, launcher="emulated", network=network, imports=(module,))
+    )
 
 
 def asked_link(network: str | Link) -> AlphaBeta:
@@ -212,11 +212,11 @@ def architecture_table(rows: pd.DataFrame, formulas: pd.DataFrame) -> pd.DataFra
 
 def _runs(
     workers: Sequence[int], servers: Sequence[int]
-) -> list[tuple[int, list[str | Method], int]]:
+) -> Sequence[tuple[int, Sequence[str], int]]:
     """Return the workers, methods and servers of every run."""
-    runs: list[tuple[int, list[str | Method], int]]
-    runs = [(count, list(METHODS.values()), 1) for count in workers]
-    return runs + [(max(workers), [METHODS["PS"]], k) for k in servers if k != 1]
+    both, servers_alone = list(METHODS.values()), [METHODS["PS"]]
+    runs = [(count, both, 1) for count in workers]
+    return runs + [(max(workers), servers_alone, count) for count in servers if count != 1]
 
 
 ALL_REDUCES = (
@@ -366,14 +366,6 @@ def crossing_bytes(first: AlphaBeta, second: AlphaBeta) -> float:
     apart = second.seconds_per_byte - first.seconds_per_byte
     size = (first.latency_seconds - second.latency_seconds) / apart if apart else math.inf
     return size if size > 0 else math.inf
-
-
-def crossing_table(
-    rows: pd.DataFrame, asked: AlphaBeta, common: AlphaBeta, workers: int
-) -> pd.DataFrame:
-    """Return `crossings` by the asked link, by the common fit and by the algorithms' own fits."""
-    lines = {"asked": by_formula(asked, workers), "common fit": by_formula(common, workers)}
-    return crossings({**lines, "own fits": own_fits(rows)}).round(1)
 
 
 def crossings(lines: Mapping[str, Mapping[str, AlphaBeta]]) -> pd.DataFrame:

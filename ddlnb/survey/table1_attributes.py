@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
@@ -190,9 +190,9 @@ def compared(derived: Sequence[Derived]) -> pd.DataFrame:
 
 def scales_table() -> pd.DataFrame:
     """Return what every attribute's number is, and which words stand for which numbers."""
-    rows = [(*key, scale.number, str(scale)) for key, scale in SCALES.items()]
+    rows = [(*key, scale.number, str(scale)) for key, scale in sorted(SCALES.items())]
     table = pd.DataFrame(rows, columns=["aspect", "attribute", "number", "words"])
-    return table.sort_values(["aspect", "attribute"]).set_index(["aspect", "attribute"])
+    return table.set_index(["aspect", "attribute"])
 
 
 def word_findings(table: pd.DataFrame) -> Findings:
@@ -417,15 +417,10 @@ def _run(job: TrainingJob, clock: Clock) -> tuple[list[Worker], Lockstep]:
     return workers, run
 
 
-def _joined(job: TrainingJob) -> list:
+def _joined(job: TrainingJob) -> list[Callable[[int], Batch]]:
     """Return the batches of one worker: those of all workers, one after the other."""
     batches = job.batches()
-
-    def joined(step: int) -> Batch:
-        parts = zip(*(batch(step) for batch in batches), strict=True)
-        return tuple(torch.cat(part) for part in parts)
-
-    return [joined]
+    return [lambda step: tuple(map(torch.cat, zip(*(one(step) for one in batches), strict=True)))]
 
 
 SCHEDULES = {

@@ -72,8 +72,7 @@ def test_without_emulation_the_study_has_formulas_and_a_reason(monkeypatch):
     table = study.architecture_table(found.iterations, found.formulas)
     assert table["median (ms)"].isna().all()
     assert (table["iteration, formula (ms)"] > 60).all()
-    crossings = study.crossing_table(found.all_reduces, found.asked, found.fitted, found.nodes)
-    assert list(crossings.columns) == ["asked", "common fit"]
+    assert study.own_fits(found.all_reduces) == {}
     assert len(figures.architecture_bottleneck(found.iterations, found.formulas).axes) == 2
 
 
