@@ -26,7 +26,14 @@ from ddlnb.training.method import training_method
 from tests.toy_exchange import normal, recorded
 
 WRITTEN = (
-    *("top-k(0.5)", "gtop-k(0.5)", "random-k(0.5)", "random-k(0.5, True)", "powersgd(1)"),
+    *(
+        "top-k(0.5)",
+        "gtop-k(0.5)",
+        "random-k(0.5)",
+        "random-k(0.5, True)",
+        "powersgd(1)",
+        "powersgd(1, True)",
+    ),
     *("dgc(0.1)", "signsgd(0.5)", "qsgd(1)", "qsgd(7, 16)", "qsgd(32767)", "terngrad(2.5)"),
 )
 SPECS = [*COMPRESSORS, *WRITTEN]
@@ -186,6 +193,7 @@ def test_the_mean_of_what_was_sent_is_the_average(spec, workers):
         assert (lost <= allowed).all()
 
 
+@pytest.mark.item("A25", how="measured")
 @pytest.mark.parametrize("spec", SHARED)
 def test_what_was_sent_and_what_is_kept_are_the_gradient(spec):
     """But for the rounding of one float32 subtraction, and of one addition before."""

@@ -19,8 +19,6 @@ from ddlnb.survey.sec5_3_compression_level import alike, by_layer, hidden_table
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.cost.layer_densities import HIDDEN, LEAST, density_table, layer_densities
 from ddlnb.training.cost.pure_case import made_up_cluster, made_up_digits
-from ddlnb.training.cost.requests import compressed_bytes, pieces
-from ddlnb.training.executors.dry_run import dry_run
 from ddlnb.training.method import training_method
 from ddlnb.training.settings import training_settings
 from ddlnb.workloads.workload import Gradient, Layer, Workload
@@ -125,21 +123,6 @@ def test_every_piece_keeps_its_own_share_of_entries():
     for (a, b, _), density in zip(job.worker(0).pieces, DENSITIES, strict=True):
         changed = int((end[a:b] != start[a:b]).sum())
         assert changed <= 2 * max(1, round(density * (b - a)))
-
-
-@pytest.mark.parametrize("where", ["A2A", "PS"])
-def test_bytes_are_counted_as_they_are_sent(where):
-    method = training_method(f"bsp + {LayerTopK(DENSITIES)} on {where}")
-    shapes = pieces(DIGITS, whole_model=False)
-    counted = dry_run(method, shapes, 4, 3).bytes_sent
-    real = (
-        run_in_lockstep(training_settings("digits", method, workers=4, steps=3).job())
-        .workers[0]
-        .bytes_sent
-    )
-    assert counted == pytest.approx(real / 3)
-    if where == "A2A":
-        assert counted == pytest.approx(compressed_bytes(method.compressor, shapes, 4))
 
 
 # The choice for a cluster.

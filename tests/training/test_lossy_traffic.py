@@ -76,12 +76,6 @@ def test_bytes_of_a_real_run_are_those_of_the_closed_form(name, workers):
     assert expected == pytest.approx(max(trained.run.bytes_sent) / STEPS)
 
 
-def test_gtop_k_grows_with_the_levels_of_its_tree():
-    """Towards the root and back k words and places travel per level: the survey's 97x at n = 32."""
-    gtop_k = training_method("bsp + gtop-k(0.001)").compressor
-    assert compression_ratio(gtop_k, [(1_000_000,)], 32) == pytest.approx(97, rel=0.01)
-
-
 @pytest.mark.item("A25")
 def test_top_k_saves_what_the_survey_says_and_no_more():
     assert compression_ratio(TopK(0.001), [(1_000_000,)], 32) == pytest.approx(31.25)
