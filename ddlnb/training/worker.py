@@ -123,7 +123,7 @@ class Worker:
         if self.architecture == "PS":
             total = yield from self.pushed(gradient)
             if self.compression is not None and isinstance(self.compression.compressor, Voting):
-                return self.payloads().outcome(total)
+                return self.payloads.outcome(total)
             return total / self.workers
         if self.compression is None:
             total = yield from self.summed(gradient)
@@ -146,7 +146,7 @@ class Worker:
     def encoded(self, tensor: Tensor) -> Tensor:
         """Return the joined payloads of a flat tensor's pieces; compression must be an encoder."""
         assert self.compression is not None
-        joint = self.payloads()
+        joint = self.payloads
         parts = []
         for part, round_, memory in self._parts(tensor):
             codec = joint.codecs[round_.piece]
@@ -161,8 +161,9 @@ class Worker:
             parts.append(payload)
         return torch.cat(parts)
 
+    @cached_property
     def payloads(self) -> Payloads:
-        """Return how a flat tensor is compressed to one payload, and read from one."""
+        """How a flat tensor is compressed to one payload, and read from one."""
         assert self.compression is not None
         elements = tuple(stop - start for start, stop, _ in self.pieces)
         return Payloads(self.compression.compressor, elements)

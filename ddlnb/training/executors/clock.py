@@ -257,10 +257,6 @@ class ServerLinks:
 PUSH, PULL, HELD_PULL = "push", "pull", "held pull"  # an answer at once, or one after waiting
 
 
-def _one_second(rank: int, step: int, workers: int) -> float:
-    return 1.0
-
-
 def _no_time(request: type, bytes_: int, workers: int) -> float:
     return 0.0
 
@@ -283,7 +279,7 @@ class Clock:
     no time.
     """
 
-    compute: Callable[[int, int, int], float] = _one_second
+    compute: Callable[[int, int, int], float] = Constant()
     communicate: Callable[[type, int, int], float] = _no_time
     link: Callable[[int, int], Link] = _link_of_sender
     trip: Callable[[int, str, int, int], Trip] | None = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -162,13 +163,6 @@ class DryWorker(Worker):
         """Do nothing."""
 
 
-class _NoOptimizer:
-    """Stands for an optimizer, which torch takes a second to load: nothing is updated."""
-
-    def __init__(self, parameters: Iterable[nn.Parameter]):
-        self.param_groups = [{"params": list(parameters), "lr": 1e-3}]
-
-
 @dataclass(frozen=True)
 class DryRun:
     """An executor that is done, its workers, and when each did its steps, in virtual seconds.
@@ -235,6 +229,11 @@ class DryRun:
         return sum(counts) / max(1, len(counts)) / self.steps
 
 
+def _no_optimizer(parameters: Iterable[nn.Parameter]) -> SimpleNamespace:
+    """Stands for an optimizer, which torch takes a second to load: nothing is updated."""
+    return SimpleNamespace(param_groups=[{"lr": 1e-3}])
+
+
 def dry_workers(
     method: TrainingMethod,
     shapes: Sequence[tuple[int, ...]],
@@ -252,7 +251,7 @@ def dry_workers(
             _module(shapes, device),
             None,  # type: ignore[arg-type]  # without values there is neither loss nor data
             None,  # type: ignore[arg-type]
-            _NoOptimizer,  # type: ignore[arg-type]
+            _no_optimizer,  # type: ignore[arg-type]
             _sized(method).compression,
             architecture=method.architecture,
         )

@@ -99,21 +99,17 @@ class Lockstep:
 
         Raises DdlnbError if workers wait for one another for ever.
         """
+        for rank in range(len(self._workers)):
+            self._at(0.0, partial(self._resume, rank, None))
+        now = 0.0
         with torch_threads(1):
-            now = self._play()
+            while self._events:
+                now, _, event = heapq.heappop(self._events)
+                event(now)
         stuck = [rank for rank, done in enumerate(self._done) if done < self._steps]
         if stuck:
             waits = {rank: self._asked.get(rank, ("nothing", 0.0))[0] for rank in stuck}
             raise DdlnbError(f"workers wait for one another for ever, by rank: {waits}")
-        return now
-
-    def _play(self) -> float:
-        for rank in range(len(self._workers)):
-            self._at(0.0, partial(self._resume, rank, None))
-        now = 0.0
-        while self._events:
-            now, _, event = heapq.heappop(self._events)
-            event(now)
         return now
 
     def _at(self, time: float, event: Event) -> None:
@@ -155,9 +151,6 @@ class Lockstep:
         else:
             raise DdlnbError(f"worker {rank} asked for {request!r}, which no executor knows")
 
-    def _seconds(self, request_type: type, bytes_: int) -> float:
-        return self._clock.communicate(request_type, bytes_, len(self._workers))
-
     def _join(self, rank: int, request: Any, now: float) -> None:
         self._joined[rank] = request
         if len({type(one) for one in self._joined.values()}) > 1:
@@ -168,7 +161,7 @@ class Lockstep:
         requests = [self._joined.pop(one) for one in range(workers)]
         answers = answer_together(requests)
         size = (request.tensor if isinstance(request, AllReduce) else request.payload).nbytes
-        ready = now + self._seconds(type(request), size)
+        ready = now + self._clock.communicate(type(request), size, workers)
         factor = 2 * (workers - 1) / workers if isinstance(request, AllReduce) else workers - 1
         for one, answer in enumerate(answers):
             self.bytes_sent[one] += factor * size

@@ -179,8 +179,8 @@ def mix(worker: Worker, graph: Graph, vector: Tensor) -> Flow:
         payload, length = as_bytes(vector), vector.nbytes
         decode: Callable[[Tensor], Tensor] = _as_floats
     else:
-        payloads = worker.payloads()
-        payload, length, decode = worker.encoded(vector), payloads.payload_bytes, payloads.decode
+        payload, decode = worker.encoded(vector), worker.payloads.decode
+        length = worker.payloads.payload_bytes
     received = yield Messages(dict.fromkeys(neighbours, payload), dict.fromkeys(neighbours, length))
     mean, own = torch.zeros_like(vector), decode(payload)
     for rank in sorted([worker.rank, *neighbours]):

@@ -13,6 +13,7 @@ convergence with theory.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -29,18 +30,23 @@ from ddlnb.workloads.task import Batch
 TESTED = 360  # images to test on, always the same; the other 1,437 are for training
 
 
-def _build(seed: int) -> nn.Module:
-    """Return two convolutions and a linear layer, 9,930 parameters, without batch statistics."""
+def seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Return what ``make()`` returns, its numbers drawn from this seed and no others disturbed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return nn.Sequential(
-            nn.Conv2d(1, 16, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(16, 32, 3, stride=2, padding=1),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(512, 10),
-        )
+        return make()
+
+
+def _convolutions() -> nn.Module:
+    """Return two convolutions and a linear layer, 9,930 parameters, without batch statistics."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(512, 10),
+    )
 
 
 @cache
@@ -80,7 +86,7 @@ def _evaluate(module: nn.Module) -> Evaluation:
 
 DIGITS = LearningTask(
     "digits",
-    _build,
+    partial(seeded, _convolutions),
     _images_to_train,
     classification_loss,
     _evaluate,
@@ -154,12 +160,6 @@ class _NextSymbol(nn.Module):
         return self.next_symbol(F.relu(self.hidden(self.symbols(contexts).flatten(-2))))
 
 
-def _build_text(seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return _NextSymbol()
-
-
 def _loss(module: nn.Module, batch: Batch) -> Tensor:
     (passages,) = batch
     contexts = passages.unfold(1, SEEN, 1)[:, :-1]
@@ -186,7 +186,7 @@ def _evaluate_text(module: nn.Module) -> Evaluation:
 
 TEXT = LearningTask(
     "text",
-    _build_text,
+    partial(seeded, _NextSymbol),
     _passages,
     _loss,
     _evaluate_text,
@@ -203,7 +203,10 @@ GROUPS = 10  # "labels" of the quadratic's samples, by their pull in the steepes
 
 
 class _Quadratic(nn.Module):
-    """f(x) = sum_i h_i (x_i - 1)^2 / 2; a sample z adds a pull of its own, -z.(x - 1)."""
+    """f(x) = sum_i h_i (x_i - 1)^2 / 2; a sample z adds a pull of its own, -z.(x - 1).
+
+    It always begins at zero: theory needs a known distance to go.
+    """
 
     eigenvalues: Tensor
 
@@ -215,10 +218,6 @@ class _Quadratic(nn.Module):
     def forward(self, pulls: Tensor) -> Tensor:
         away = self.point - 1
         return (self.eigenvalues * away.square()).sum() / 2 - (pulls @ away).mean()
-
-
-def _build_quadratic(eigenvalues: tuple[float, ...], seed: int) -> nn.Module:
-    return _Quadratic(eigenvalues)  # always from zero: theory needs a known distance to go
 
 
 @cache
@@ -269,7 +268,7 @@ def quadratic(
     require(noise >= 0, f"noise {noise} must not be negative")
     return LearningTask(
         "quadratic",
-        partial(_build_quadratic, eigenvalues),
+        partial(seeded, partial(_Quadratic, eigenvalues)),
         partial(_pulls, len(eigenvalues), noise, samples),
         _quadratic_loss,
         partial(_evaluate_quadratic, eigenvalues),
@@ -290,10 +289,6 @@ class _Logistic(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return features @ self.weights
-
-
-def _build_logistic(features: int, seed: int) -> nn.Module:
-    return _Logistic(features)
 
 
 @cache
@@ -361,7 +356,7 @@ def logistic(features: int = 20, samples: int = SAMPLES, penalty: float = 0.01) 
     require(penalty > 0, f"penalty {penalty} must be positive, or there may be no optimum")
     return LearningTask(
         "logistic",
-        partial(_build_logistic, features),
+        partial(seeded, partial(_Logistic, features)),
         partial(_clouds, features, samples),
         partial(_logistic_loss, penalty),
         partial(_evaluate_logistic, features, samples, penalty),

@@ -22,6 +22,7 @@ from ddlnb.training.tasks.built_in import (
     TEXT,
     classification_loss,
     evaluate_classifier,
+    seeded,
 )
 from ddlnb.training.tasks.task import Constants, Evaluation, LearningTask, Samples
 from ddlnb.workloads.models import BYTE_VALUES, CONTEXT_BYTES, SmallTransformer
@@ -58,14 +59,12 @@ def _cifar(folder: Path, *names: str) -> Samples:
     return Samples((images, labels), labels)
 
 
-def _build_cifar(seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        layers: list[nn.Module] = []
-        for narrow, wide in ((3, 32), (32, 64), (64, 128)):
-            layers += [nn.Conv2d(narrow, wide, 3, padding=1), nn.GroupNorm(8, wide), nn.ReLU()]
-            layers.append(nn.MaxPool2d(2))
-        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(2048, 10))
+def _three_convolutions() -> nn.Module:
+    layers: list[nn.Module] = []
+    for narrow, wide in ((3, 32), (32, 64), (64, 128)):
+        layers += [nn.Conv2d(narrow, wide, 3, padding=1), nn.GroupNorm(8, wide), nn.ReLU()]
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(2048, 10))
 
 
 def _evaluate_cifar(folder: Path, module: nn.Module) -> Evaluation:
@@ -85,7 +84,7 @@ def cifar10(folder: str | Path) -> LearningTask:
     folder = Path(folder)
     return LearningTask(
         "cifar10",
-        _build_cifar,
+        partial(seeded, _three_convolutions),
         partial(_cifar, folder, *(f"data_batch_{number}" for number in range(1, 6))),
         classification_loss,
         partial(_evaluate_cifar, folder),
@@ -105,12 +104,6 @@ def _wikitext(folder: Path, name: str) -> Samples:
     windows = text.unfold(0, CONTEXT_BYTES + 1, CONTEXT_BYTES)
     positions = torch.arange(len(windows))
     return Samples((windows,), positions * 10 // len(positions))  # "labels": tenths of the text
-
-
-def _build_wikitext(seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return SmallTransformer(width=64, heads=4, blocks=2)
 
 
 def _wikitext_loss(module: nn.Module, batch: Batch) -> Tensor:
@@ -133,7 +126,7 @@ def wikitext(folder: str | Path) -> LearningTask:
     folder = Path(folder)
     return LearningTask(
         "wikitext",
-        _build_wikitext,
+        partial(seeded, partial(SmallTransformer, width=64, heads=4, blocks=2)),
         partial(_wikitext, folder, "wiki.train.raw"),
         _wikitext_loss,
         partial(_evaluate_wikitext, folder),
