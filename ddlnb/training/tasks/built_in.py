@@ -49,6 +49,10 @@ def _convolutions() -> nn.Module:
     )
 
 
+def _build(seed: int) -> nn.Module:  # tasks by name are equal in all processes, as functions are
+    return seeded(_convolutions, seed)
+
+
 @cache
 def _images() -> tuple[Samples, Samples]:
     pixels, labels = read_digits()
@@ -86,7 +90,7 @@ def _evaluate(module: nn.Module) -> Evaluation:
 
 DIGITS = LearningTask(
     "digits",
-    partial(seeded, _convolutions),
+    _build,
     _images_to_train,
     classification_loss,
     _evaluate,
@@ -160,6 +164,10 @@ class _NextSymbol(nn.Module):
         return self.next_symbol(F.relu(self.hidden(self.symbols(contexts).flatten(-2))))
 
 
+def _build_text(seed: int) -> nn.Module:
+    return seeded(_NextSymbol, seed)
+
+
 def _loss(module: nn.Module, batch: Batch) -> Tensor:
     (passages,) = batch
     contexts = passages.unfold(1, SEEN, 1)[:, :-1]
@@ -186,7 +194,7 @@ def _evaluate_text(module: nn.Module) -> Evaluation:
 
 TEXT = LearningTask(
     "text",
-    partial(seeded, _NextSymbol),
+    _build_text,
     _passages,
     _loss,
     _evaluate_text,
