@@ -96,57 +96,23 @@ def _has_values(weights: Tensor) -> bool:
     return not (weights.is_meta or isinstance(weights, FakeTensor))
 
 
-@torch.library.custom_op("ddlnb::sequence", mutates_args=())
-def sequence(
-    stream: Tensor,
-    states: list[Tensor],
-    weights: list[Tensor],
-    per_layer: int,
-    ways: int,
-    is_batch_first: bool,
-) -> list[Tensor]:
-    """Return the outputs of the last layer and the states after the last step, without values.
-
-    ``per_layer`` are the tensors of weights that a layer has in one of its one or two ``ways``.
-    """
-    raise NotImplementedError("ddlnb::sequence counts work, and computes no values")
+# A recurrent layer as one operation, which counts work and computes no values: the outputs of the
+# last layer and the states after the last step; and its gradients, of inputs, states and weights.
+# ``per_layer`` are the tensors of weights that a layer has in one of its one or two ``ways``.
+_CALL = "(Tensor stream, Tensor[] states, Tensor[] weights, int per_layer, int ways, bool first)"
+torch.library.define("ddlnb::sequence", f"{_CALL} -> Tensor[]")
+torch.library.define("ddlnb::sequence_backward", f"{_CALL} -> Tensor[]")
+sequence = torch.ops.ddlnb.sequence
 
 
-@sequence.register_fake
-def _shapes(
-    stream: Tensor,
-    states: list[Tensor],
-    weights: list[Tensor],
-    per_layer: int,
-    ways: int,
-    is_batch_first: bool,
-) -> list[Tensor]:
+@torch.library.register_fake("ddlnb::sequence")
+def _shapes(stream: Tensor, states: list[Tensor], _: Any, __: int, ways: int, ___: bool) -> Any:
     outputs = stream.new_empty((*stream.shape[:2], ways * states[0].shape[-1]))
     return [outputs, *(torch.empty_like(one) for one in states)]
 
 
-@torch.library.custom_op("ddlnb::sequence_backward", mutates_args=())
-def sequence_backward(
-    stream: Tensor,
-    states: list[Tensor],
-    weights: list[Tensor],
-    per_layer: int,
-    ways: int,
-    is_batch_first: bool,
-) -> list[Tensor]:
-    """Return the gradients of the inputs, the states and the weights, without values."""
-    raise NotImplementedError("ddlnb::sequence_backward counts work, and computes no values")
-
-
-@sequence_backward.register_fake
-def _gradient_shapes(
-    stream: Tensor,
-    states: list[Tensor],
-    weights: list[Tensor],
-    per_layer: int,
-    ways: int,
-    is_batch_first: bool,
-) -> list[Tensor]:
+@torch.library.register_fake("ddlnb::sequence_backward")
+def _gradient_shapes(stream: Tensor, states: Any, weights: Any, *_: Any) -> list[Tensor]:
     return [torch.empty_like(one) for one in (stream, *states, *weights)]
 
 
@@ -156,11 +122,11 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 
 def _backward(ctx: Any, gradients: list[Tensor]) -> tuple[Any, ...]:
     states = len(ctx.inputs[1])
-    of_stream, *others = sequence_backward(*ctx.inputs)
+    of_stream, *others = torch.ops.ddlnb.sequence_backward(*ctx.inputs)
     return of_stream, others[:states], others[states:], None, None, None
 
 
-sequence.register_autograd(_backward, setup_context=_keep)
+torch.library.register_autograd("ddlnb::sequence", _backward, setup_context=_keep)
 
 
 def forward_moved(
@@ -185,20 +151,13 @@ def forward_moved(
     return Work(matrix_bytes=size * matrix, bytes=size * others, kernels=kernels)
 
 
-def backward_moved(
-    stream: Tensor,
-    states: list[Tensor],
-    weights: list[Tensor],
-    per_layer: int,
-    ways: int,
-    is_batch_first: bool,
-) -> Work:
+def backward_moved(stream: Tensor, states: Any, weights: list[Tensor], *rest: Any) -> Work:
     """Return what the backward call moves: as the forward call, and the gradients of weights."""
-    again = forward_moved(stream, states, weights, per_layer, ways, is_batch_first)
     matrices = [one.shape for one in weights if one.ndim == 2]
     positions = prod(stream.shape[:2])
     of_weights = stream.element_size() * sum(_product(positions, one) for one in matrices)
-    return again + Work(matrix_bytes=of_weights, kernels=len(matrices))
+    added = Work(matrix_bytes=of_weights, kernels=len(matrices))
+    return forward_moved(stream, states, weights, *rest) + added
 
 
 def _matrices(weights: Sequence[Shape], per_layer: int) -> Iterator[list[Shape]]:
