@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from numbers import Integral, Real
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -156,14 +156,28 @@ def require(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
+def require_known(
+    what: str,
+    name: Any,
+    known: Iterable[str],
+    also: Iterable[str] = (),
+    otherwise: str = "",
+) -> None:
+    """Raise `UnknownName` unless the name is a known one.
+
+    >>> require_known("method", "MG-WFBP", ["BSP-PS", "MG-WFBP"])
+    """
+    if name not in known:
+        raise UnknownName(what, name, known, also, otherwise)
+
+
 def look_up(what: str, name: str, known: Mapping[str, T], otherwise: str = "") -> T:
     """Return the entry of this name. Raises UnknownName, with what can be given otherwise.
 
     >>> look_up("axis", "tp", {"tp": 2})
     2
     """
-    if name not in known:
-        raise UnknownName(what, name, known, otherwise=otherwise)
+    require_known(what, name, known, otherwise=otherwise)
     return known[name]
 
 

@@ -27,7 +27,7 @@ from typing import (
 from pydantic import BeforeValidator, ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
-from ddlnb.errors import InputError, UnknownName, require_positive, require_whole
+from ddlnb.errors import InputError, UnknownName, require_known, require_positive, require_whole
 from ddlnb.units import bytes_from
 
 if TYPE_CHECKING:
@@ -141,8 +141,7 @@ def one_of(*known: str) -> BeforeValidator:
     """Return a check of a field: one of these names. It raises UnknownName."""
 
     def check(value: Any, info: ValidationInfo) -> Any:
-        if value not in known:
-            raise UnknownName(str(info.field_name), value, known)
+        require_known(str(info.field_name), value, known)
         return value
 
     return BeforeValidator(check)

@@ -16,7 +16,7 @@ from ddlnb.clusters.all_reduce import ALL_REDUCES, Load
 from ddlnb.clusters.effects import EFFECTS, UNLIMITED, Effects, Unit, effect_from
 from ddlnb.clusters.fabric import Curve, Fabric, Links, Numbers, ServerLoads, fabric_of
 from ddlnb.clusters.heterogeneous import HOMOGENEOUS, Delay, Factors, Heterogeneity, named
-from ddlnb.errors import InputError, UnknownName, require, require_whole
+from ddlnb.errors import InputError, UnknownName, require, require_known, require_whole
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.bucketing import PLACEMENTS
 from ddlnb.plans.transfers import Primitive
@@ -371,8 +371,7 @@ class Cluster:
         not, InputError for a value that it cannot have.
         """
         for name in values:
-            if name not in EFFECTS:
-                raise UnknownName("effect", name, EFFECTS)
+            require_known("effect", name, EFFECTS)
         numbers = {
             name: effect_from(name, value) if isinstance(value, str) else value
             for name, value in values.items()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.errors import InputError, require, require_known
 from ddlnb.plans.plan import Order
 from ddlnb.registry import register_entry
 from ddlnb.units import bandwidth_from, seconds_from, show_bandwidth, show_seconds
@@ -358,8 +358,7 @@ class Effects:
 
     def __init__(self, **values: float) -> None:
         for name, value in values.items():
-            if name not in EFFECTS:
-                raise UnknownName("effect", name, EFFECTS)
+            require_known("effect", name, EFFECTS)
             EFFECTS[name].require_sound(value, value)
         known = {name: values.get(name, effect.default) for name, effect in EFFECTS.items()}
         there = {name: value for name, value in known.items() if value != EFFECTS[name].default}

@@ -17,7 +17,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from ddlnb.clusters.cluster import ASSUMED_ERROR, Cluster, Fit
 from ddlnb.clusters.effects import BANDWIDTH, EFFECTS, SECONDS, Effects, effect_from
 from ddlnb.clusters.heterogeneous import HOMOGENEOUS, Delay, Heterogeneity, named
-from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.errors import InputError, UnknownName, require, require_known
 from ddlnb.files import CLUSTERS, read_yaml, write_atomically
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.units import GB, KB, MB, MS, US, gigabits_per_second, seconds_from
@@ -184,8 +184,7 @@ class ClusterFile(BaseModel):
         """Return the cluster under this name."""
         values = {}
         for effect, entry in self.effects.items():
-            if effect not in EFFECTS:
-                raise UnknownName("effect", effect, EFFECTS)
+            require_known("effect", effect, EFFECTS)
             values[effect] = effect_from(effect, entry.value)
         fits = {effect: entry.fit(effect) for effect, entry in self.effects.items()}
         self._require_links()

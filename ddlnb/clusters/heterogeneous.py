@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.errors import InputError, UnknownName, require, require_whole
+from ddlnb.errors import InputError, require, require_known, require_whole
 from ddlnb.units import show_seconds
 
 Numbers = NDArray[np.floating[Any]]
@@ -72,8 +72,7 @@ class Delay:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.distribution not in DISTRIBUTIONS:
-            raise UnknownName("distribution of delays", self.distribution, DISTRIBUTIONS)
+        require_known("distribution of delays", self.distribution, DISTRIBUTIONS)
         require_whole(0, seed=self.seed)
         require(
             isinstance(self.mean, int | float) and 0 <= self.mean < float("inf"),

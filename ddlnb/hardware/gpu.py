@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, RootModel, model_validator
 
-from ddlnb.errors import UnknownName, require
+from ddlnb.errors import require, require_known
 from ddlnb.files import HARDWARE, read_yaml
 from ddlnb.units import BITS_PER_BYTE, GB, GIB
 
@@ -108,8 +108,7 @@ class Chip:
     matrix_clock: Annotated[float, *in_units("matrix_MHz", MHZ)] = 0.0  # 0: the same
 
     def __post_init__(self) -> None:
-        if self.name not in _chips():
-            raise UnknownName("chip", self.name, _chips())
+        require_known("chip", self.name, _chips())
         object.__setattr__(self, "matrix_clock", self.matrix_clock or self.clock)
 
     @property
@@ -124,8 +123,7 @@ class Chip:
 
     def flops(self, precision: str) -> float:
         """Return FLOP/s at a precision. Raises UnknownName for one that it has no units for."""
-        if precision not in self.per_clock:
-            raise UnknownName(f"precision of {self.name}", precision, self.per_clock)
+        require_known(f"precision of {self.name}", precision, self.per_clock)
         clock = self.clock if precision in ON_CORES else self.matrix_clock
         return self.multiprocessors * clock * self.per_clock[precision]
 
@@ -254,13 +252,12 @@ class Gpu:
 
     def peak(self, precision: str) -> float:
         """Return FLOP/s at a precision. Raises UnknownName for one that it has no rate for."""
-        if precision not in self.flops:
-            raise UnknownName(
-                f"precision of {self.name}",
-                precision,
-                self.flops,
-                otherwise="say which by precision (--precision)",
-            )
+        require_known(
+            f"precision of {self.name}",
+            precision,
+            self.flops,
+            otherwise="say which by precision (--precision)",
+        )
         return self.flops[precision]
 
     def sustained(self, precision: str = "bf16") -> float:

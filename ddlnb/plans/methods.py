@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from ddlnb.errors import InputError, UnknownName, require, require_whole
+from ddlnb.errors import InputError, UnknownName, require, require_known, require_whole
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.bucketing import (
     BUFFERED,
@@ -177,8 +177,7 @@ class Method:
         require_whole(servers=servers)
         if self.planner is not None:
             return self.planner(workload)
-        if placement not in PLACEMENTS:
-            raise UnknownName("placement", placement, PLACEMENTS)
+        require_known("placement", placement, PLACEMENTS)
         element_bytes = _element_size(workload)
         messages = self.bucketing.messages(workload, cost)
         limit = self.partition_bytes

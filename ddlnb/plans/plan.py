@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from ddlnb.errors import PlanError, UnknownName
+from ddlnb.errors import PlanError, require_known
 from ddlnb.plans.requests import EXCHANGES, SPLIT
 from ddlnb.units import counted, show_bytes
 from ddlnb.workloads.workload import Gradient
@@ -129,8 +129,7 @@ class Plan:
     compressions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.exchange not in EXCHANGES:
-            raise UnknownName("exchange", self.exchange, EXCHANGES)
+        require_known("exchange", self.exchange, EXCHANGES)
         if self.exchange != "push_pull" and self.order is Order.PRIORITY:
             raise PlanError(
                 f"plan {self.method!r} lets each worker choose its next all-reduce, but "

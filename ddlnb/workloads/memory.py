@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ddlnb.errors import InputError, ModelError, UnknownName
+from ddlnb.errors import InputError, ModelError, require_known
 from ddlnb.files import MODELS
 from ddlnb.units import show_bytes
 
@@ -72,8 +72,7 @@ class KeptModel:
 
 def require_optimizer(optimizer: str) -> None:
     """Raise UnknownName unless it is known what this optimizer keeps."""
-    if optimizer not in OPTIMIZER_COPIES:
-        raise UnknownName("optimizer", optimizer, OPTIMIZER_COPIES)
+    require_known("optimizer", optimizer, OPTIMIZER_COPIES)
 
 
 @cache

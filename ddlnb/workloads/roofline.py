@@ -38,7 +38,7 @@ from statistics import NormalDist
 
 from pydantic import BaseModel, ConfigDict
 
-from ddlnb.errors import InputError, UnknownName, require, require_positive
+from ddlnb.errors import InputError, require, require_known, require_positive
 from ddlnb.files import HARDWARE, read_yaml
 from ddlnb.hardware.catalogue import get_gpu, is_same_hardware
 from ddlnb.hardware.gpu import ON_CORES, PRECISIONS, Gpu
@@ -102,8 +102,7 @@ def efficiency_of(
 
     Nobody measured programs that ``recurs`` on any GPU: how far off they are is assumed.
     """
-    if precision not in PRECISIONS:
-        raise UnknownName("precision", precision, PRECISIONS)
+    require_known("precision", precision, PRECISIONS)
     known = _fitted()
     kind = kind_of(gpu, precision, convolves)
     kind = kind if kind in known.matrix else others_of(kind)

@@ -20,7 +20,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from ddlnb.errors import InputError, UnknownName, reason_of, require, require_whole
+from ddlnb.errors import InputError, UnknownName, reason_of, require, require_known, require_whole
 from ddlnb.files import PROFILES
 from ddlnb.units import counted, show_bytes, show_seconds
 
@@ -290,8 +290,7 @@ class Workload:
         Computation stays as it is: the gradients are made in this type, as in training with
         half-precision parameters, or converting them costs nothing.
         """
-        if gradients not in ELEMENT_BYTES:
-            raise UnknownName("type of gradients", gradients, ELEMENT_BYTES)
+        require_known("type of gradients", gradients, ELEMENT_BYTES)
         size = ELEMENT_BYTES[gradients]
         sent = tuple(replace(one, bytes_per_element=size) for one in self.gradients)
         source = f"{self.source}; gradients sent as {gradients}"
