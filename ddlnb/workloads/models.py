@@ -9,7 +9,7 @@ Dropout is off everywhere. Where vocabularies are published padded, they are pad
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
@@ -299,56 +299,67 @@ def build_published(architecture: str, sizes: dict[str, Any]) -> nn.Module:
     return build_from_config(model_class.config_class(**sizes), architecture)
 
 
-def _resnet(name: str, depths: list[int], block: str, widths: list[int]) -> Task:
-    sizes = {"depths": depths, "layer_type": block, "hidden_sizes": widths, "num_labels": 1000}
-    about = f"{name.replace('resnet', 'ResNet-')} (He et al. 2016) on random 224x224 images"
-    return _images(name, "ResNetForImageClassification", sizes, 64, about)
+@dataclass(frozen=True)
+class _Family:
+    """Models of one class of transformers: the fields of its configuration, by size and for all."""
+
+    architecture: str
+    about: str
+    varies: tuple[str, ...]
+    fixed: dict[str, Any] = field(default_factory=dict)
+    samples: RandomImages | RandomTokens = field(default_factory=RandomImages)
+
+    def task(self, name: str, batch: int, *sizes: Any, about: str = "") -> Task:
+        """Return the task of this name with these sizes, in the order of ``varies``."""
+        config = {**self.fixed, **dict(zip(self.varies, sizes, strict=True))}
+        is_image = isinstance(self.samples, RandomImages)
+        return Task(
+            name,
+            partial(build_published, self.architecture, config),
+            self.samples,
+            image_loss if is_image else token_loss,
+            batch,
+            "images" if is_image else "sequences",
+            f"{about}{self.about}",
+        )
 
 
-def _vit(name: str, layers: int, width: int, heads: int, batch: int) -> Task:
-    sizes = {
-        "num_hidden_layers": layers,
-        "hidden_size": width,
-        "num_attention_heads": heads,
-        "intermediate_size": 4 * width,
-        "num_labels": 1000,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-    }
-    about = f"ViT-{name[-1].upper()}/16 (Dosovitskiy et al. 2021) on random 224x224 images"
-    return _images(name, "ViTForImageClassification", sizes, batch, about)
-
-
-def _gpt2(name: str, layers: int, width: int, heads: int, batch: int) -> Task:
-    sizes = {
-        "n_layer": layers,
-        "n_embd": width,
-        "n_head": heads,
-        "resid_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "attn_pdrop": 0.0,
-    }
-    about = "GPT-2 (Radford et al. 2019), a causal language model on random tokens"
-    return _tokens(name, "GPT2LMHeadModel", sizes, batch, 1024, 1024, 50_257, about)
-
-
-def _llama3(name: str, layers: int, width: int, heads: int, inner: int) -> Task:
-    sizes = {
+_RESNET = _Family(
+    "ResNetForImageClassification",
+    " (He et al. 2016) on random 224x224 images",
+    ("depths", "layer_type", "hidden_sizes"),
+    {"num_labels": 1000},
+)
+_VIT = _Family(
+    "ViTForImageClassification",
+    " (Dosovitskiy et al. 2021) on random 224x224 images",
+    ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"),
+    {"num_labels": 1000, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+)
+_GPT2 = _Family(
+    "GPT2LMHeadModel",
+    "GPT-2 (Radford et al. 2019), a causal language model on random tokens",
+    ("n_layer", "n_embd", "n_head"),
+    dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+    RandomTokens(1024, 50_257, 1024),
+)
+_LLAMA3 = _Family(
+    "LlamaForCausalLM",
+    "Llama 3 (Grattafiori et al. 2024), a causal language model on random tokens",
+    ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"),
+    {
         "vocab_size": 128_256,
-        "num_hidden_layers": layers,
-        "hidden_size": width,
-        "num_attention_heads": heads,
         "num_key_value_heads": 8,
-        "intermediate_size": inner,
         "max_position_embeddings": 8192,
         "tie_word_embeddings": False,
-    }
-    about = "Llama 3 (Grattafiori et al. 2024), a causal language model on random tokens"
-    return _tokens(name, "LlamaForCausalLM", sizes, 1, 2048, 8192, 128_256, about)
-
-
-def _mixtral() -> Task:
-    sizes = {
+    },
+    RandomTokens(2048, 128_256, 8192),
+)
+_MIXTRAL = _Family(
+    "MixtralForCausalLM",
+    "Mixtral 8x7B (Jiang et al. 2024): of 8 experts, the 2 that a token goes to compute",
+    (),
+    {
         "vocab_size": 32_000,
         "num_hidden_layers": 32,
         "hidden_size": 4096,
@@ -359,14 +370,14 @@ def _mixtral() -> Task:
         "num_experts_per_tok": 2,
         "max_position_embeddings": 32_768,
         "tie_word_embeddings": False,
-    }
-    about = "Mixtral 8x7B (Jiang et al. 2024): of 8 experts, the 2 that a token goes to compute"
-    name = "mixtral-8x7b"
-    return _tokens(name, "MixtralForCausalLM", sizes, 1, 2048, 32_768, 32_000, about)
-
-
-def _t5() -> Task:
-    sizes = {
+    },
+    RandomTokens(2048, 32_000, 32_768),
+)
+_T5 = _Family(
+    "T5ForConditionalGeneration",
+    "T5-Base (Raffel et al. 2020) on random pairs of sequences",
+    (),
+    {
         "vocab_size": 32_128,
         "d_model": 768,
         "d_kv": 64,
@@ -375,45 +386,25 @@ def _t5() -> Task:
         "num_heads": 12,
         "dropout_rate": 0.0,
         "decoder_start_token_id": 0,
-    }
-    about = "T5-Base (Raffel et al. 2020) on random pairs of sequences"
-    return _tokens("t5", "T5ForConditionalGeneration", sizes, 8, 512, None, 32_128, about)
-
-
-def _images(name: str, architecture: str, sizes: dict[str, Any], batch: int, about: str) -> Task:
-    build = partial(build_published, architecture, sizes)
-    return Task(name, build, RandomImages(), image_loss, batch, "images", about)
-
-
-def _tokens(
-    name: str,
-    architecture: str,
-    sizes: dict[str, Any],
-    batch: int,
-    sequence: int,
-    longest: int | None,
-    vocabulary: int,
-    about: str,
-) -> Task:
-    build = partial(build_published, architecture, sizes)
-    samples = RandomTokens(sequence, vocabulary, longest)
-    return Task(name, build, samples, token_loss, batch, "sequences", about)
-
+    },
+    RandomTokens(512, 32_128),
+)
+_BASIC, _BOTTLENECK = ("basic", [64, 128, 256, 512]), ("bottleneck", [256, 512, 1024, 2048])
 
 PUBLISHED_TASKS = (
-    _resnet("resnet18", [2, 2, 2, 2], "basic", [64, 128, 256, 512]),
-    _resnet("resnet101", [3, 4, 23, 3], "bottleneck", [256, 512, 1024, 2048]),
-    _resnet("resnet152", [3, 8, 36, 3], "bottleneck", [256, 512, 1024, 2048]),
-    _vit("vit-b", 12, 768, 12, 64),
-    _vit("vit-l", 24, 1024, 16, 32),
-    _gpt2("gpt2", 12, 768, 12, 8),
-    _gpt2("gpt2-medium", 24, 1024, 16, 4),
-    _gpt2("gpt2-large", 36, 1280, 20, 2),
-    _gpt2("gpt2-xl", 48, 1600, 25, 1),
-    _llama3("llama3-8b", 32, 4096, 32, 14_336),
-    _llama3("llama3-70b", 80, 8192, 64, 28_672),
-    _mixtral(),
-    _t5(),
+    _RESNET.task("resnet18", 64, [2, 2, 2, 2], *_BASIC, about="ResNet-18"),
+    _RESNET.task("resnet101", 64, [3, 4, 23, 3], *_BOTTLENECK, about="ResNet-101"),
+    _RESNET.task("resnet152", 64, [3, 8, 36, 3], *_BOTTLENECK, about="ResNet-152"),
+    _VIT.task("vit-b", 64, 12, 768, 12, 3072, about="ViT-B/16"),
+    _VIT.task("vit-l", 32, 24, 1024, 16, 4096, about="ViT-L/16"),
+    _GPT2.task("gpt2", 8, 12, 768, 12),
+    _GPT2.task("gpt2-medium", 4, 24, 1024, 16),
+    _GPT2.task("gpt2-large", 2, 36, 1280, 20),
+    _GPT2.task("gpt2-xl", 1, 48, 1600, 25),
+    _LLAMA3.task("llama3-8b", 1, 32, 4096, 32, 14_336),
+    _LLAMA3.task("llama3-70b", 1, 80, 8192, 64, 28_672),
+    _MIXTRAL.task("mixtral-8x7b", 1),
+    _T5.task("t5", 8),
 )
 
 # By name, in the order in which they are listed.
