@@ -76,165 +76,100 @@ def test_the_order_of_the_rows_does_not_matter():
     assert set(check_table(shuffled)) == set(check_table(rows))
 
 
-# Dominated networks
+HALF = {cell(network): 8 * ALONE["small-conv"] * 0.5 for network in NETWORKS}
+NODE = {cell(network, gpus=4): 4 * ALONE["small-conv"] * 0.5 for network in NETWORKS}
+LARGE = {cell(network, gpus=16): 16 * ALONE["small-conv"] * 0.5 for network in NETWORKS}
+STUCK = {method: {cell(method=method): as_fast_as(cell("10GbE", method))} for method in METHODS}
+OFF = {cell("10GbE", gpus=4): as_fast_as(cell("10GbE", gpus=4), 0.95)}
+DOMINATED, LINEAR, FALLS = "dominated network", "more than linear", "falls with more GPUs"
 
 
-@pytest.mark.parametrize("factor", [1.0, 1.009, 0.8])
-def test_a_faster_network_that_gains_nothing_is_suspicious(factor):
-    rows = edited({cell(): as_fast_as(cell("10GbE"), factor)})
-    [finding] = found(rows, "dominated network")
-    assert finding.cells == (cell(),)
-    assert finding.severity == SUSPICIOUS
-    assert "look whether its traffic took the interface of 10GbE" in finding.message
+@pytest.mark.parametrize(
+    ("rule", "changes", "cells"),
+    [
+        (DOMINATED, STUCK["early"], {(cell(),)}),
+        (DOMINATED, {cell(): as_fast_as(cell("10GbE"), 1.009)}, {(cell(),)}),
+        (DOMINATED, {cell(): as_fast_as(cell("10GbE"), 0.8)}, {(cell(),)}),
+        (DOMINATED, {cell(): as_fast_as(cell("10GbE"), 1.02)}, set()),  # a small gain
+        (DOMINATED, STUCK["early"] | STUCK["late"], {(cell(),), (cell(method="late"),)}),
+        # The other model is the witness where no method of this one gains.
+        (
+            DOMINATED,
+            STUCK["early"] | STUCK["late"] | STUCK["merged"],
+            {(cell(method=method),) for method in METHODS},
+        ),
+        # Bound by computing; bound by something else; bound by the node, as on four GPUs.
+        (DOMINATED, {one: 8 * ALONE["small-conv"] * 0.9 for one in HALF}, set()),
+        (DOMINATED, HALF, {(cell("100GbE"),), (cell("100GbIB"),)}),
+        (DOMINATED, NODE | HALF | LARGE, set()),
+        ("replicates differ", OFF, {tuple(cell(network, gpus=4) for network in NETWORKS)}),
+        (LINEAR, {cell(gpus=16): as_fast_as(cell(), 2.05)}, {(cell(), cell(gpus=16))}),
+        (LINEAR, {cell(gpus=16): as_fast_as(cell(), 2.02)}, set()),
+        (FALLS, {cell(gpus=16): as_fast_as(cell(), 0.9)}, {(cell(), cell(gpus=16))}),
+        (FALLS, {cell(gpus=16): as_fast_as(cell(), 0.995)}, set()),
+    ],
+)
+def test_a_defect_is_found_where_it_was_put(rule, changes, cells):
+    findings = found(edited(changes), rule)
+    assert {finding.cells for finding in findings} == cells
+    assert {finding.severity for finding in findings} <= {NOTE if rule == FALLS else SUSPICIOUS}
 
 
-def test_a_small_gain_is_no_defect():
-    rows = edited({cell(): as_fast_as(cell("10GbE"), 1.02)})
-    assert found(rows, "dominated network") == []
+NO_NODE = "gpus in (1, 8) and network != '100GbIB'"
+GAINS = {
+    cell(network, method): 8 * ALONE["small-conv"] * rate
+    for network, rate in {"10GbE": 0.4, "100GbE": 0.5}.items()
+    for method in ("late", "merged")
+} | {cell(network): 8 * ALONE["small-conv"] * 0.55 for network in ("10GbE", "100GbE")}
 
 
-def test_the_known_defect_is_found_in_two_methods_of_one_model_and_not_in_the_other():
-    defect = {
-        cell(method=method): as_fast_as(cell("10GbE", method)) for method in ("early", "late")
-    }
-    findings = found(edited(defect), "dominated network")
-    assert {finding.cells for finding in findings} == {(changed,) for changed in defect}
-
-
-def test_other_models_are_witnesses_when_no_method_of_the_model_gains():
-    every = {cell(method=method): as_fast_as(cell("10GbE", method)) for method in METHODS}
-    rows = edited(every)
-    assert len(found(rows, "dominated network")) == 3
-    alone = rows[rows["model"] == "small-conv"]
-    assert found(alone, "dominated network") == []
-
-
-def test_a_different_method_of_a_different_model_is_no_witness():
-    rows = edited({cell(): as_fast_as(cell("10GbE"))})
-    rows = rows[rows["gpus"] == 8]
-    this = (rows["model"] == "small-conv") & (rows["method"] == "early")
-    unlike = (rows["model"] != "small-conv") & (rows["method"] != "early")
-    assert found(rows[this | unlike], "dominated network") == []
-    assert found(rows[this | ~unlike], "dominated network") != []
-
-
-def test_cells_bound_by_computing_are_not_suspicious():
-    near_linear = {cell(network): 8 * ALONE["small-conv"] * 0.9 for network in NETWORKS}
-    assert check_table(edited(near_linear)) == []
-    half = {cell(network): 8 * ALONE["small-conv"] * 0.5 for network in NETWORKS}
-    assert len(found(edited(half), "dominated network")) == 2
-
-
-def test_cells_bound_by_their_node_are_not_suspicious():
-    """At half of the speed of one GPU alone, but at that of the method within one node."""
-    bound = {cell(network, gpus=4): 4 * ALONE["small-conv"] * 0.5 for network in NETWORKS}
-    bound |= {cell(network): 8 * ALONE["small-conv"] * 0.5 for network in NETWORKS}
-    bound |= {cell(network, gpus=16): 16 * ALONE["small-conv"] * 0.5 for network in NETWORKS}
-    assert check_table(edited(bound)) == []
-
-
-def test_cells_within_one_node_are_not_compared_over_networks():
-    rows = edited(
-        {
-            cell("10GbE", gpus=4): 200.0,
-            cell("100GbE", gpus=4): 200.0,
-            cell("10GbE", "late", 4): 200.0,
-            cell("100GbE", "late", 4): 300.0,
-        }
-    )
-    assert found(rows, "dominated network", gpus_per_node=4) == []
-    rows = table()
-    same = rows["gpus"] == 8
-    rows.loc[same & (rows["method"] == "early"), "throughput_samples_per_s"] = 200.0
-    assert found(rows, "dominated network", gpus_per_node=4) != []
-    assert found(rows, "dominated network", gpus_per_node=8) == []
-
-
-def test_one_gpu_alone_says_what_is_bound_by_the_network_where_no_node_was_measured():
-    """The fastest method of the table, at half of one GPU's rate, while the others gain."""
-    rates = {"10GbE": 0.4, "100GbE": 0.5}
-    same = {cell(network): 8 * ALONE["small-conv"] * 0.55 for network in rates}
-    others = {
-        cell(network, method): 8 * ALONE["small-conv"] * rate
-        for network, rate in rates.items()
-        for method in ("late", "merged")
-    }
-    rows = edited(same | others).query("gpus in (1, 8) and network != '100GbIB'")
-    assert [f.cells for f in found(rows, "dominated network")] == [(cell(),)]
-    assert found(rows[rows["method"] != "single"], "dominated network") == []
-
-
-def test_unknown_networks_are_not_compared_and_the_order_is_the_callers():
-    rows = edited({cell(): as_fast_as(cell("10GbE"))})
-    renamed = rows.replace({"network": {"100GbE": "made-up"}})
-    assert found(renamed, "dominated network") == []
-    known = ("10GbE", "made-up", "100GbIB")
-    [finding] = found(renamed, "dominated network", networks=known)
-    assert finding.cells == (cell("made-up"),)
-    with pytest.raises(InputError, match="repeats a name"):
-        check_table(rows, networks=("10GbE", "10GbE"))
-
-
-def test_the_next_network_that_is_there_is_compared():
-    rows = edited({cell("100GbIB"): as_fast_as(cell("10GbE"))})
-    [finding] = found(rows[rows["network"] != "100GbE"], "dominated network")
-    assert finding.cells == (cell("100GbIB"),)
+@pytest.mark.parametrize(
+    ("rule", "changes", "chosen", "options", "count"),
+    [
+        # Of another method of another model nothing can be told.
+        (DOMINATED, STUCK["early"], "(model == 'small-conv') == (method == 'early')", {}, 0),
+        (DOMINATED, STUCK["early"], "model == 'small-conv' or method == 'early'", {}, 1),
+        (DOMINATED, STUCK["early"], "model == 'small-conv' and method == 'early'", {}, 0),
+        # Cells within one node are not compared over networks.
+        (DOMINATED, STUCK["early"], "gpus == 8", {"gpus_per_node": 8}, 0),
+        # One GPU alone says what is bound by the network where no node was measured.
+        (DOMINATED, GAINS, NO_NODE, {}, 1),
+        (DOMINATED, GAINS, f"{NO_NODE} and method != 'single'", {}, 0),
+        # The order of networks is the caller's; the next one that is there is compared.
+        (DOMINATED, STUCK["early"], "gpus > 0", {"networks": ("10GbE", "100GbIB")}, 0),
+        (
+            DOMINATED,
+            {cell("100GbIB"): as_fast_as(cell("10GbE"))},
+            "network != '100GbE'",
+            {},
+            1,
+        ),
+        ("replicates differ", OFF, "gpus > 0", {"gpus_per_node": 2}, 0),
+        ("replicates differ", OFF, "network != '10GbE'", {}, 0),
+    ],
+)
+def test_what_the_rest_of_the_table_says_decides(rule, changes, chosen, options, count):
+    assert len(found(edited(changes).query(chosen), rule, **options)) == count
 
 
 def test_noise_decides_what_is_the_same_up_to_half_of_a_clear_gain():
     rows = edited({cell(): as_fast_as(cell("10GbE"), 1.03)})
-    assert found(rows.assign(std=0.01), "dominated network") == []
+    assert found(rows.assign(std=0.01), DOMINATED) == []
     noisy = rows.assign(std=rows["throughput_samples_per_s"] * 0.03)
-    assert [finding.cells for finding in found(noisy, "dominated network")] == [(cell(),)]
+    assert [finding.cells for finding in found(noisy, DOMINATED)] == [(cell(),)]
     gains = edited({cell(): as_fast_as(cell("10GbE"), 1.06)})
     noisiest = gains.assign(std=gains["throughput_samples_per_s"] * 0.5)
-    assert found(noisiest, "dominated network") == []
-
-
-# Replicates
-
-
-def test_replicates_that_differ_are_all_suspects():
-    rows = edited({cell("10GbE", gpus=4): as_fast_as(cell("10GbE", gpus=4), 0.95)})
-    [finding] = found(rows, "replicates differ")
-    assert set(finding.cells) == {cell(network, gpus=4) for network in NETWORKS}
-    assert "spread by 5.8%" in finding.message
-
-
-def test_replicates_are_those_within_one_node_of_any_network():
-    rows = edited({cell("10GbE", gpus=4): as_fast_as(cell("10GbE", gpus=4), 0.95)})
-    assert found(rows, "replicates differ", gpus_per_node=2) == []
-    renamed = rows.replace({"network": {"10GbE": "made-up"}})
-    assert len(found(renamed, "replicates differ")) == 1
-
-
-# More GPUs
-
-
-def test_growth_above_the_number_of_gpus_is_suspicious():
-    rows = edited({cell(gpus=16): as_fast_as(cell(), 2.05)})
-    [finding] = found(rows, "more than linear")
-    assert finding.cells == (cell(), cell(gpus=16))
-    assert finding.severity == SUSPICIOUS
-    assert found(edited({cell(gpus=16): as_fast_as(cell(), 2.02)}), "more than linear") == []
+    assert found(noisiest, DOMINATED) == []
 
 
 def test_more_than_one_gpu_times_their_number_is_suspicious():
     single = Cell("small-conv", BATCH, "none", "single", 1)
     rows = edited({single: 80.0})
-    findings = found(rows, "more than linear")
+    findings = found(rows, LINEAR)
     assert all(finding.cells[0] == single for finding in findings)
     above = {c for c, rate in cell_rates(rows).items() if rate > 1.02 * c.gpus * 80.0}
     assert {finding.cells[1] for finding in findings} == {c for c in above if c[0] == "small-conv"}
-    assert found(rows[rows["method"] != "single"], "more than linear") == []
-
-
-def test_a_throughput_that_falls_is_only_a_note():
-    few, many = cell("10GbE"), cell("10GbE", gpus=16)
-    [finding] = check_table(edited({many: as_fast_as(few, 0.9)}))
-    assert (finding.rule, finding.severity) == ("falls with more GPUs", NOTE)
-    assert finding.cells == (few, many)
-    assert check_table(edited({many: as_fast_as(few, 0.995)})) == []
+    assert found(rows[rows["method"] != "single"], LINEAR) == []
 
 
 # Noise and ranges
@@ -255,28 +190,21 @@ def test_noise_far_above_the_usual_is_suspicious():
 
 
 @pytest.mark.parametrize(
-    ("share", "usual"),
-    [(0.009, 0.001), (0.019, 0.01), (0.0, 0.01)],
-    ids=["harmless", "less than twice the usual", "none"],
+    ("share", "usual", "factor", "count"),
+    [
+        (0.009, 0.001, 1.0, 0),  # harmless
+        (0.019, 0.01, 1.0, 0),  # less than twice the usual
+        (0.0, 0.01, 1.0, 0),
+        (0.05, 0.01, 1.0, 1),
+        (0.05, 0.01, 4.0, 0),  # where noises differ by as much
+        (0.1, 0.01, 1.2, 1),
+        (0.01 * 1.2**5, 0.01, 1.2, 0),  # within three and a half robust deviations
+    ],
 )
-def test_other_noise_is_not_suspicious(share, usual):
-    assert check_table(noisy(share, usual)) == []
-
-
-def test_noise_is_judged_by_how_much_noises_differ():
-    rows = noisy(0.05, 0.01)
-    assert len(found(rows, "noise out of line")) == 1
-    rows["std"] *= [0.25 if number % 2 else 4.0 for number in range(len(rows))]
-    assert found(rows, "noise out of line") == []
-
-
-def test_noise_is_out_of_line_beyond_three_and_a_half_robust_deviations():
-    rows = noisy(0.1, 0.01)
-    factors = [1.2 if number % 2 else 1 / 1.2 for number in range(len(rows))]
-    rows["std"] *= factors
-    assert len(found(rows, "noise out of line")) == 1
-    rows.loc[5, "std"] = rows.loc[5, "throughput_samples_per_s"] * 0.01 * 1.2**4
-    assert found(rows, "noise out of line") == []
+def test_noise_is_judged_by_how_much_noises_differ(share, usual, factor, count):
+    rows = noisy(share, usual)
+    rows["std"] *= [1 / factor if number % 2 else factor for number in range(len(rows))]
+    assert len(found(rows, "noise out of line")) == count
 
 
 def test_few_noises_have_no_usual_one():
@@ -311,16 +239,6 @@ def test_suspicious_cells_are_dropped_and_notes_are_not():
     assert set(cell_rates(rows)) - set(cell_rates(kept)) == {cell(gpus=16)}
     pd.testing.assert_frame_equal(kept, rows.loc[kept.index])
     assert [f.cells[1].method for f in check_table(kept)] == ["late"]
-
-
-def test_suspicious_findings_come_first():
-    rows = edited({cell("10GbE", gpus=16): 200.0}).assign(high=1e4)
-    rows.loc[0, "high"] = 1.0
-    assert [f.severity for f in check_table(rows)] == [SUSPICIOUS, NOTE]
-
-
-def test_dropping_nothing_changes_nothing():
-    pd.testing.assert_frame_equal(without_suspicious(table(), []), table())
 
 
 def test_findings_are_shown_one_a_row():
@@ -390,32 +308,41 @@ def test_lines_that_are_no_cells_are_refused_with_their_number_and_rule(tmp_path
         read_table(file)
 
 
-def test_files_that_are_no_tables_are_refused(tmp_path):
-    with pytest.raises(ResultsError, match="there is no table"):
-        read_table(tmp_path / "absent.csv")
-    with pytest.raises(ResultsError, match="cannot be read as a table"):
-        read_table(tmp_path)
-    with pytest.raises(ResultsError, match="cannot be read as a table"):
-        read_table(write(tmp_path, ""))
-    with pytest.raises(ResultsError, match="lacks the columns network, gpus; a table needs model"):
-        read_table(write(tmp_path, HEADER.replace("network", "net").replace("gpus", "n") + "\n"))
-    with pytest.raises(ResultsError, match="more values than"):
-        read_table(write(tmp_path, f"{HEADER}\n{line()},1\n"))
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "there is no table"),
+        ("", "cannot be read as a table"),
+        (
+            HEADER.replace("network", "net").replace("gpus", "n") + "\n",
+            "lacks the columns network, gpus; a table needs model",
+        ),
+        (f"{HEADER}\n{line()},1\n", "more values than"),
+    ],
+)
+def test_files_that_are_no_tables_are_refused(tmp_path, text, said):
+    path = tmp_path / "absent.csv" if text is None else write(tmp_path, text)
+    with pytest.raises(ResultsError, match=said):
+        read_table(path)
 
 
-def test_frames_that_are_no_tables_are_refused_everywhere():
-    twice = pd.concat([table(), table()])
-    for function in (check_table, cell_rates):
-        with pytest.raises(InputError, match="the same cell appears twice; keep one"):
-            function(twice)
-        with pytest.raises(InputError, match="lacks the columns method"):
-            function(table().drop(columns="method"))
-    with pytest.raises(InputError, match="twice"):
-        without_suspicious(twice, [])
-    with pytest.raises(InputError, match=r"row 3 of the table \(.*nan.*\): network is empty"):
-        check_table(table(network=["none", None] * (len(table()) // 2)))
-    with pytest.raises(InputError, match="gpus_per_node 0 must be a whole number"):
-        check_table(table(), gpus_per_node=0)
+@pytest.mark.parametrize(
+    ("rows", "options", "said"),
+    [
+        (pd.concat([table(), table()]), {}, "the same cell appears twice; keep one"),
+        (table().drop(columns="method"), {}, "lacks the columns method"),
+        (
+            table(network=["none", None] * (len(table()) // 2)),
+            {},
+            r"row 3 of the table \(.*nan.*\): network is empty",
+        ),
+        (table(), {"gpus_per_node": 0}, "gpus_per_node 0 must be a whole number"),
+        (table(), {"networks": ("10GbE", "10GbE")}, "repeats a name"),
+    ],
+)
+def test_frames_that_are_no_tables_are_refused(rows, options, said):
+    with pytest.raises(InputError, match=said):
+        check_table(rows, **options)
 
 
 def test_checking_changes_no_row():
