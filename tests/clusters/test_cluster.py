@@ -167,11 +167,6 @@ def test_workers_that_a_cluster_does_not_have_are_refused(workers, told):
         simulate(WORK, cluster, "BSP-A2A", workers=workers)
 
 
-def test_one_node_is_no_nodes():
-    with pytest.raises(InputError, match=r"\(1 node of 4\)"):
-        Cluster("mine", "free", 1, 4, Effects()).with_workers(16)
-
-
 # Files that are wrong: keys, effects, and what the error must say besides the file's name.
 
 WRONG_EFFECTS = [
@@ -276,16 +271,12 @@ def test_a_file_cannot_run_code(written, tmp_path, tag):
     assert not bait.exists()
 
 
-def test_a_file_that_is_not_text_is_refused(tmp_path):
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", None])
+def test_a_file_that_is_no_text_or_not_there_is_named(tmp_path, content):
     path = tmp_path / "mine.yaml"
-    path.write_bytes(b"\xff\xfe\x00")
+    if content is not None:
+        path.write_bytes(content)
     assert "cannot be read" in complaint_of(path)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    assert "cannot be read" in complaint_of(tmp_path / "absent.yaml")
-    with pytest.raises(InputError, match=r"absent\.yaml cannot be read"):
-        get_cluster(str(tmp_path / "absent.yaml"))
 
 
 def test_an_unknown_cluster_is_answered_with_the_nearest_and_with_the_way_to_a_file():
@@ -314,39 +305,17 @@ def test_a_method_with_servers_needs_a_cluster_that_places_them(method):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("effect", "value", "told"),
     [
-        ({"nodes": 0}, "nodes 0"),
-        ({"gpus_per_node": 1.5}, r"gpus_per_node 1\.5"),
-        ({"workers": 3, "gpus_per_node": 2}, "3 workers do not fill nodes of 2"),
-        ({"all_reduce": "star"}, "unknown all-reduce 'star'"),
-        ({"server_place": "cloud"}, "unknown place of servers 'cloud'"),
-        ({"placement": "random"}, "unknown placement of keys 'random'"),
+        ("inside_latency", -1e-6, "from .* to"),
+        ("inside_latency", math.nan, "from .* to"),
+        ("between_bandwidth", 0.0, "from .* to"),
+        ("between_share", 1.01, "from .* to"),
+        ("compute_factor", math.inf, "from .* to"),
+        ("inside_shar", 0.5, "did you mean 'inside_share'"),
     ],
 )
-def test_a_cluster_that_cannot_be_is_refused(changes, told):
-    with pytest.raises(InputError, match=told):
-        replace(Cluster("mine", "free", 2, 4, Effects()), **changes)
-
-
-@pytest.mark.parametrize(
-    ("effect", "value"),
-    [
-        ("inside_latency", -1e-6),
-        ("inside_latency", math.nan),
-        ("between_bandwidth", 0.0),
-        ("between_share", 1.01),
-        ("compute_factor", math.inf),
-    ],
-)
-def test_effects_outside_of_their_bounds_are_refused(effect, value):
+def test_effects_that_cannot_be_are_refused(effect, value, told):
     cluster = Cluster("mine", "free", 2, 4, Effects())
-    with pytest.raises(InputError, match=f"{effect} .* from .* to"):
+    with pytest.raises(InputError, match=f"{effect}.*{told}"):
         cluster.with_effects(**{effect: value})
-
-
-def test_replacing_an_unknown_effect_is_answered_with_the_nearest():
-    cluster = Cluster("mine", "free", 2, 4, Effects())
-    with pytest.raises(UnknownName, match="did you mean 'inside_share'"):
-        cluster.with_effects(inside_shar=0.5)
-    assert cluster.with_effects(inside_share=0.5).effects.inside_share == 0.5

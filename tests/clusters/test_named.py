@@ -11,7 +11,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import Effects
 from ddlnb.clusters.file import get_cluster, write_cluster
 from ddlnb.clusters.named import cluster_of, usual_network
-from ddlnb.errors import InputError, UnknownName
+from ddlnb.errors import InputError
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect, gpus, machines
 from ddlnb.hardware.machine import node_costs
 from ddlnb.simulator.forecast import forecast
@@ -41,12 +41,6 @@ def test_a_machine_is_its_gpu_its_size_and_its_network(name):
     assert cluster.fits["between_bandwidth"].high <= machine.interconnect.line_rate
 
 
-def test_what_is_given_beside_a_machine_counts():
-    cluster = cluster_of(machine="DGX-A100", nodes=2, gpus_per_node=4, network="25GbE")
-    assert (cluster.gpus_per_node, cluster.network) == (4, "25GbE")
-    assert cluster.facts["network"] == "not that of DGX-A100, 8x200GbIB: 25GbE"
-
-
 @pytest.mark.parametrize("gpu", ["A100", "NVIDIA A100", "A100-40GB", get_gpu("A100-40GB")])
 def test_a_gpu_beside_a_machine_is_the_one_that_it_has(gpu):
     cluster = cluster_of(gpu, machine="p4d", nodes=2, network="EFA-400")
@@ -68,13 +62,6 @@ def test_another_gpu_than_the_machine_has_is_refused(gpu, rule):
 def test_a_gpu_with_more_than_a_port_of_its_year_has_several():
     gpu = replace(get_gpu("H100"), port=200e9)
     assert usual_network(gpu, 8) == "16x800GbIB"
-
-
-def test_what_was_not_given_is_said():
-    cluster = cluster_of("A100", nodes=2)
-    assert cluster.network == "8x200GbIB"
-    assert "not given: 8x200GbIB" in cluster.facts["network"]
-    assert "not given: 8" in cluster.facts["GPUs per node"]
 
 
 @pytest.mark.parametrize(
@@ -105,27 +92,45 @@ def test_a_rack_that_nvlink_joins_is_told_of():
     assert "NVLink between nodes" not in cluster_of("H100", 2).facts
 
 
-def test_a_single_node_needs_no_network():
-    cluster = cluster_of("A100", gpus_per_node=8)
-    assert cluster.network == "no network"
-    assert cluster.server_place is None
-    assert cluster.effects.between_bandwidth == Effects().between_bandwidth
+@pytest.mark.parametrize(
+    ("arguments", "network", "fact", "said"),
+    [
+        (
+            {"machine": "DGX-A100", "nodes": 2, "gpus_per_node": 4, "network": "25GbE"},
+            "25GbE",
+            "network",
+            "not that of DGX-A100, 8x200GbIB: 25GbE",
+        ),
+        ({"gpu": "A100", "nodes": 2}, "8x200GbIB", "network", "not given: 8x200GbIB"),
+        ({"gpu": "A100", "nodes": 2}, "8x200GbIB", "GPUs per node", "not given: 8"),
+        (
+            {"gpu": "A100", "network": "25GbE"},
+            "no network",
+            "network",
+            "not used: 25GbE, as there is one node",
+        ),
+        ({"gpu": "A100", "gpus_per_node": 8}, "no network", "inside", "NVLink"),
+    ],
+)
+def test_what_was_chosen_and_what_counts_for_nothing_is_said(arguments, network, fact, said):
+    cluster = cluster_of(**arguments)
+    assert cluster.network == network
+    assert said in cluster.facts[fact]
+    is_alone = cluster.nodes == 1
+    assert (cluster.server_place is None) == is_alone
+    assert (cluster.effects.between_bandwidth == Effects().between_bandwidth) == is_alone
 
 
-def test_a_network_that_joins_nothing_is_said():
-    cluster = cluster_of("A100", network="25GbE")
-    assert cluster.network == "no network"
-    assert cluster.facts["network"] == "not used: 25GbE, as there is one node"
-
-
-def test_more_bandwidth_is_never_slower():
-    workload = read_profile("resnet50_b64_rtx2080ti")
-    networks = [f"{rate} Gb/s {protocol}" for protocol in ("RoCE",) for rate in (1, 10, 40, 100)]
+@pytest.mark.parametrize(
+    ("gpu", "per_node", "rates"),
+    [("rtx2080ti", 4, (1, 10, 40, 100)), ("A100", 8, (10, 25, 100, 200, 400, 800, 1600, 3200))],
+)
+def test_more_bandwidth_is_never_slower(gpu, per_node, rates):
+    """Not where GPUs copy either: what that leaves of a network grows, though its share falls."""
+    workload = replace(read_profile("resnet50_b64_rtx2080ti"), hardware="")
+    clusters = [cluster_of(gpu, 4, per_node, f"{rate} Gb/s RoCE") for rate in rates]
     for method in ("BSP-A2A", "WFBP-A2A", "MG-WFBP", "WFBP-PS"):
-        seconds = [
-            simulate(workload, cluster_of("rtx2080ti", 4, 4, network), method).iteration_seconds
-            for network in networks
-        ]
+        seconds = [simulate(workload, one, method).iteration_seconds for one in clusters]
         for slow, fast in itertools.pairwise(seconds):
             assert fast <= slow * (1 + 1e-9), (method, seconds)
 
@@ -152,18 +157,6 @@ def test_copies_hardly_limit_a_slow_network():
     assert shares[-1] == pytest.approx(node_costs().busy["between"].value)
 
 
-def test_more_bandwidth_is_never_slower_where_gpus_copy():
-    """What copies leave of a network grows with it, though its share falls."""
-    workload = replace(read_profile("resnet50_b64_rtx2080ti"), hardware="")
-    for method in ("WFBP-A2A", "MG-WFBP"):
-        seconds = [
-            simulate(workload, cluster_of("A100", 4, 8, f"{rate} Gb/s RoCE"), method)
-            for rate in (10, 25, 100, 200, 400, 800, 1600, 3200)
-        ]
-        for slow, fast in itertools.pairwise(one.iteration_seconds for one in seconds):
-            assert fast <= slow * (1 + 1e-9), (method, slow, fast)
-
-
 def test_it_is_forecast_with_intervals_and_written_to_a_file(tmp_path):
     cluster = cluster_of("rtx2080ti", 2, 4, "10GbE")
     rows = forecast(read_profile("resnet50_b64_rtx2080ti"), cluster, "MG-WFBP", draws=40)
@@ -183,15 +176,10 @@ def test_it_is_forecast_with_intervals_and_written_to_a_file(tmp_path):
         ({"gpu": "A100", "nodes": 10**6}, "are more than 100,000"),
         ({"gpu": "A100", "gpus_per_node": -1}, "gpus_per_node -1 must be"),
         ({"gpu": "A100", "nodes": 2, "network": "fast"}, "names none of the protocols"),
+        ({"gpu": "A1000"}, "did you mean"),
+        ({"machine": "DGXA1000"}, "did you mean 'DGX-A100'"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments, rule):
     with pytest.raises(InputError, match=rule):
         cluster_of(**arguments)
-
-
-def test_unknown_hardware_suggests_the_nearest():
-    with pytest.raises(UnknownName, match="did you mean"):
-        cluster_of("A1000")
-    with pytest.raises(UnknownName, match="did you mean 'DGX-A100'"):
-        cluster_of(machine="DGXA1000")

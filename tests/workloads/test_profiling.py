@@ -8,7 +8,6 @@ from time import perf_counter
 import pytest
 import torch
 
-from ddlnb.compression.profiling import profile_compression
 from ddlnb.errors import InputError, ModelError
 from ddlnb.files import cores
 from ddlnb.workloads.profiling import Iteration, measure, profile, with_medians, write_profile
@@ -53,12 +52,8 @@ def test_profiling_uses_the_asked_threads_and_puts_them_back():
     assert torch.get_num_threads() == before
 
 
-def infinite(module, batch):
-    return module(batch[0]).mean() / 0.0
-
-
 def test_a_loss_that_is_no_number_is_not_profiled():
-    broken = replace(mlp([4]), loss=infinite)
+    broken = replace(mlp([4]), loss=lambda module, batch: module(batch[0]).mean() / 0.0)
     with pytest.raises(ModelError, match=r"loss of model 'mlp' is -?(inf|nan), so that nothing"):
         profile(broken, 4, iterations=1, warmup=0)
 
@@ -74,24 +69,17 @@ def test_measuring_leaves_no_hook_and_no_changed_value_behind():
     assert list(iteration.forward_seconds) == [layer.name for layer in trace(task).layers]
 
 
-def test_seconds_are_medians_over_the_iterations():
+def test_seconds_are_medians_over_iterations_in_one_order():
     traced = trace("small-conv")
     order = [gradient.name for gradient in traced.gradients]
     runs = [
         Iteration({"conv1": seconds}, dict.fromkeys(order, seconds)) for seconds in (1.0, 9.0, 2.0)
     ]
     workload = with_medians(traced, runs, "by hand")
-    assert workload.layers[0].forward_seconds == 2.0
-    assert workload.layers[1].forward_seconds == 0.0
+    assert [layer.forward_seconds for layer in workload.layers[:2]] == [2.0, 0.0]
     assert workload.backward_seconds == 2.0 * len(order)
-
-
-def test_gradients_that_change_their_order_are_refused():
-    traced = trace("small-conv")
-    order = [gradient.name for gradient in traced.gradients]
-    runs = [Iteration({}, dict.fromkeys(names, 1.0)) for names in (order, order[::-1])]
     with pytest.raises(ModelError, match="arrive in another order"):
-        with_medians(traced, runs, "by hand")
+        with_medians(traced, [*runs, Iteration({}, dict.fromkeys(order[::-1], 1.0))], "by hand")
 
 
 @pytest.mark.parametrize("flops_per_byte", [0.0, 20.0])
@@ -145,18 +133,17 @@ def test_written_profiles_read_back_equal_and_alone(tmp_path):
         write_profile(workload, "../small", tmp_path)
 
 
-def test_settings_that_measure_nothing_are_refused():
-    with pytest.raises(InputError, match="iterations 0"):
-        profile("small-conv", 1, iterations=0)
-    with pytest.raises(InputError, match="threads 0"):
-        profile("small-conv", 1, threads=0)
-
-
-def test_more_threads_than_cores_are_refused_before_the_process_dies_of_them():
-    with pytest.raises(InputError, match=rf"threads 100000 .* give at most {cores()}"):
-        profile("small-conv", 1, threads=100_000)
-    with pytest.raises(InputError, match="threads 100000"):
-        profile_compression(sides=(16, 64), repeats=1, threads=100_000)
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"iterations": 0}, "iterations 0"),
+        ({"threads": 0}, "threads 0"),
+        ({"threads": 100_000}, rf"threads 100000 .* give at most {cores()}"),
+    ],
+)
+def test_settings_that_measure_nothing_or_end_the_process_are_refused(options, told):
+    with pytest.raises(InputError, match=told):
+        profile("small-conv", 1, **options)
 
 
 @pytest.mark.parametrize(
