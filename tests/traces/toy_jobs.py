@@ -6,12 +6,16 @@ message or a collective ends a fixed time after the last of its ends has begun.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count, product
 
 import pandas as pd
 
 Place = tuple[int, int]  # data-parallel rank, stage
+Key = tuple[object, ...]  # of a message or a collective
+Exchange = tuple[Key, str, int, float]  # with its kind, its number, and how many transfers it takes
 FORWARD, BACKWARD = 1.0, 2.0
 TRANSFER, SYNC, OPTIMIZER = 0.01, 0.3, 0.05
 
@@ -45,120 +49,89 @@ class ToyJob:
         return max(row["start_ts"] + row["duration"] for row in self._play(step))
 
     def _play(self, step: int) -> list[dict[str, object]]:
-        places = [(d, s) for d in range(self.data) for s in range(self.stages)]
-        programs = {place: self._batched(list(self._program(place))) for place in places}
-        at = dict.fromkeys(places, 0)
+        places = list(product(range(self.data), range(self.stages)))
+        programs = {place: self._batched(self._program(place)) for place in places}
         clock = dict.fromkeys(places, 0.0)
-        posted: dict[tuple[object, ...], dict[Place, float]] = {}
-        late: list[tuple[tuple[object, ...], Place, str, int, float]] = []
+        posted: dict[Key, dict[Place, float]] = defaultdict(dict)
+        exchanged: list[tuple[Place, float, Exchange]] = []
         rows: list[dict[str, object]] = []
 
         def write(place: Place, kind: str, start: float, end: float, number: int, chunk=0, mb=-1):
-            rows.append(
-                {
-                    "dp_rank": place[0],
-                    "stage": place[1],
-                    "rank": place[0] + self.data * place[1],
-                    "step": step,
-                    "optype": kind,
-                    "start_ts": start,
-                    "duration": end - start,
-                    "seq_id": number,
-                    "mc": chunk,
-                    "mb_id": mb,
-                }
-            )
+            data, stage = place
+            at = {"dp_rank": data, "stage": stage, "rank": data + self.data * stage, "step": step}
+            times = {"optype": kind, "start_ts": start, "duration": end - start}
+            rows.append(at | times | {"seq_id": number, "mc": chunk, "mb_id": mb})
 
-        moved = True
-        while moved:
-            moved = False
-            for place in places:
-                while at[place] < len(programs[place]):
-                    what = programs[place][at[place]]
-                    start = clock[place]
-                    if what[0] == "compute":
-                        _, kind, number, chunk, mb = what
-                        end = start + self.seconds(kind, place, mb, step)
-                        write(place, kind, start, end, number, chunk, mb)
-                    elif what[0] == "pause":
-                        end = start + self.pause(place, step)
-                    else:
-                        _, entries, waits = what
-                        for key, _, _, _ in entries:
-                            posted.setdefault(key, {})[place] = start
-                        late += [(k, place, kind, n, start) for k, kind, n, _ in entries]
-                        ends = [
-                            max(posted[key].values()) + self.transfer(kind, place, step) * length
-                            for key, kind, _, length in entries
-                            if len(posted[key]) == self._members(key)
-                        ]
-                        if waits and len(ends) < len(entries):
-                            late = late[: -len(entries)]
-                            break
-                        end = max(ends) if waits else start
-                    clock[place] = end
-                    at[place] += 1
-                    moved = True
-        assert all(at[place] == len(programs[place]) for place in places), "the toy job is stuck"
-        for key, place, kind, number, start in late:
-            if kind == "barrier":
-                continue
-            length = SYNC / TRANSFER if "sync" in kind else 1.0
-            if kind == "params-sync":
-                length = 1.0
-            end = max(posted[key].values()) + self.transfer(kind, place, step) * length
-            write(place, kind, start, end, number)
+        def end(place: Place, exchange: Exchange) -> float:
+            key, kind, _, length = exchange
+            return max(posted[key].values()) + self.transfer(kind, place, step) * length
+
+        def goes_on(place: Place) -> bool:
+            """Do what comes next on a worker; return False if it has to wait for others."""
+            (what, *given), start = programs[place][0], clock[place]
+            if what == "compute":
+                kind, number, chunk, mb = given
+                clock[place] += self.seconds(kind, place, mb, step)
+                write(place, kind, start, clock[place], number, chunk, mb)
+            elif what == "pause":
+                clock[place] += self.pause(place, step)
+            else:
+                entries, waits = given
+                for key, *_ in entries:
+                    posted[key][place] = start
+                if waits:
+                    if any(len(posted[key]) < self._members(key) for key, *_ in entries):
+                        return False
+                    clock[place] = max(end(place, one) for one in entries)
+                exchanged.extend((place, start, one) for one in entries)
+            del programs[place][0]
+            return True
+
+        while busy := [place for place in places if programs[place]]:
+            assert any([goes_on(place) for place in busy]), "the toy job is stuck"
+        for place, start, one in exchanged:
+            if one[1] != "barrier":
+                write(place, one[1], start, end(place, one), one[2])
         return rows
 
-    def _members(self, key: tuple[object, ...]) -> int:
+    def _members(self, key: Key) -> int:
         return {"sync": self.data, "barrier": self.data * self.stages}.get(str(key[0]), 2)
 
     def _program(self, place: Place) -> Iterator[tuple]:
         data, stage = place
-        yield ("all", [(("sync", "params", stage), "params-sync", 0, 1.0)], True)
-        numbers: dict[str, int] = {}
+        last = self.chunks * self.stages - 1
+        numbers: dict[str, Iterator[int]] = defaultdict(count)
 
-        def number(kind: str) -> int:
-            numbers[kind] = numbers.get(kind, -1) + 1
-            return numbers[kind]
+        def exchange(key: Key, kind: str, length: float = 1.0, waits: bool = True) -> tuple:
+            return "all", [(key, kind, next(numbers[kind]), length)], waits
 
-        def run(way: str, batch: int, chunk: int) -> Iterator[tuple]:
-            position = chunk * self.stages + stage
-            last = self.chunks * self.stages - 1
-            before, after = (0, last) if way == "forward" else (last, 0)
-            step = 1 if way == "forward" else -1
-            if position != before:
-                key = (way, data, position - step, batch)
-                yield ("all", [(key, f"{way}-recv", number(f"{way}-recv"), 1.0)], True)
-            kind = f"{way}-compute"
-            yield ("compute", kind, batch, chunk, batch)
-            if position != after:
-                key = (way, data, position, batch)
-                sent = (key, f"{way}-send", number(f"{way}-send"), 1.0)
-                yield ("all", [sent], self.blocking)
-
+        yield exchange(("sync", "params", stage), "params-sync")
         for way, batch, chunk in self._order(stage):
-            yield from run(way, batch, chunk)
+            position = chunk * self.stages + stage
+            begin, stop, step = (0, last, 1) if way == "forward" else (last, 0, -1)
+            if position != begin:
+                yield exchange((way, data, position - step, batch), f"{way}-recv")
+            yield "compute", f"{way}-compute", batch, chunk, batch
+            if position != stop:
+                key = (way, data, position, batch)
+                yield exchange(key, f"{way}-send", waits=self.blocking)
         yield ("pause",)
         if self.barrier:
-            yield ("all", [(("barrier",), "barrier", 0, 0.0)], True)
-        yield ("all", [(("sync", "grads", stage), "grads-sync", 0, SYNC / TRANSFER)], True)
-        yield ("compute", "optimizer", 0, 0, -1)
+            yield exchange(("barrier",), "barrier", 0.0)
+        yield exchange(("sync", "grads", stage), "grads-sync", SYNC / TRANSFER)
+        yield "compute", "optimizer", 0, 0, -1
 
-    def _batched(self, program: list[tuple]) -> list[tuple]:
+    def _batched(self, program: Iterator[tuple]) -> list[tuple]:
         """Return the program with sends joined to receives of the other way, as in Megatron-LM."""
         joined: list[tuple] = []
+        pairs = (("forward-send", "backward-recv"), ("backward-send", "forward-recv"))
         for what in program:
-            before = joined[-1] if joined else ("none",)
-            if self.blocking and before[0] == what[0] == "all":
-                ways = [entries[0][1].split("-") for entries in (before[1], what[1])]
-                if ways in (
-                    [["forward", "send"], ["backward", "recv"]],
-                    [["backward", "send"], ["forward", "recv"]],
-                ):
-                    joined[-1] = ("all", before[1] + what[1], True)
-                    continue
-            joined.append(what)
+            both = (joined[-1], what) if joined and self.blocking else ()
+            kinds = tuple(one[1][0][1] for one in both if one[0] == "all")
+            if kinds in pairs:
+                joined[-1] = ("all", joined[-1][1] + what[1], True)
+            else:
+                joined.append(what)
         return joined
 
     def _order(self, stage: int) -> Iterator[tuple[str, int, int]]:

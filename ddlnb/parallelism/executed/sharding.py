@@ -127,18 +127,20 @@ def _split_matrices(layer: nn.Module, mesh: Mesh) -> None:
     between = Shard(1) if is_sequence else Replicate()
     enter = ColwiseParallel(input_layouts=between)
     leave = RowwiseParallel(output_layouts=between)
-    plan: dict[str, ParallelStyle] = {}
+    plan: dict[str, ParallelStyle]
     if isinstance(layer, Embedding):
-        tokens = RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
-        plan["tokens"] = tokens
+        plan = {"tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=between)}
     elif isinstance(layer, Head):
-        logits = ColwiseParallel(
-            input_layouts=between, output_layouts=Shard(-1), use_local_output=False
-        )
-        plan["logits"] = logits
+        plan = {
+            "logits": ColwiseParallel(
+                input_layouts=between, output_layouts=Shard(-1), use_local_output=False
+            )
+        }
     else:
-        plan |= {"attention.qkv": enter, "attention.out": leave}
-        plan |= {"feed_forward.up": enter, "feed_forward.down": leave}
+        plan = {
+            **{"attention.qkv": enter, "attention.out": leave},
+            **{"feed_forward.up": enter, "feed_forward.down": leave},
+        }
     if is_sequence:
         norms = [name for name, one in layer.named_modules() if isinstance(one, nn.LayerNorm)]
         plan |= {name: SequenceParallel(use_local_output=True) for name in norms}

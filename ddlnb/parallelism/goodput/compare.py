@@ -32,21 +32,19 @@ def goodput_table(
     """Return a row per job: goodput with its interval, failures, and where the time went."""
     import pandas as pd
 
-    rows = []
-    for job in jobs:
-        found = goodput(job, seconds=seconds, draws=draws, seed=seed)
-        rows.append(
-            {
-                **asdict(job),
-                "nodes": job.nodes,
-                "goodput": found.goodput.estimate,
-                "low": found.goodput.low,
-                "high": found.goodput.high,
-                "failures": found.failures.estimate,
-                **asdict(found.spent),
-            }
-        )
-    return pd.DataFrame(rows)
+    found = [goodput(job, seconds=seconds, draws=draws, seed=seed) for job in jobs]
+    return pd.DataFrame(
+        {
+            **asdict(one.job),
+            "nodes": one.job.nodes,
+            "goodput": one.goodput.estimate,
+            "low": one.goodput.low,
+            "high": one.goodput.high,
+            "failures": one.failures.estimate,
+            **asdict(one.spent),
+        }
+        for one in found
+    )
 
 
 def spares_and_elastic(job: Job, spares: int | Sequence[int], **options: int) -> pd.DataFrame:
@@ -82,17 +80,23 @@ def checkpoint_intervals(
 
     per_second = (rate or fit_failure_rate()).per_gpu_second * job.gpus
     alone = replace(job, repair_seconds=0.0)
-    rows = []
-    for interval in intervals:
+
+    def simulated(interval: float) -> float:
         generator = np.random.default_rng(seed)  # the same failures for every interval
-        spent, _ = play(
-            replace(alone, interval_seconds=interval), per_second, days * DAY, 1.0, generator
-        )
-        formula = useful_share(
-            interval, job.checkpoint_seconds, 1 / per_second, job.restart_seconds
-        )
-        rows.append({"interval_seconds": interval, "simulated": spent.useful, "formula": formula})
-    return pd.DataFrame(rows)
+        own = replace(alone, interval_seconds=interval)
+        spent, _ = play(own, per_second, days * DAY, 1.0, generator)
+        return spent.useful
+
+    return pd.DataFrame(
+        {
+            "interval_seconds": interval,
+            "simulated": simulated(interval),
+            "formula": useful_share(
+                interval, job.checkpoint_seconds, 1 / per_second, job.restart_seconds
+            ),
+        }
+        for interval in intervals
+    )
 
 
 def named_intervals(job: Job, rate: FailureRate | None = None) -> dict[str, float]:

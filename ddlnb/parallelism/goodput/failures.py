@@ -160,12 +160,9 @@ class FailureRate:
         """
         require_whole(gpus=gpus)
         seconds = 1.0 / (self.per_gpu_second * gpus)
-        factor = math.exp(self._reach())
+        quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, self.records - 1))
+        factor = math.exp(quantile * self.spread * math.sqrt(1 + 1 / self.records))
         return Interval(seconds, seconds / factor, seconds * factor)
-
-    def _reach(self) -> float:
-        quantile = stats.t.ppf((1 + CONFIDENCE) / 2, self.records - 1)
-        return float(quantile) * self.spread * math.sqrt(1 + 1 / self.records)
 
     def draws(self, count: int, generator: np.random.Generator) -> NDArray[np.floating]:
         """Return rates per GPU and second of so many clusters that nobody has seen."""

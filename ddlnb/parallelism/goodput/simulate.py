@@ -222,7 +222,7 @@ def goodput(
         play(job, float(one), seconds, float(slow), generator)
         for one, slow in zip(rates, slowed, strict=True)
     ]
-    spent = [one for one, _ in found]
+    spent, failures = zip(*found, strict=True)
     means = {
         field.name: float(np.mean([getattr(one, field.name) for one in spent]))
         for field in fields(TimeSpent)
@@ -230,9 +230,9 @@ def goodput(
     return Goodput(
         job,
         _interval([one.useful for one in spent]),
-        _interval([float(count) for _, count in found]),
+        _interval(failures),
         TimeSpent(**means),
-        tuple(spent),
+        spent,
     )
 
 
