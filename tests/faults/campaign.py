@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import random
 import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
@@ -46,7 +46,7 @@ def campaign(
             outcome = one(stage, number, seed, kinds[number % len(kinds)])
             append(out, outcome)
             if not outcome.good:
-                tqdm.write(f"{number} {outcome.kind}: {outcome.line()}")
+                tqdm.write(f"{number} {outcome.kind}: {asdict(outcome)}")
     finally:
         stage.close()
         left = stage.left()
@@ -76,43 +76,43 @@ def one(stage: Stage, number: int, seed: int, kind: str) -> Outcome:
     return outcome
 
 
+TEXTS = dict.fromkeys(("kind", "detail", "error", "told", "left", "wrong"), str)
+
+
 def append(out: Path, outcome: Outcome) -> None:
     """Add a line to the table."""
-    with out.open("a", newline="") as stream:
-        writer = csv.DictWriter(stream, outcome.line())
-        if stream.tell() == 0:
-            writer.writeheader()
-        writer.writerow(outcome.line())
+    line = pd.DataFrame([asdict(outcome)])
+    line.to_csv(out, mode="a", header=not out.exists(), index=False)
 
 
 def read(out: Path) -> list[Outcome]:
     """The lines of the table, none if it is not there."""
     if not out.exists():
         return []
-    with out.open(newline="") as stream:
-        return [Outcome.of(line) for line in csv.DictReader(stream)]
+    table = pd.read_csv(out, dtype=TEXTS, keep_default_na=False)
+    return [Outcome(**line) for line in table.to_dict("records")]
 
 
 def summary(outcomes: list[Outcome]) -> pd.DataFrame:
     """Counts by kind, and all together."""
-    rows = []
-    for kind in [*dict.fromkeys(o.kind for o in outcomes), "all"]:
-        these = [o for o in outcomes if kind in (o.kind, "all")]
-        seconds = pd.Series([o.seconds for o in these], dtype=float)
-        errors = pd.Series([o.error for o in these if o.error], dtype=str).value_counts()
-        rows.append(
+    table = pd.DataFrame(list(map(asdict, outcomes)))
+
+    def counted(these: pd.DataFrame) -> pd.Series:
+        errors = these.loc[these["error"] != "", "error"].value_counts()
+        return pd.Series(
             {
-                "kind": kind,
                 "injected": len(these),
                 "error": " ".join(f"{n} {name}" for name, n in errors.items()),
-                "went on": sum(not o.error for o in these),
-                "hung": sum(o.hung for o in these),
-                "rows lost": sum(o.lost for o in these),
-                "left behind": sum(bool(o.left) for o in these),
-                "resumed": sum(o.resumed for o in these),
-                "otherwise wrong": sum(bool(o.wrong) for o in these),
-                "s median": round(seconds.median(), 1),
-                "s max": round(seconds.max(), 1),
+                "went on": (these["error"] == "").sum(),
+                "hung": these["hung"].sum(),
+                "rows lost": these["lost"].sum(),
+                "left behind": (these["left"] != "").sum(),
+                "resumed": these["resumed"].sum(),
+                "otherwise wrong": (these["wrong"] != "").sum(),
+                "s median": round(these["seconds"].median(), 1),
+                "s max": round(these["seconds"].max(), 1),
             }
         )
-    return pd.DataFrame(rows).set_index("kind")
+
+    parts = {str(kind): part for kind, part in table.groupby("kind", sort=False)}
+    return pd.DataFrame({kind: counted(part) for kind, part in (parts | {"all": table}).items()}).T

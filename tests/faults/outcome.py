@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 
 GRACE_SECONDS = 10.0  # beyond the time-out of a run: ending processes on a machine that is busy
 START_SECONDS = 120.0  # which Ranks allows for a start
@@ -34,14 +34,3 @@ class Outcome:
     def good(self) -> bool:
         """Whether everything was as it should be."""
         return not (self.hung or self.lost or self.left or self.wrong) and bool(self.resumed)
-
-    def line(self) -> dict[str, str]:
-        """The outcome as text, by column."""
-        return {name: str(value) for name, value in asdict(self).items()}
-
-    @classmethod
-    def of(cls, line: dict[str, str]) -> Outcome:
-        """The outcome that `line` wrote."""
-        kinds = {field.name: type(field.default) for field in fields(cls)}
-        kinds |= {"number": int, "kind": str}
-        return cls(**{name: kinds[name](value) for name, value in line.items()})
