@@ -15,12 +15,24 @@ from ddlnb.engines.settings import OPTIMIZERS
 from ddlnb.engines.worker import run_job
 from ddlnb.plans.methods import METHODS
 from ddlnb.workloads.tracing import trace
+from ddlnb.workloads.workload import Gradient, Layer, Workload
 from tests.toy import COST, in_double, train_alone
 
 STEPS, BATCH = 10, 2
 A2A = [name for name, method in METHODS.items() if method.architecture == "A2A"]
 PS = [name for name in METHODS if name not in A2A]
 ENDLESS = {"iterations": 100_000, "batches": 1}
+
+
+def made_up(*elements: int, forward: float = 4e-3, backward: float = 8e-3) -> Workload:
+    """Return a recorded model of layers with a weight each, which take so many seconds each."""
+    names = [f"block.{index}" for index in range(len(elements))]
+    layers = tuple(Layer(name, forward_seconds=forward) for name in names)
+    gradients = tuple(
+        Gradient(f"{name}.weight", name, size, backward_seconds=backward)
+        for name, size in reversed(list(zip(names, elements, strict=True)))
+    )
+    return Workload("made-up", 4, layers, gradients, "typed in for a test")
 
 
 def job_of(task, method, workers, servers=1, optimizer="sgd", engine="torch", **changes) -> Job:

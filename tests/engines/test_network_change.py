@@ -16,7 +16,7 @@ from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.search.search import SEARCHED_METHOD
 from ddlnb.workloads.replay import replayed
-from ddlnb.workloads.workload import Gradient, Layer, Workload
+from tests.engines.jobs import made_up
 
 NETWORK = "100Mb/s 1ms"
 EMULATED = DEFAULTS.changed(launcher="emulated", network=NETWORK)
@@ -71,13 +71,7 @@ def test_a_tree_becomes_another_one():
 LATER, WARMUP, WINDOW = "100Mb/s 30ms", 1, 10
 CHANGE = WARMUP + WINDOW
 # Messages pass while others are computed, as long as each takes little more than its bytes.
-MADE_UP = Workload(
-    "made-up",
-    1,
-    tuple(Layer(name, 1e-3) for name in "abcd"),
-    tuple(Gradient(f"{name}.weight", name, 40_000, 4, 10e-3) for name in "dcba"),
-    "by hand",
-)
+MADE_UP = made_up(*[40_000] * 4, forward=1e-3, backward=10e-3)
 QUICK = AlphaBeta(1e-4, 8e-8)
 
 

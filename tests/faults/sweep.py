@@ -13,7 +13,7 @@ from ddlnb.engines.measure import measure
 from ddlnb.launch.ranks import Ranks
 from ddlnb.workloads.replay import replayed
 from ddlnb.workloads.task import Task
-from ddlnb.workloads.workload import Gradient, Layer, Workload
+from tests.engines.jobs import made_up
 
 WORKERS, SERVERS = 2, 1
 LOOK_SECONDS = 0.02
@@ -21,10 +21,7 @@ LOOK_SECONDS = 0.02
 
 def little_task() -> Task:
     """Three layers that compute for 2 ms, so that most of an iteration is communication."""
-    names = ["front", "middle", "back"]
-    layers = tuple(Layer(name, forward_seconds=2e-4) for name in names)
-    gradients = tuple(Gradient(f"{n}.w", n, 4000, backward_seconds=4e-4) for n in reversed(names))
-    return replayed(Workload("little", 4, layers, gradients, "made up"))
+    return replayed(made_up(4000, 4000, 4000, forward=2e-4, backward=4e-4))
 
 
 @dataclass

@@ -15,7 +15,7 @@ from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.ranks import Ranks
 from ddlnb.networks.emulated import emulated_topology
 from ddlnb.workloads.replay import replayed
-from ddlnb.workloads.workload import Gradient, Layer, Workload
+from tests.engines.jobs import made_up
 
 pytestmark = [
     pytest.mark.ranks,
@@ -44,12 +44,7 @@ def restore(network, *spines):
 
 def train(ranks, **options):
     """Train a replayed model of 240 KB with 4 workers; an iteration takes about a second."""
-    layers = (Layer("first", forward_seconds=4e-3), Layer("last", forward_seconds=4e-3))
-    gradients = tuple(
-        Gradient(f"{layer.name}.weight", layer.name, 30_000, backward_seconds=8e-3)
-        for layer in reversed(layers)
-    )
-    task = replayed(Workload("made-up", 4, layers, gradients, "typed in for a test"))
+    task = replayed(made_up(30_000, 30_000))
     settings = {"iterations": 3, "warmup": 1, "repetitions": 1, "baselines": False, **options}
     return measure(task, ["WFBP-A2A"], workers=4, ranks=ranks, **settings)
 

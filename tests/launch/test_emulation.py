@@ -20,6 +20,7 @@ from ddlnb.launch.emulation.topology import LINKS, Link, get_link, links_of
 from ddlnb.launch.ranks import Ranks
 from ddlnb.workloads.replay import replayed
 from ddlnb.workloads.workload import Gradient, Layer, Workload
+from tests.engines.jobs import made_up
 from tests.launch.owner import Owner
 from tests.running import is_running
 
@@ -30,14 +31,10 @@ SLOW = "20Mb/s 5ms"  # what two busy cores still emulate well
 # Links
 
 
-@pytest.mark.parametrize("name", LINKS)
-def test_a_network_is_found_by_name(name):
-    assert get_link(name) is LINKS[name]
-
-
 @pytest.mark.parametrize(
     ("text", "link"),
     [
+        ("1GbE", LINKS["1GbE"]),
         ("1Gb/s 50us", Link(125e6, 50e-6)),
         ("100Mb/s, 1ms", Link(12.5e6, 1e-3)),
         ("2.5Gbit/s 0.1ms jitter 20us loss 1%", Link(312.5e6, 1e-4, 2e-5, 0.01)),
@@ -81,12 +78,6 @@ def test_every_node_may_have_its_own_link_but_none_may_lack_one():
     assert [link.bandwidth for link in links_of(["1GbE", "100MbE"], 2)] == [125e6, 12.5e6]
     with pytest.raises(InputError, match="has 2 links for 3 nodes"):
         links_of(["1GbE", "100MbE"], 3)
-
-
-def test_slowing_keeps_the_product_of_bandwidth_and_latency():
-    link = LINKS["10GbE"]
-    slow = link.slowed(0.01)
-    assert slow.bandwidth * slow.latency == pytest.approx(link.bandwidth * link.latency)
 
 
 @pytest.mark.parametrize(
@@ -191,19 +182,8 @@ def _waits(workload, scale):
     return module, time.perf_counter() - start
 
 
-def recorded(*sizes: int) -> Workload:
-    """Layers a, b.inner, ... with a weight each, 4 ms forward and 8 ms backward."""
-    names = [f"block.{index}" for index in range(len(sizes))]
-    layers = tuple(Layer(name, forward_seconds=4e-3) for name in names)
-    gradients = tuple(
-        Gradient(f"{name}.weight", name, size, backward_seconds=8e-3)
-        for name, size in reversed(list(zip(names, sizes, strict=True)))
-    )
-    return Workload("made-up", 4, layers, gradients, "typed in for a test")
-
-
 def test_a_replayed_module_takes_its_time_and_its_gradients_come_in_the_recorded_order():
-    workload = recorded(3, 5, 7)
+    workload = made_up(3, 5, 7)
     task = replayed(workload)
     module = task.build()
     arrived = []
@@ -222,9 +202,9 @@ def test_a_replayed_module_takes_its_time_and_its_gradients_come_in_the_recorded
 
 
 def test_a_slowed_world_takes_longer():
-    _, quick = _waits(recorded(3, 5), 1.0)
-    _, slow = _waits(recorded(3, 5), 0.2)
-    assert slow >= 5 * 0.99 * recorded(3, 5).compute_seconds > quick / 5
+    _, quick = _waits(made_up(3, 5), 1.0)
+    _, slow = _waits(made_up(3, 5), 0.2)
+    assert slow >= 5 * 0.99 * made_up(3, 5).compute_seconds > quick / 5
 
 
 def test_a_workload_without_seconds_cannot_be_replayed():
@@ -252,7 +232,7 @@ def test_emulated_rows_say_so_and_hold_real_seconds(nodes):
         3, launcher="emulated", network="200Mb/s 1ms", scale=0.1, imports=MEASURING
     ) as ranks:
         rows = measure(
-            replayed(recorded(10_000, 20_000)),
+            replayed(made_up(10_000, 20_000)),
             ["WFBP-A2A", "WFBP-PS"],
             workers=2,
             ranks=ranks,
@@ -263,7 +243,7 @@ def test_emulated_rows_say_so_and_hold_real_seconds(nodes):
     assert set(rows["source"]) == {"emulated"}
     assert set(rows["network"]) == {"200Mb/s 1ms"}
     assert rows["settings"].str.contains("replayed scale=0.1").all()
-    least = recorded(1, 1).compute_seconds
+    least = made_up(1, 1).compute_seconds
     assert (rows["iteration_seconds"] >= 0.99 * least).all()
     single = rows[rows["method"] == "single"].iloc[0]
     assert single["iteration_seconds"] < 2 * least  # real seconds, not those of the slowed world
