@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -60,8 +60,7 @@ def find(temporary: str | Path | None = None) -> list[Leftover]:
         if token[:_SHORT] not in living
         for member in members
     ]
-    for kind, path in _named(Path(temporary or tempfile.gettempdir())):
-        session = _NAME.search(path.name)[1]  # type: ignore[index]
+    for session, kind, path in _named(Path(temporary or tempfile.gettempdir())):
         if session not in living and not (kind == "folder" and _may_be_used_elsewhere(path)):
             found.append(Leftover(session, kind, str(path), path=path))
     return found
@@ -83,13 +82,12 @@ def remove(leftovers: Iterable[Leftover]) -> list[Leftover]:
                 shutil.rmtree(leftover.path)
             elif leftover.path is not None:
                 leftover.path.unlink()
-    return [leftover for leftover in listed if _is_gone(leftover)]
-
-
-def _is_gone(leftover: Leftover) -> bool:
-    if leftover.process is not None:
-        return reaper.has_ended(leftover.process)
-    return leftover.path is not None and not leftover.path.exists()
+    return [
+        leftover
+        for leftover in listed
+        if (leftover.process is None or reaper.has_ended(leftover.process))
+        and (leftover.path is None or not leftover.path.exists())
+    ]
 
 
 def _sessions() -> tuple[dict[str, list[psutil.Process]], set[str]]:
@@ -119,22 +117,16 @@ def _is_connected(members: list[psutil.Process]) -> bool:
     return bool(far - near)
 
 
-def _named(temporary: Path) -> list[tuple[str, Path]]:
-    """Return folders and shared memory of this user that are named after a session."""
-    places = (("folder", temporary), ("shared memory", SHARED_MEMORY))
-    return [
-        (kind, path)
-        for kind, place in places
-        if place.is_dir()
-        for path in sorted(place.iterdir())
-        if _NAME.search(path.name) and _is_own(path) and (path.is_dir() or kind != "folder")
-    ]
-
-
-def _is_own(path: Path) -> bool:
-    with contextlib.suppress(OSError):
-        return path.lstat().st_uid == os.geteuid()
-    return False
+def _named(temporary: Path) -> Iterator[tuple[str, str, Path]]:
+    """Yield session, kind and path of this user's folders and shared memory named after one."""
+    for kind, place in (("folder", temporary), ("shared memory", SHARED_MEMORY)):
+        for path in sorted(place.iterdir()) if place.is_dir() else ():
+            with contextlib.suppress(OSError):
+                is_ours = path.lstat().st_uid == os.geteuid() and (
+                    path.is_dir() or kind != "folder"
+                )
+                if is_ours and (session := _NAME.search(path.name)):
+                    yield session[1], kind, path
 
 
 def _may_be_used_elsewhere(folder: Path) -> bool:
@@ -142,15 +134,11 @@ def _may_be_used_elsewhere(folder: Path) -> bool:
     for told in folder.glob("security/*-client.json"):
         with contextlib.suppress(OSError, ValueError):
             location = str(json.loads(told.read_text()).get("location", ""))
-            return location not in _own_addresses()
+            listed = (entry for entries in psutil.net_if_addrs().values() for entry in entries)
+            return location not in {"127.0.0.1", "localhost", *(entry.address for entry in listed)}
     with contextlib.suppress(OSError):
         return time.time() - folder.stat().st_mtime < START_SECONDS
     return True  # it is just being removed
-
-
-def _own_addresses() -> set[str]:
-    entries = [entry for listed in psutil.net_if_addrs().values() for entry in listed]
-    return {"127.0.0.1", "localhost"} | {entry.address for entry in entries}
 
 
 def _command(process: psutil.Process) -> str:

@@ -52,19 +52,6 @@ def test_every_byte_is_sent_once_and_passes_the_links_of_its_route(traffic):
     assert passed == pytest.approx(counted, rel=1e-9)
 
 
-@given(traffics(), st.data())
-@settings(max_examples=50)
-def test_no_cut_is_crossed_faster_than_its_links_allow(traffic, data):
-    network = traffic.network
-    sides = st.lists(st.booleans(), min_size=len(network.devices), max_size=len(network.devices))
-    is_here = np.array(data.draw(sides))
-    crossing = np.array([is_here[link.start] and not is_here[link.end] for link in network.links])
-    sizes = traffic.channels.carried(traffic.channel, traffic.sizes, len(network.links))
-    if crossing.any():
-        bound = sizes[crossing].sum() / network.bandwidths[crossing].sum()
-        assert play_plain(traffic).left.max() >= bound * (1 - 1e-9)
-
-
 @given(traffics())
 @settings(max_examples=50)
 def test_no_chain_of_messages_is_faster_than_its_start_ups_and_latencies(traffic):
