@@ -89,9 +89,7 @@ def registries() -> dict[str, tuple[str, ...]]:
         "ARCHITECTURES": ARCHITECTURES,
         "PLACEMENTS": tuple(PLACEMENTS),
         "KINDS": KINDS,
-        "protocols.csv": tuple(
-            fact["protocol"] for fact in facts() if fact["property"] == "latency"
-        ),
+        "protocols.csv": tuple(facts().query("property == 'latency'")["protocol"]),
         "COLLECTIVES": tuple(algorithms_for("all-reduce")),
         "TOPOLOGIES": TOPOLOGIES,
         "ALL_REDUCES": tuple(ALL_REDUCES),

@@ -522,7 +522,7 @@ def work_without_one(architecture: str, workers: int = 4) -> dict[str, float]:
 def protocol_numbers() -> list[Derived]:
     """Derive the cells of the three protocols from the survey's own messages (A14 and A15)."""
     latencies = quoted_fits()["latency_us"]
-    said = pd.DataFrame(facts()).groupby(["property", "protocol"], sort=False)["value"].agg(list)
+    said = facts().groupby(["property", "protocol"], sort=False)["value"].agg(list)
     found = []
     for row in said["latency"].index:
         fits = latencies[said["network"].get(row, [])]
