@@ -89,12 +89,6 @@ def test_top_k_breaks_even_at_a_density_of_one_over_the_workers(workers):
     assert compression_ratio(TopK(2 / workers), [(1 << 16,)], workers) < 1
 
 
-def test_gathered_bytes_grow_with_the_workers():
-    counts = [2, 4, 8, 16, 32]
-    grown = [compressed_bytes(TopK(0.01), [(100_000,)], count) for count in counts]
-    assert grown == [pytest.approx((count - 1) * 8000) for count in counts]
-
-
 def test_shapes_are_those_of_the_model_in_the_order_of_its_parameters():
     workload = ddlnb.read_profile("resnet50_b64_rtx2080ti")
     shapes = tensor_shapes(workload)

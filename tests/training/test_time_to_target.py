@@ -129,16 +129,6 @@ def test_stragglers_slow_down_both_sides_of_a_comparison():
     assert uneven["iteration_seconds"].iloc[0] == best.iteration_seconds
 
 
-def test_the_same_iterations_gain_what_an_iteration_gains():
-    same = {"bsp on A2A": [100, 120], TOP_K: [100, 120]}
-    dense, lossy = table(same).to_dict("records")
-    assert lossy["speedup"] == pytest.approx(
-        dense["iteration_seconds"] / lossy["iteration_seconds"]
-    )
-    assert lossy["speedup_low"] == pytest.approx(lossy["speedup"], rel=0.01)
-    assert lossy["speedup_high"] == pytest.approx(lossy["speedup"], rel=0.01)
-
-
 def test_the_steps_between_evaluations_are_in_the_interval():
     """Equal seeds have an interval of no width, however rarely models are evaluated."""
     same = {"bsp on A2A": [100, 100], TOP_K: [80, 80]}
