@@ -128,16 +128,16 @@ def gain_table(rows: pd.DataFrame) -> pd.DataFrame:
     ``alone`` over none of the choices; ``last`` of all of them over all but this one. The rows
     ``all`` have what all bring together, and as ``product`` what would follow from each alone.
     """
-    found = []
+    tables = []
     for topology, part in rows.groupby("topology", sort=False):
-        alone = {name: speed_up(part, {name}) for name in CHOICES}
-        for name, gain in alone.items():
-            last = speed_up(part, set(CHOICES)) / speed_up(part, set(CHOICES) - {name})
-            found.append((topology, name, gain, last, float("nan")))
-        together = speed_up(part, set(CHOICES))
-        found.append((topology, "all", together, float("nan"), prod(alone.values())))
-    columns = ["topology", "choice", "alone", "last", "product"]
-    return pd.DataFrame(found, columns=columns).set_index(["topology", "choice"])
+        gain, every = speed_ups(part), frozenset(CHOICES)
+        alone = [gain[frozenset([name])] for name in CHOICES]
+        table = pd.DataFrame({"topology": topology, "choice": [*CHOICES, "all"]})
+        table["alone"] = [*alone, gain[every]]
+        table["last"] = [*(gain[every] / gain[every - {name}] for name in CHOICES), np.nan]
+        table["product"] = [*(np.nan for _ in CHOICES), prod(alone)]
+        tables.append(table)
+    return pd.concat(tables).set_index(["topology", "choice"])
 
 
 def pair_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -147,28 +147,34 @@ def pair_table(rows: pd.DataFrame) -> pd.DataFrame:
     ``interaction``, that of both over the product: above 1 the two need each other, below 1 one
     does a part of the other's work.
     """
-    found = []
+    pairs = []
     for topology, part in rows.groupby("topology", sort=False):
-        for one, other in combinations(CHOICES, 2):
-            first, second = speed_up(part, {one}), speed_up(part, {other})
-            both = speed_up(part, {one, other})
-            found.append((topology, one, other, first, second, both, both / first / second))
-    columns = ["topology", "one", "other", "one alone", "other alone", "both", "interaction"]
-    return pd.DataFrame(found, columns=columns)
+        gain = speed_ups(part)
+        pairs += [
+            (topology, *pair, *(gain[frozenset([name])] for name in pair), gain[frozenset(pair)])
+            for pair in combinations(CHOICES, 2)
+        ]
+    columns = ["topology", "one", "other", "one alone", "other alone", "both"]
+    table = pd.DataFrame(pairs, columns=columns)
+    return table.assign(interaction=table["both"] / table["one alone"] / table["other alone"])
 
 
-def speed_up(rows: pd.DataFrame, taken: set[str]) -> float:
-    """Return the speed-up of taking these choices over taking none, on one topology."""
-    return _seconds(rows, set()) / _seconds(rows, taken)
+def speed_ups(rows: pd.DataFrame) -> dict[frozenset[str], float]:
+    """Return the speed-up of each combination of choices over none, on one topology.
 
-
-def _seconds(rows: pd.DataFrame, taken: set[str]) -> float:
-    is_it = (rows[list(CHOICES)] == [name in taken for name in CHOICES]).all(axis=1)
+    Raises InputError unless every combination has one row.
+    """
+    seconds = {
+        frozenset(name for name in CHOICES if row[name]): row["seconds"]
+        for row in rows.to_dict("records")
+    }
+    every = 2 ** len(CHOICES)
     require(
-        int(is_it.sum()) == 1,
-        f"the rows must have one iteration with the choices {sorted(taken)}, not {is_it.sum()}",
+        len(seconds) == len(rows) == every,
+        f"a topology must have one iteration for each of {every} combinations of "
+        f"choices, and has {len(rows)} for {len(seconds)}",
     )
-    return float(rows.loc[is_it, "seconds"].iloc[0])
+    return {taken: seconds[frozenset()] / own for taken, own in seconds.items()}
 
 
 def factorial_findings(rows: pd.DataFrame) -> Findings:
@@ -179,7 +185,7 @@ def factorial_findings(rows: pd.DataFrame) -> Findings:
         own = gains.loc[topology]
         alone = own["alone"].drop("all")
         together, expected = own.loc["all", "alone"], own.loc["all", "product"]
-        best = _seconds(part, set(CHOICES))
+        best = part.loc[part[list(CHOICES)].all(axis=1), "seconds"].item()
         told.append(
             f"{topology}: all choices together are {together:.2f} times as fast as none "
             f"({best / MS:,.0f} ms), where the product of each alone says {expected:.2f}."

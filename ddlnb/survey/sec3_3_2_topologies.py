@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isqrt
 
 import numpy as np
@@ -25,17 +25,6 @@ from ddlnb.plans.transfers import Collective
 from ddlnb.results.statistics import Verdict
 from ddlnb.survey.items import Findings, findings, item_verdict
 from ddlnb.units import MB, bandwidth_from
-
-EXCHANGES = (
-    "one ring",
-    "all rings that fit",
-    "torus, both sides at once",
-    "servers on all hosts",
-    "hierarchical",
-)
-"""Ways to all-reduce: one ring in the order of hosts, a part of the message on each of the rings
-that share no link, rings along both sides of the square, every host a server for one part
-(several parameter servers), and rings inside groups of neighbours, then across."""
 
 SAME = 1.01  # times: equal but for the last digits
 
@@ -66,23 +55,9 @@ def exchange_times(
     found = {}
     for name, topology in topologies_of(hosts).items():
         network = topology.network(bandwidth_from(bandwidth))
-        for exchange in EXCHANGES:
-            collective = _collective(exchange, topology, network)
-            found[name, exchange] = play(collective, network, size)
+        for exchange, collective in EXCHANGES.items():
+            found[name, exchange] = play(collective(network, topology), network, size)
     return found
-
-
-def _collective(exchange: str, topology: Topology, network: Network) -> Collective:
-    hosts, side = topology.hosts, isqrt(topology.hosts)
-    if exchange == "one ring":
-        return get_collective("ring", hosts)
-    if exchange == "all rings that fit":
-        return rings_at_once([hosts_on(network, ring) for ring in _rings(topology)], hosts)
-    if exchange == "torus, both sides at once":
-        return get_collective(f"torus({side}, {side})", hosts)
-    if exchange == "servers on all hosts":
-        return get_collective("direct", hosts)
-    return get_collective("hierarchical", hosts, per_node=side)
 
 
 def _rings(topology: Topology) -> list[Ring]:
@@ -109,11 +84,28 @@ def rings_at_once(orders: Sequence[Sequence[int]], hosts: int) -> Collective:
     return Collective("rings", "all-reduce", hosts, parts, transfers.ravel())
 
 
+EXCHANGES: dict[str, Callable[[Network, Topology], Collective]] = {
+    "one ring": lambda _, topology: get_collective("ring", topology.hosts),
+    "all rings that fit": lambda network, topology: rings_at_once(
+        [hosts_on(network, ring) for ring in _rings(topology)], topology.hosts
+    ),
+    "torus, both sides at once": lambda _, topology: get_collective(
+        f"torus({isqrt(topology.hosts)}, {isqrt(topology.hosts)})", topology.hosts
+    ),
+    "servers on all hosts": lambda _, topology: get_collective("direct", topology.hosts),
+    "hierarchical": lambda _, topology: get_collective(
+        "hierarchical", topology.hosts, per_node=isqrt(topology.hosts)
+    ),
+}
+"""Ways to all-reduce: one ring in the order of hosts, a part of the message on each of the rings
+that share no link, rings along both sides of the square, every host a server for one part
+(several parameter servers), and rings inside groups of neighbours, then across."""
+
+
 def seconds_table(played: dict[tuple[str, str], Played]) -> pd.DataFrame:
     """Return milliseconds by exchange (rows) and network (columns)."""
     rows = {(exchange, network): 1e3 * one.seconds for (network, exchange), one in played.items()}
-    table = pd.Series(rows).unstack(sort=False)
-    return table.rename_axis("milliseconds").round(1)
+    return pd.Series(rows).unstack(sort=False).rename_axis("milliseconds").round(1)
 
 
 def link_loads(

@@ -83,19 +83,14 @@ def _best(
     }
 
 
-def best_all_to_all(rows: pd.DataFrame) -> pd.Series:
-    """Return the throughput of the best all-to-all method, by model and network."""
-    alone = rows[rows["place"] == "none"]
-    return alone.set_index(["model", "network"])["throughput_samples_per_s"]
-
-
 def least_servers(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the least number of servers that matches the best all-to-all method, per cluster.
 
     A row per model and network, a column per place: the number, or "more than N" where none of the
     sweep is enough. ``rule`` has the number that counting bytes gives.
     """
-    goal = best_all_to_all(rows)
+    alone = rows[rows["place"] == "none"].set_index(["model", "network"])
+    goal = alone["throughput_samples_per_s"]
     swept = rows[rows["place"] != "none"]
     found = {}
     for cell, part in swept.groupby(["model", "network", "place"], sort=False):
