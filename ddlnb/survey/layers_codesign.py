@@ -43,17 +43,15 @@ from ddlnb.figures.style import (
 from ddlnb.networks.flows import Startup, busiest_seconds, link_bytes
 from ddlnb.networks.network import Network, Numbers
 from ddlnb.networks.play import share
-from ddlnb.networks.topologies import Star, TwoTier, get_topology
+from ddlnb.networks.topologies import Star, TwoTier
 from ddlnb.parallelism.iteration import parts_of, play_iteration
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.memory import get_precision, pipeline_stages, shares_by_layer
-from ddlnb.parallelism.model import llama
 from ddlnb.parallelism.volumes import traffic_matrices
 from ddlnb.survey.items import Findings, findings
+from ddlnb.survey.layers_overview import DENSE, network_of
 from ddlnb.units import MS, bandwidth_from, seconds_from
 
-# Llama 3 8B (its model card and config), with sequences of 4096 tokens.
-LLAMA = llama("llama-3-8b", 32, 4096, 32, 8, 14336, 128256, 4096)
 FLOPS = 400e12  # assumed of one GPU in a layer; the data sheet of an H100 says 989e12
 MEMORY = 2e12  # bytes per second, assumed of the optimizer's update
 CHOICES = {
@@ -66,15 +64,6 @@ CHOICES = {
 
 ACROSS = ("dp", "cp", "pp", "tp")  # replicas are neighbours, tensor ranks are not
 NONE = 1.005  # a speed-up below it is none
-
-
-def network_of(topology: str, per_node: int, between: str, inside: str) -> Network:
-    """Return a topology's network with GPUs; ``between`` is of a GPU's share of its node's links.
-
-    Raises InputError for a topology that does not take so many GPUs a node.
-    """
-    share = bandwidth_from(between)
-    return get_topology(topology).with_gpus(per_node, per_node * share, bandwidth_from(inside))
 
 
 def iterations(
@@ -111,7 +100,7 @@ def iterations(
 def _iteration_seconds(layout: Layout, network: Network, latency: str, **options: Any) -> float:
     start = seconds_from(latency)
     timeline = play_iteration(
-        LLAMA.shape,
+        DENSE.shape,
         layout,
         network,
         FLOPS,
@@ -277,7 +266,7 @@ def placement_table(
     and ``along`` the grain: tensor ranks are neighbours.
     """
     along = Layout.parse(layout)
-    matrix = np.sum(list(traffic_matrices(LLAMA.shape, along).values()), axis=0)
+    matrix = np.sum(list(traffic_matrices(DENSE.shape, along).values()), axis=0)
     ranks = np.arange(along.ranks)
     rows = []
     for topology in topologies:
@@ -429,7 +418,7 @@ class Layers:
 
 def llama_layers() -> Layers:
     """Return those of Llama 3 8B for one sequence of 4096 tokens."""
-    stage = pipeline_stages(LLAMA.shape, 1, 1)[0]
+    stage = pipeline_stages(DENSE.shape, 1, 1)[0]
     counts = [count for _, count in stage.layers]
     flops = np.repeat([layer.forward_flops for layer, _ in stage.layers], counts)
     elements = np.repeat([held.elements for held, _ in shares_by_layer(stage, Layout())], counts)

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from ddlnb.errors import require, require_whole
 from ddlnb.figures.style import note, styled
 from ddlnb.networks.collectives.catalogue import get_collective
+from ddlnb.networks.network import Network
 from ddlnb.networks.play import play
 from ddlnb.networks.topologies import get_topology
 from ddlnb.parallelism.layout import Layout, group_size
@@ -104,6 +105,15 @@ def closed_form(layout: Layout, axis: str) -> float:
     return 2 * (n - 1) / n * held * width.reduced
 
 
+def network_of(topology: str, per_node: int, between: str, inside: str) -> Network:
+    """Return a topology's network with GPUs; ``between`` is of a GPU's share of its node's links.
+
+    Raises InputError for a topology that does not take so many GPUs a node.
+    """
+    outside = per_node * bandwidth_from(between)
+    return get_topology(topology).with_gpus(per_node, outside, bandwidth_from(inside))
+
+
 def walk_table(
     topologies: Sequence[str],
     algorithms: Sequence[str] = ALGORITHMS,
@@ -124,9 +134,7 @@ def walk_table(
     rows = []
     exchanged = gradient_bytes(plan)
     for text in topologies:
-        network = get_topology(text).with_gpus(
-            per_node, per_node * bandwidth_from(between), bandwidth_from(inside)
-        )
+        network = network_of(text, per_node, between, inside)
         nodes = np.array(network.nodes)
         for name in algorithms:
             collective = get_collective(name, plan.dp, per_node=per_node)
