@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
@@ -15,6 +13,7 @@ from ddlnb.figures.style import (
     POINT,
     beside,
     colour_of,
+    doubling_axis,
     in_order,
     note,
     styled,
@@ -40,20 +39,17 @@ def advice_options(options: pd.DataFrame) -> Figure:
     """
     rate, unit = (RATE, "samples/s") if RATE in options else (TOKENS, "tokens/s")
     figure, ax = plt.subplots(figsize=(9, 1.3 + ROW * len(options)))
-    shown = set()
-    for place, row in enumerate(options.to_dict("records")):
-        group = _group(row)
-        colour = COLOURS[group]
-        if not math.isnan(row["low"]):
-            ax.plot([row["low"], row["high"]], [place, place], color=colour, linewidth=3, alpha=0.5)
-        label = group if group not in shown else None
-        shown.add(group)
-        ax.plot([row[rate]], [place], marker="o", color=colour, label=label, **POINT)
+    places = pd.Series(range(len(options)), options.index)
+    shown = options.apply(_group, axis=1)
+    for group, rows in options.groupby(shown, sort=False):
+        at, colour = places[rows.index], COLOURS[group]
+        ax.hlines(at, rows["low"], rows["high"], color=colour, linewidth=3, alpha=0.5)
+        ax.plot(rows[rate], at, marker="o", color=colour, label=group, **POINT)
     ax.set_yticks(range(len(options)), options["option"])
     ax.invert_yaxis()
     ax.set(xlim=(0, None), xlabel=f"throughput ({unit})")
     ax.axvline(options[rate].iloc[0], color=DARK, linewidth=0.6, linestyle=":")
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(shown))
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=shown.nunique())
     bars = "bars: 90 % of the draws"
     if 0 < options["low"].isna().sum() < len(options):
         bars += " (not drawn for all)"
@@ -114,10 +110,7 @@ def scaling_curves(rows: pd.DataFrame, share: float, title: str = "") -> Figure:
             label="90 % interval of the best",
         )
     ax.axhline(100 * share, color=DARK, linewidth=0.8, linestyle=":")
-    ax.set_xscale("log", base=2)
-    ticks = sorted(rows["gpus"].unique())
-    ax.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
-    ax.minorticks_off()
+    doubling_axis(ax, sorted(rows["gpus"].unique()), "{:,}".format)
     ax.set(ylim=(0, 105), xlabel="GPUs", ylabel="share of linear scaling (%)")
     if title:
         ax.set_title(title, loc="left")
@@ -126,7 +119,7 @@ def scaling_curves(rows: pd.DataFrame, share: float, title: str = "") -> Figure:
     return figure
 
 
-def _group(row: dict[str, object]) -> str:
+def _group(row: pd.Series) -> str:
     if row["kind"] == "fewer machines":
         return "fewer GPUs"
     if row["learning"]:

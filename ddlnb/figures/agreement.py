@@ -13,7 +13,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import NullFormatter
 
 from ddlnb.errors import require
 from ddlnb.figures.style import (
@@ -112,7 +111,6 @@ def _draw_throughputs(ax: Axes, rows: pd.DataFrame, marker_of: dict[Any, str]) -
             **POINT,
         )
     ax.set(xscale="log", yscale="log", xlim=band, ylim=band)
-    _plain_ticks(ax, band)
 
 
 def _interval(row: pd.Series) -> list[list[float]] | None:
@@ -120,18 +118,6 @@ def _interval(row: pd.Series) -> list[list[float]] | None:
         return None
     reach = row["simulated"] - row["low"], row["high"] - row["simulated"]
     return [[max(0.0, part)] for part in reach]
-
-
-def _plain_ticks(ax: Axes, band: np.ndarray) -> None:
-    """Put ticks at round numbers in sight, written out."""
-    steps = (1, 1.5, 2, 3, 5, 7) if band[1] < 20 * band[0] else (1, 2, 5)
-    powers = range(int(np.floor(np.log10(band[0]))), int(np.ceil(np.log10(band[1]))) + 1)
-    ticks = [m * 10.0**p for p in powers for m in steps if band[0] <= m * 10.0**p <= band[1]]
-    labels = [f"{tick:g}" for tick in ticks]
-    ax.set_xticks(ticks, labels)
-    ax.set_yticks(ticks, labels)
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_minor_formatter(NullFormatter())
 
 
 def _draw_errors(
@@ -188,12 +174,13 @@ def forecast_bars(
     require(not rows.empty, "there are no rows to draw")
     panels = rows[PANEL].drop_duplicates()
     require(len(panels) == 1, f"the rows are of {len(panels)} panels; draw one at a time")
-    published = _of_panel(published_rows, rows)
+    rows, published = _with_reach(rows), _of_panel(published_rows, rows)
     methods = in_order([*rows["method"], *published["method"]])
     counts = sorted(rows["gpus"].unique())
     single = float((rows[RATE] / rows["speedup"]).median())
-    tops = [*_tops(rows), *_tops(published[published["gpus"].isin(counts)])]
-    top_share = LABEL_ROOM * max(top / gpus / single for gpus, top in tops)
+    shown = pd.concat([part for part in (rows, published) if len(part)])
+    tops = (shown[RATE] + shown["up"]) / shown["gpus"] / single
+    top_share = LABEL_ROOM * tops[shown["gpus"].isin(counts)].max()
     figure, axes = plt.subplots(
         1,
         len(counts),
@@ -203,10 +190,14 @@ def forecast_bars(
     )
     for ax, gpus in zip(axes[0], counts, strict=True):
         linear = gpus * single
-        theirs = published[published["gpus"] == gpus]
-        _part(ax, rows[rows["gpus"] == gpus], theirs, methods, _single_of(published))
+        ours, theirs = (part[part["gpus"] == gpus] for part in (rows, published))
+        width = BAR_GROUP / (2 if len(theirs) else 1)
+        _draw_bars(ax, ours, methods, width / 2 if len(theirs) else 0, width)
+        _draw_bars(ax, theirs, methods, -width / 2, width, published=True)
         ax.axhline(linear, color="black", linestyle="--", linewidth=1, zorder=1)
-        ax.set(ylim=(0, top_share * linear), xlabel=counted(gpus, "GPU"))
+        ax.set(ylim=(0, top_share * linear), xlim=(-0.6, len(methods) - 0.4))
+        ax.set(xlabel=counted(gpus, "GPU"), xticks=[])
+        ax.grid(False, axis="x")
     axes[0][0].set_ylabel("throughput (samples/s)")
     share = axes[0][-1].secondary_yaxis(
         "right", functions=(lambda rate: 100 * rate / linear, lambda part: part * linear / 100)
@@ -216,10 +207,17 @@ def forecast_bars(
     what = "published beside forecast" if len(published) else "forecast (simulated)"
     how = ", methods as the survey ran them" if _is_as_run(rows) else ""
     figure.suptitle(f"{model}, {batch} per GPU, {network}: {what}{how}")
-    handles = _handles(methods, rows, published, linear_is_seen=top_share > 1)
+    handles = [*legend_methods(methods), Patch(color=OTHER_COLOUR, label="forecast (simulated)")]
+    if len(published):
+        handles.append(legend_published())
+    lines = {"90 % interval": rows, "1 std (published)": published}
+    if said := [what for what, part in lines.items() if (part[["down", "up"]] > 0).any(axis=None)]:
+        handles.append(legend_mark("black", "|", ",\n".join(said)))
+    if top_share > 1:
+        handles.append(legend_line("black", "linear speed-up", "--"))
     legend(figure, handles)
     note = f"number on a bar: speed-up over one GPU | {_missing(published, methods, counts)}"
-    say_source(figure, _joined(rows, published), note)
+    say_source(figure, shown, note)
     return figure
 
 
@@ -229,89 +227,54 @@ def _is_as_run(rows: pd.DataFrame) -> bool:
 
 
 def _of_panel(published: pd.DataFrame | None, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the published rows of the panel, those of one GPU, which name no network, included."""
+    """Return the published bars of the panel of these rows, with speed-ups over one GPU if known.
+
+    Rates of one GPU alone name no network.
+    """
     if published is None or published.empty:
-        return rows.iloc[:0]
+        return _with_reach(rows.iloc[:0])
     panel = rows[PANEL].iloc[0]
     trained = ["model", "local_batch"]
     is_of_model = (published[trained] == panel[trained]).all(axis=1)
-    return published[is_of_model & published["network"].isin([panel["network"], ""])]
+    found = published[is_of_model & published["network"].isin([panel["network"], ""])]
+    is_alone = found["method"] == "single"
+    speedup = found[RATE] / found.loc[is_alone, RATE].median()
+    return _with_reach(found.assign(speedup=speedup)[~is_alone])
 
 
-def _tops(rows: pd.DataFrame) -> list[tuple[int, float]]:
-    """Return the number of GPUs, and where the bar with its line ends, of every row."""
-    return [(row["gpus"], row[RATE] + _reach(row)[1]) for row in rows.to_dict("records")]
+def _with_reach(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with how far the line on a bar goes down and up.
+
+    It is the interval, else one std, else nothing.
+    """
+    rate = rows[RATE]
+    ends = rows.reindex(columns=["low", "high", "std"]).astype(float)
+    std = ends["std"].where(np.isfinite(ends["std"]), 0.0)
+    known = np.isfinite(ends[["low", "high"]]).all(axis=1)
+    return rows.assign(
+        down=(rate - ends["low"]).clip(lower=0).where(known, std),
+        up=(ends["high"] - rate).clip(lower=0).where(known, std),
+    )
 
 
-def _reach(row: dict[str, Any]) -> tuple[float, float]:
-    """Return how far the line on a bar reaches down and up: its interval, else one std, else 0."""
-    rate = row[RATE]
-    if "low" in row and np.isfinite(row["low"]) and np.isfinite(row["high"]):
-        return max(0.0, rate - row["low"]), max(0.0, row["high"] - rate)
-    std = row["std"] if "std" in row and np.isfinite(row["std"]) else 0.0
-    return std, std
-
-
-def _single_of(published: pd.DataFrame) -> float | None:
-    """Return the published throughput of one GPU alone, if it is there."""
-    alone = published.loc[published["method"] == "single", RATE]
-    return float(alone.median()) if len(alone) else None
-
-
-def _part(
+def _draw_bars(
     ax: Axes,
     rows: pd.DataFrame,
-    published: pd.DataFrame,
     methods: list[str],
-    published_single: float | None,
+    shift: float,
+    width: float,
+    *,
+    published: bool = False,
 ) -> None:
-    """Draw the bars of one number of GPUs; with published ones every method has room for two."""
-    drawn = [name for name in methods if name != "single"]
-    paired = not published.empty
-    width = BAR_GROUP / 2 if paired else BAR_GROUP
     for row in rows.to_dict("records"):
-        x = drawn.index(row["method"]) + (width / 2 if paired else 0)
-        _bar(ax, x, width, row, row["speedup"], published=False)
-    for row in published.to_dict("records"):
-        if row["method"] != "single":
-            x = drawn.index(row["method"]) - width / 2
-            rate = row[RATE]
-            speedup = rate / published_single if published_single else None
-            _bar(ax, x, width, row, speedup, published=True)
-    ax.set_xlim(-0.6, len(drawn) - 0.4)
-    ax.set_xticks([])
-    ax.grid(False, axis="x")
-
-
-def _bar(
-    ax: Axes, x: float, width: float, row: dict[str, Any], speedup: float | None, *, published: bool
-) -> None:
-    rate, (down, up) = row[RATE], _reach(row)
-    bar(ax, x, rate, width, colour_of(row["method"]), published=published)
-    if down or up:
-        reach = [[down], [up]]
-        ax.errorbar(x, rate, yerr=reach, color="black", linewidth=1, capsize=2, zorder=3)
-    if speedup is not None:
-        label = on_bar(ax, x, rate + up, f"{speedup:.{1 if speedup >= 10 else 2}f}", lift=4)
-        label.set_bbox({"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.6})
-
-
-def _handles(
-    methods: list[str], rows: pd.DataFrame, published: pd.DataFrame, *, linear_is_seen: bool
-) -> list[Any]:
-    handles = legend_methods(name for name in methods if name != "single")
-    handles.append(Patch(color=OTHER_COLOUR, label="forecast (simulated)"))
-    if len(published):
-        handles.append(legend_published())
-    lines = {"90 % interval": rows, "1 std (published)": published}
-    said = [what for what, part in lines.items() if any(map(any, map(_reach, _records(part))))]
-    if said:
-        handles.append(legend_mark("black", "|", ",\n".join(said)))
-    return [*handles, legend_line("black", "linear speed-up", "--")] if linear_is_seen else handles
-
-
-def _records(rows: pd.DataFrame) -> list[dict[Any, Any]]:
-    return rows[rows["method"] != "single"].to_dict("records")
+        x, rate, down, up = methods.index(row["method"]) + shift, row[RATE], row["down"], row["up"]
+        bar(ax, x, rate, width, colour_of(row["method"]), published=published)
+        if down or up:
+            reach = [[down], [up]]
+            ax.errorbar(x, rate, yerr=reach, color="black", linewidth=1, capsize=2, zorder=3)
+        if np.isfinite(speedup := row["speedup"]):
+            label = on_bar(ax, x, rate + up, f"{speedup:.{1 if speedup >= 10 else 2}f}", lift=4)
+            label.set_bbox({"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.6})
 
 
 def _missing(published: pd.DataFrame, methods: list[str], counts: list[int]) -> str:
@@ -319,25 +282,16 @@ def _missing(published: pd.DataFrame, methods: list[str], counts: list[int]) -> 
     there = set(zip(published["method"], published["gpus"], strict=True))
     if not there:
         return "no published cells of this panel in this edition"
-    lacking = {
-        gpus: [m for m in methods if m != "single" and (m, gpus) not in there] for gpus in counts
-    }
-    full = [name for name in methods if name != "single"]
-    whole = [str(gpus) for gpus, names in lacking.items() if names == full]
+    lacking = {gpus: [m for m in methods if (m, gpus) not in there] for gpus in counts}
+    whole = [str(gpus) for gpus, names in lacking.items() if names == methods]
     said = [f"no published cells with {_listed(whole)} GPUs"] if whole else []
     said += [
         f"none of {_listed(names)} with {gpus}"
         for gpus, names in lacking.items()
-        if names and names != full
+        if names and names != methods
     ]
     return "; ".join(said) or "every cell has a published one"
 
 
 def _listed(words: list[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if words[:-1] else words)
-
-
-def _joined(rows: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
-    columns = [c for c in ("source", "machine") if c in rows]
-    parts = [part.reindex(columns=columns) for part in (rows, published) if len(part)]
-    return pd.concat(parts) if len(parts) > 1 else parts[0]

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
 from ddlnb.figures.style import (
@@ -20,7 +19,9 @@ from ddlnb.figures.style import (
     PALETTE,
     POINT,
     beside,
+    facets,
     legend,
+    legend_mark,
     names_down,
     note,
     say_source,
@@ -39,14 +40,10 @@ def layout_forecasts(rows: pd.DataFrame, source: str) -> Figure:
     ``rows`` have the columns left_out, model, measured and tokens_per_s_per_gpu; a panel for what
     was left out. Between the dashed lines forecasts are within 20 %.
     """
-    panels = list(dict.fromkeys(rows["left_out"]))
-    models = list(dict.fromkeys(rows["model"]))
-    figure, axes = plt.subplots(
-        1, len(panels), figsize=(3.4 * len(panels) + 1.6, 3.9), squeeze=False, sharey=True
-    )
+    models = list(rows["model"].unique())
+    figure, panels = facets(rows, "left_out", width=(1.6, 3.4), height=3.9, sharey=True)
     ends = np.array([rows["measured"].min() / 2, rows["measured"].max() * 2])
-    for ax, panel in zip(axes[0], panels, strict=True):
-        part = rows[rows["left_out"] == panel]
+    for ax, left_out, part in panels:
         for share in (1 - NEAR, 1, 1 + NEAR):
             look = "-" if share == 1 else "--"
             ax.plot(ends, share * ends, look, color=GREY, linewidth=0.8)
@@ -58,15 +55,11 @@ def layout_forecasts(rows: pd.DataFrame, source: str) -> Figure:
             yscale="log",
             xlim=ends,
             ylim=ends,
-            title=f"without {panel}",
+            title=f"without {left_out}",
             xlabel="published (tokens/s per GPU)",
         )
-    axes[0, 0].set_ylabel("forecast (tokens/s per GPU)")
-    marks = [
-        Line2D([], [], marker=".", linestyle="none", color=PALETTE[1 + i], label=model)
-        for i, model in enumerate(models)
-    ]
-    legend(figure, marks)
+    panels[0][0].set_ylabel("forecast (tokens/s per GPU)")
+    legend(figure, [legend_mark(PALETTE[1 + i], ".", model) for i, model in enumerate(models)])
     say_source(figure, source, "dashed: 20 % off")
     return figure
 
@@ -192,25 +185,14 @@ def layout_times(table: pd.DataFrame, source: str) -> Figure:
     return figure
 
 
-PARTS = {
-    "useful": "#009E73",
-    "slowed": "#E69F00",
-    "shrunk": "#F0E442",
-    "checkpoints": "#56B4E9",
-    "redone": "#D55E00",
-    "restarts": "#CC79A7",
-    "waiting": "#999999",
-}
-
-
-WORDS = {
-    "useful": "useful",
-    "slowed": "stragglers",
-    "shrunk": "missing replicas",
-    "checkpoints": "checkpoints",
-    "redone": "work redone",
-    "restarts": "restarts",
-    "waiting": "waiting for nodes",
+PARTS = {  # of the time of a job: what it is called, and its colour
+    "useful": ("useful", "#009E73"),
+    "slowed": ("stragglers", "#E69F00"),
+    "shrunk": ("missing replicas", "#F0E442"),
+    "checkpoints": ("checkpoints", "#56B4E9"),
+    "redone": ("work redone", "#D55E00"),
+    "restarts": ("restarts", "#CC79A7"),
+    "waiting": ("waiting for nodes", "#999999"),
 }
 
 
@@ -222,12 +204,11 @@ def time_spent(table: pd.DataFrame, labels: Sequence[str]) -> Figure:
     the goodput over clusters that differ in their rate of failures and in their stragglers.
     """
     figure, ax = plt.subplots(figsize=(9, 1.6 + 0.42 * len(table)))
-    left = np.zeros(len(table))
-    places = np.arange(len(table))
-    for part, colour in PARTS.items():
+    left, places = np.zeros(len(table)), np.arange(len(table))
+    for part, (words, colour) in PARTS.items():
         shares = 100 * table[part].to_numpy()
         if shares.max() > 0.05:
-            ax.barh(places, shares, left=left, color=colour, label=WORDS[part])
+            ax.barh(places, shares, left=left, color=colour, label=words)
         left += shares
     ax.hlines(places, 100 * table["low"], 100 * table["high"], color="black", linewidth=1.2)
     ax.plot(100 * table["goodput"], places, marker="o", color="black", **POINT)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
+import networkx as nx
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -15,7 +16,6 @@ from matplotlib.patches import FancyArrowPatch
 
 from ddlnb.figures.style import GREY, METHOD_COLOURS, legend, legend_mark, note, styled
 from ddlnb.networks.network import Network
-from ddlnb.networks.structure import Structure
 
 Point = tuple[float, float]
 LOAD_COLOURS = "plasma_r"
@@ -88,23 +88,15 @@ def draw_network(ax: Axes, network: Network, colours: Sequence[Any] | None = Non
 
 def device_places(network: Network) -> list[Point]:
     """Return where devices are drawn: endpoints below, switches above them, a torus as a grid."""
-    structure = Structure(network)
-    count = len(network.devices)
     if not network.switches and all(len(device.position) == 2 for device in network.devices):
         return [
             (float(device.position[1]), -float(device.position[0])) for device in network.devices
         ]
-    levels = dict.fromkeys(network.endpoints, 0)
-    waiting = list(network.endpoints)
-    while waiting:
-        device = waiting.pop(0)
-        for near in structure.neighbours[device]:
-            if near not in levels:
-                levels[near] = levels[device] + 1
-                waiting.append(near)
-    places: list[Point] = [(0.0, 0.0)] * count
+    cables = nx.Graph((link.start, link.end) for link in network.links)
+    levels = nx.multi_source_dijkstra_path_length(cables, set(network.endpoints))
+    places: list[Point] = [(0.0, 0.0)] * len(network.devices)
     for level in set(levels.values()):
-        row = [device for device in range(count) if levels.get(device) == level]
+        row = sorted(device for device, of in levels.items() if of == level)
         for order, device in enumerate(row):
             places[device] = ((order + 0.5) / len(row) * network.ranks, float(level))
     return places

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ddlnb.advice.advise import Advice, advise
 from ddlnb.advice.explain import Gap, explain_gap
 from ddlnb.advice.layouts import LayoutAdvice
+from ddlnb.advice.question import Prices
 from ddlnb.clusters.file import get_cluster
 from ddlnb.clusters.named import cluster_of
 from ddlnb.errors import require
@@ -28,8 +29,6 @@ def two_machines(model: str, gpu: str, network: str, batch: int, draws: int = 20
 
 def lab(model: str, cluster: str, gpus: int, gpu_hour: float, draws: int = 200) -> Answer:
     """Return advice for a lab's cluster, with the price of a GPU per hour."""
-    from ddlnb.advice.question import Prices
-
     return advise(model, cluster, gpus=gpus, prices=Prices(gpu_hour), draws=draws)
 
 
@@ -51,10 +50,7 @@ def slow_run(profile: str, cluster: str, method: str, gpus: int, draws: int = 20
 
 def published(model: str, network: str, gpus: int) -> dict[str, float]:
     """Return the throughput of every method in the published cells of a panel, in samples/s."""
-    cells = fig4_cells()
-    here = cells[
-        (cells["model"] == model) & (cells["network"] == network) & (cells["gpus"] == gpus)
-    ]
+    here = fig4_cells().query("model == @model and network == @network and gpus == @gpus")
     return dict(zip(here["method"], here["throughput_samples_per_s"], strict=True))
 
 

@@ -24,7 +24,7 @@ from ddlnb.calibration.observations import Observation, predictions, row_of
 from ddlnb.calibration.validation import FITTED, TRIVIAL_FORECASTS, ablation
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import EFFECTS
-from ddlnb.clusters.file import get_cluster
+from ddlnb.clusters.file import get_cluster as get_cluster
 from ddlnb.errors import require
 from ddlnb.figures.agreement import BAND, BAND_COLOUR, legend_band, spread_out
 from ddlnb.figures.style import (
@@ -45,12 +45,11 @@ from ddlnb.figures.style import (
     say_source,
     styled,
 )
-from ddlnb.results.checks import SUSPICIOUS, check
 from ddlnb.results.schema import read_frame
 from ddlnb.survey.items import Findings, findings
-from ddlnb.survey.published import FIG4_CELLS
+from ddlnb.survey.published import FIG4_CELLS as FIG4_CELLS
+from ddlnb.survey.testbed import CLUSTERS as CLUSTERS
 from ddlnb.survey.testbed import (
-    CLUSTERS,
     HELD_OUT,
     cell_observations,
     fitted_values,
@@ -69,11 +68,6 @@ TAILS = (0.05, 0.95)  # of a 90 % interval
 def observed() -> tuple[Observation, ...]:
     """Return what is fitted: single messages that the text quotes, and cells of Fig. 4."""
     return (*quoted_observations(survey_setup().clusters), *cell_observations())
-
-
-def fitted_clusters() -> list[Cluster]:
-    """Return the survey's clusters, whose intervals `ddlnb.figures.parameter_intervals` draws."""
-    return [get_cluster(name) for name in CLUSTERS.values()]
 
 
 def parameter_table() -> pd.DataFrame:
@@ -120,12 +114,6 @@ def residual_table(rows: pd.DataFrame) -> pd.DataFrame:
     return table.round(1)
 
 
-def suspicious_table() -> pd.DataFrame:
-    """Return what `ddlnb.results.check` says of published cells that are left out of the fit."""
-    found = check(FIG4_CELLS)
-    return found.loc[found["severity"] == SUSPICIOUS, ["rule", "cells", "message"]]
-
-
 def held_out_table(path: Path = HELD_OUT) -> pd.DataFrame:
     """Return the errors of predicting what was left out, ours beside the trivial forecasts.
 
@@ -145,35 +133,22 @@ def held_out_table(path: Path = HELD_OUT) -> pd.DataFrame:
 def fit_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the errors of the fit beside those of the trivial forecasts, which see every cell."""
     cells = [one for one in observed() if one.labels.gpus and one.labels.gpus > 1]
-    errors = {FITTED: rows.loc[rows["gpus"] > 1, "relative_error"].to_numpy()}
-    for name, forecast in TRIVIAL_FORECASTS.items():
-        values = np.array([forecast(one, observed()) / one.value - 1 for one in cells])
-        errors[name] = values[np.isfinite(values)]
-    return pd.DataFrame(
-        {
-            name: {
-                "cells": len(found),
-                "mean error (%)": round(100 * float(np.abs(found).mean()), 2),
-                "median error (%)": round(100 * float(np.median(np.abs(found))), 2),
-            }
-            for name, found in errors.items()
-        }
-    ).T.astype({"cells": int})
+    errors = {FITTED: rows.loc[rows["gpus"] > 1, "relative_error"].to_numpy()} | {
+        name: [forecast(one, observed()) / one.value - 1 for one in cells]
+        for name, forecast in TRIVIAL_FORECASTS.items()
+    }
+    known = pd.DataFrame(errors).replace([np.inf, -np.inf], np.nan)
+    table = (100 * known.abs()).agg(["count", "mean", "median"]).T.round(2)
+    table.columns = ["cells", "mean error (%)", "median error (%)"]
+    return table.assign(cells=known.count())
 
 
 def ablation_table() -> pd.DataFrame:
     """Return the mean error without each effect, not refitted, the most important effect first."""
-    return pd.DataFrame(
-        [
-            {
-                "without": one.effect,
-                "mean error (%)": round(100 * one.error_without, 2),
-                "with it (%)": round(100 * one.error, 2),
-                "growth (%)": round(100 * one.growth, 2),
-            }
-            for one in ablation(observed(), fitted_values()[0])
-        ]
-    ).set_index("without")
+    found = ablation(observed(), fitted_values()[0])
+    rows = [(one.effect, one.error_without, one.error, one.growth) for one in found]
+    columns = ["without", "mean error (%)", "with it (%)", "growth (%)"]
+    return (100 * pd.DataFrame(rows, columns=columns).set_index("without")).round(2)
 
 
 def fit_findings(rows: pd.DataFrame) -> Findings:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from io import BytesIO
 from pathlib import Path
 from statistics import median
@@ -46,6 +46,7 @@ SHOWN = "MG-WFBP"  # the method whose timeline is shown first
 SEARCHED_PLANS = 60  # half a second or so: the search follows when the sliders rest
 PROMPT = 0.1  # seconds in which a reader takes a change as immediate
 STEADY = (1, 2)  # the iterations that a timeline shows
+read_once = cache(get_cluster)
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,7 @@ class Setting:
     @property
     def cluster(self) -> Cluster:
         """The cluster with that network; all its fits but the network's stay."""
-        base = _base()
-        nodes = max(1, max(WORKERS) // base.gpus_per_node)
-        rate = self.gigabits * GB / BITS_PER_BYTE
+        base, rate = read_once(BASE), self.gigabits * GB / BITS_PER_BYTE
         effects = base.effects
         changed = {
             "between_bandwidth": rate,
@@ -80,18 +79,13 @@ class Setting:
             base,
             name="explored",
             network=f"{self.gigabits:.3g} Gb/s, {self.latency_us:.3g} us",
-            nodes=nodes,
+            nodes=max(1, max(WORKERS) // base.gpus_per_node),
             workers=self.workers,
             effects=effects.but(**changed),
             fits={name: fit for name, fit in base.fits.items() if name not in changed},
             planning=None,
             about=f"{BASE} with another network, from the explorer",
         )
-
-
-@lru_cache(maxsize=1)
-def _base() -> Cluster:
-    return get_cluster(BASE)
 
 
 @lru_cache(maxsize=32)
@@ -128,30 +122,20 @@ def explored_timeline(setting: Setting, method: str | Method) -> Timeline:
     return line.window(*STEADY)
 
 
-def explored_search(setting: Setting) -> SearchResult:
-    """Return the searched plan at a setting, without servers; it takes a moment, not a move."""
-    return search_plan(
-        setting.workload,
-        setting.cluster,
-        space=WITHOUT_SERVERS,
-        most_plans=SEARCHED_PLANS,
-        progress=False,
-    )
-
-
 def redraw_seconds(setting: Setting, moves: int = 20) -> list[float]:
     """Return how long each of some moves of the network's slider takes to simulate, in seconds.
 
     A move simulates all methods and the timeline of one.
     """
-    taken = []
-    for number in range(moves):
+
+    def seconds(number: int) -> float:
         start = perf_counter()
         moved = replace(setting, gigabits=setting.gigabits * (1 + (number + 1) / moves))
         explored_speeds(moved)
         explored_timeline(moved, SHOWN)
-        taken.append(perf_counter() - start)
-    return taken
+        return perf_counter() - start
+
+    return [seconds(number) for number in range(moves)]
 
 
 def redraw_findings(seconds: Sequence[float]) -> Findings:
@@ -178,20 +162,16 @@ REST = 0.5  # seconds without a move, after which the search begins
 NAME = 130  # pixels of the name on a bar
 
 
-def explorer(start: Setting | None = None) -> Explorer:
+class Explorer(widgets.VBox):
     """Sliders for the network, the workers and the model; the methods follow them.
 
-    A bar is the throughput of a method; a click on it shows its timeline.
+    A bar is the throughput of a method; a click on it shows its timeline. ``setting`` is where the
+    sliders stand, ``chosen`` the method that is shown.
     """
-    return Explorer(start or Setting())
 
-
-class Explorer(widgets.VBox):
-    """The widget: ``setting`` is where its sliders stand, ``chosen`` the method that is shown."""
-
-    def __init__(self, start: Setting) -> None:
+    def __init__(self, start: Setting | None = None) -> None:
         """Draw the methods at the given setting."""
-        self.chosen = SHOWN
+        start, self.chosen = start or Setting(), SHOWN
         looks = {"style": {"description_width": "9em"}, "layout": widgets.Layout(width="34em")}
         logarithmic = {"base": 10, "step": 0.02, "readout_format": ".3g", **looks}
         self.model = widgets.Dropdown(
@@ -224,8 +204,8 @@ class Explorer(widgets.VBox):
         for slider in sliders:
             slider.observe(lambda _: self.redraw(), names="value")
         rows = [widgets.HBox([self.bars[name], self.said[name]]) for name in self.bars]
-        keep = widgets.HBox([self.path, self.save, self.saved])
-        super().__init__([*sliders, *rows, self.picture, keep])
+        rows += [self.picture, widgets.HBox([self.path, self.save, self.saved])]
+        super().__init__([*sliders, *rows])
         self.redraw()
         self.show()
 
@@ -273,10 +253,16 @@ class Explorer(widgets.VBox):
         self.search()
 
     def search(self) -> None:
-        """Search a plan where the sliders stand, and draw it beside the methods."""
+        """Search a plan without servers where the sliders stand, and draw it beside the methods."""
         setting = self.setting
         try:
-            found = explored_search(setting)
+            found = search_plan(
+                setting.workload,
+                setting.cluster,
+                space=WITHOUT_SERVERS,
+                most_plans=SEARCHED_PLANS,
+                progress=False,
+            )
         except DdlnbError as error:
             self.said[SEARCHED].value = str(error)
             return
@@ -312,6 +298,9 @@ class Explorer(widgets.VBox):
             return None
         self.saved.value = f"kept: ddlnb forecast --model {self.model.value} --cluster {path}"
         return path
+
+
+explorer = Explorer
 
 
 def _bar(method: str) -> widgets.Button:

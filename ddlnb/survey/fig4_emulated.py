@@ -12,12 +12,11 @@ from ddlnb.calibration.comparison import (
     WARMUP,
     calibrate_and_compare,
     error_sentence,
-    error_table,
     forecast_errors,
 )
+from ddlnb.calibration.comparison import error_table as error_table
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.launch.options import emulated
-from ddlnb.results.tables import speedups, throughput_table
 from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.published import about_fig4_cells, fig4_cells
 from ddlnb.workloads.replay import replayed
@@ -53,16 +52,6 @@ def three_views(
     alike = cells["network"].isin([network, ""]) & cells["model"].isin(rows["model"].unique())
     published = cells[alike & cells["gpus"].isin([1, *workers])]
     return pd.concat([published, rows] if len(published) else [rows], ignore_index=True)
-
-
-def emulated_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return throughput, speed-up and messages of the emulated rows."""
-    return throughput_table(speedups(rows[rows["source"] == "emulated"]))
-
-
-def errors_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return emulated and simulated milliseconds of every cell, and their relative difference."""
-    return error_table(forecast_errors(rows))
 
 
 def view_findings(rows: pd.DataFrame, folder: str | Path) -> Findings:

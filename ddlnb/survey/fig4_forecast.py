@@ -6,17 +6,19 @@ import pandas as pd
 
 from ddlnb.results.schema import KEY, RATE
 from ddlnb.survey.items import Findings, findings
-from ddlnb.survey.published import about_fig4_cells, beside_quotes, fig4_cells
-from ddlnb.survey.testbed import forecast_fig4
+from ddlnb.survey.published import about_fig4_cells, fig4_cells
+from ddlnb.survey.published import beside_quotes as beside_quotes
+from ddlnb.survey.testbed import forecast_fig4 as forecast_fig4
 from ddlnb.units import counted
 
-
-def forecast_panel(model: str, network: str, draws: int) -> pd.DataFrame:
-    """Forecast the cells of one panel of Fig. 4 as run, with intervals from this many draws.
-
-    Returns the rows of `ddlnb.forecast`. Raises UnknownName.
-    """
-    return forecast_fig4((model,), (network,), draws=draws)
+SHOWN = {
+    RATE: "throughput (samples/s)",
+    "low": "low",
+    "high": "high",
+    "speedup": "speed-up",
+    "chance_best": "chance to be the best",
+    "published": "published (samples/s)",
+}
 
 
 def forecast_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -25,27 +27,15 @@ def forecast_table(rows: pd.DataFrame) -> pd.DataFrame:
     The index is the number of GPUs and the method. Where published cells are in this edition, they
     and the relative errors of their forecasts stand beside.
     """
-    table = pd.DataFrame(
-        {
-            "throughput (samples/s)": rows[RATE].round(1),
-            "low": rows["low"].round(1),
-            "high": rows["high"].round(1),
-            "speed-up": rows["speedup"].round(2),
-            "chance to be the best": rows["chance_best"].round(2),
-        }
-    ).set_index([rows["gpus"].rename("GPUs"), rows["method"]])
-    errors = errors_by_cell(rows)
-    if errors.empty:
-        return table
-    errors = errors.set_axis(errors.index.rename({"gpus": "GPUs"}))
-    shown = errors.droplevel(["model", "local_batch", "network"])
-    beside = pd.DataFrame(
-        {
-            "published (samples/s)": shown["published"].round(1),
-            "error (%)": (100 * shown["relative_error"]).round(1),
-        }
-    ).reorder_levels(table.index.names)
-    return table.join(beside)
+    index = ["gpus", "method"]
+    digits = {RATE: 1, "low": 1, "high": 1, "speedup": 2, "chance_best": 2}
+    table = rows.set_index(index)[list(digits)].round(digits)
+    errors = errors_by_cell(rows).reset_index(["model", "local_batch", "network"], drop=True)
+    if len(errors):
+        errors["error (%)"] = 100 * errors["relative_error"]
+        beside = errors[["published", "error (%)"]].round(1).reorder_levels(index)
+        table = table.join(beside)
+    return table.rename(columns=SHOWN).rename_axis(["GPUs", "method"])
 
 
 def errors_by_cell(rows: pd.DataFrame, published: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -88,8 +78,3 @@ def about_errors(errors: pd.DataFrame) -> str:
         f"{len(errors)} published cells of this panel: mean absolute error {absolute.mean():.1%}, "
         f"largest {absolute.max():.1%}; {inside} lie within the 90 % interval."
     )
-
-
-def quotes_beside(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the speed-ups that section 4.2.1 quotes for this panel, beside the forecast."""
-    return beside_quotes(rows)

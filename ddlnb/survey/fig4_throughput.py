@@ -41,20 +41,18 @@ def beside_published(rows: pd.DataFrame) -> pd.DataFrame:
 def speed_findings(rows: pd.DataFrame) -> Findings:
     """Return the fastest method by number of workers, and what became of the survey's claims."""
     said = claims_here(rows)["here"]
+    fastest = rows.loc[rows[rows["gpus"] > 1].groupby("gpus")[RATE].idxmax()]
     counts = ", ".join(f"{count} {words}" for words, count in said.value_counts().items())
     return findings(
-        *(_fastest(part) for _, part in rows[rows["gpus"] > 1].groupby("gpus")),
+        *(
+            f"{counted(first.gpus, 'worker')}: {first.method} is the fastest here, with "
+            f"{first.throughput_samples_per_s:.0f} samples/s and {first.speedup:.2f} times the "
+            f"speed of one worker."
+            for first in fastest.itertuples()
+        ),
         f"The survey's {len(SPEED_CLAIMS)} claims about speed, for every number of workers: "
         f"{counts}.",
         about_fig4_cells(),
-    )
-
-
-def _fastest(part: pd.DataFrame) -> str:
-    first = part.loc[part[RATE].idxmax()]
-    return (
-        f"{counted(first['gpus'], 'worker')}: {first['method']} is the fastest here, with "
-        f"{first[RATE]:.0f} samples/s and {first['speedup']:.2f} times the speed of one worker."
     )
 
 
@@ -70,17 +68,12 @@ def claims_here(rows: pd.DataFrame) -> pd.DataFrame:
         by_method = part.set_index("method")
         for item, faster, slower, claim in SPEED_CLAIMS:
             if faster in by_method.index and slower in by_method.index:
-                ratio, spread = _ratio(by_method.loc[faster], by_method.loc[slower])
-                said = _verdict(ratio, spread)
-                line = {"item": item, "claim": claim, "workers": gpus, "ratio": ratio}
-                found.append({**line, "spread": spread, "here": said})
+                left, right = by_method.loc[faster], by_method.loc[slower]
+                ratio = left[RATE] / right[RATE]
+                spread = ratio * math.hypot(left["std"] / left[RATE], right["std"] / right[RATE])
+                found.append((item, claim, gpus, ratio, spread, _verdict(ratio, spread)))
     columns = ["item", "claim", "workers", "ratio", "spread", "here"]
     return pd.DataFrame(found, columns=columns).round({"ratio": 2, "spread": 2}).set_index("item")
-
-
-def _ratio(left: pd.Series, right: pd.Series) -> tuple[float, float]:
-    ratio = float(left[RATE] / right[RATE])
-    return ratio, ratio * math.hypot(left["std"] / left[RATE], right["std"] / right[RATE])
 
 
 def _verdict(ratio: float, spread: float) -> str:

@@ -68,10 +68,10 @@ def quotes(path: Path = PUBLISHED / "survey_quotes.csv") -> dict[str, list[Quote
     >>> [(quote.value, quote.unit) for quote in ddlnb.survey.quotes()["A11"]]
     [(597.0, 'GFLOP'), (163.0, 'ms')]
     """
-    found: dict[str, list[Quote]] = {}
-    for values in QUOTES.read(path).itertuples(index=False):
-        found.setdefault(values[0], []).append(Quote(*values))
-    return found
+    return {
+        str(quote_id): [Quote(*values) for values in rows.itertuples(index=False)]
+        for quote_id, rows in QUOTES.read(path).groupby("id", sort=False)
+    }
 
 
 def quoted(quote_id: str, item: str) -> float:
@@ -102,14 +102,13 @@ def about_fig4_cells() -> str:
     """Return a sentence on how many published cells of Fig. 4 there are, and of which sizes."""
     cells = fig4_cells()
     counts = cells["gpus"].value_counts().sort_index()
+    alone = counts.pop(1) if 1 in counts else 0
     each = ", ".join(
-        f"{counted(count, 'cell')} with {counted(gpus, 'GPU')}"
-        for gpus, count in counts.items()
-        if gpus > 1
+        f"{counted(n, 'cell')} with {counted(gpus, 'GPU')}" for gpus, n in counts.items()
     )
     return (
-        f"{len(cells)} published rows of Fig. 4 are in this edition: {each}, and "
-        f"{counts.get(1, 0)} rates of one GPU."
+        f"{len(cells)} published rows of Fig. 4 are in this edition: {each}, and {alone} rates of "
+        f"one GPU."
     )
 
 
@@ -168,17 +167,18 @@ def beside_quotes(rows: pd.DataFrame) -> pd.DataFrame:
     """
     found = []
     for quote in QUOTED_SPEEDUPS:
-        cells = rows[(rows["model"] == quote.model) & (rows["gpus"] == quote.gpus)]
-        for column in ("network", "local_batch"):
-            if (wanted := getattr(quote, column)) is not None:
-                cells = cells[cells[column] == wanted]
+        wanted = {
+            name: getattr(quote, name) for name in ("model", "gpus", "network", "local_batch")
+        }
+        wanted = {name: value for name, value in wanted.items() if value is not None}
+        cells = rows[(rows[list(wanted)] == pd.Series(wanted)).all(axis=1)]
         if cells.empty:
             continue
-        best = cells.loc[cells["speedup"].idxmax()]
-        difference = 100 * (best["speedup"] / quote.value - 1)
-        network = quote.network or "any"
-        fit = "saw its cells" if quote.fitted else "has not seen it"
-        values = (quote.model, quote.gpus, network, quote.value, best["speedup"], difference)
-        found.append((quote.id, *values, best["method"], fit))
+        best, value = cells.loc[cells["speedup"].idxmax()], quote.value
+        found.append((
+            quote.id, quote.model, quote.gpus, quote.network or "any", value, best["speedup"],
+            100 * (best["speedup"] / value - 1), best["method"],
+            "saw its cells" if quote.fitted else "has not seen it",
+        ))  # fmt: skip
     table = pd.DataFrame(found, columns=["id", *COLUMNS]).set_index("id")
     return table.round({"published": 2, "simulated": 2, "difference (%)": 1})

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import html
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,23 +61,21 @@ def pictures_of(content: NotebookNode, notebook: Notebook) -> list[Picture]:
 
     A figure that says nothing of itself has the notebook's claim as its caption.
     """
-    found: list[Picture] = []
-    for output in _outputs(content):
-        if PNG in output.get("data", {}):
-            about = output.get("metadata", {}).get(PNG, {})
-            caption = about.get("caption") or _sentence(notebook.claim)
-            number = len(found) + 1
-            found.append(
-                Picture(
-                    file=f"{notebook.name}-{number}.png",
-                    caption=caption,
-                    alt=about.get("alt") or f"{notebook.title}: {caption}",
-                    title=notebook.title,
-                    link=f"{notebook.name}.html#figure-{number}",
-                    data=output["data"][PNG].replace("\n", ""),
-                )
-            )
-    return found
+
+    def picture(number: int, output: dict[str, Any]) -> Picture:
+        about = output.get("metadata", {}).get(PNG, {})
+        caption = about.get("caption") or _sentence(notebook.claim)
+        return Picture(
+            file=f"{notebook.name}-{number}.png",
+            caption=caption,
+            alt=about.get("alt") or f"{notebook.title}: {caption}",
+            title=notebook.title,
+            link=f"{notebook.name}.html#figure-{number}",
+            data=output["data"][PNG].replace("\n", ""),
+        )
+
+    drawn = (output for output in _outputs(content) if PNG in output.get("data", {}))
+    return [picture(number, output) for number, output in enumerate(drawn, 1)]
 
 
 def write_pictures(pictures: list[Picture], folder: Path) -> None:
@@ -126,13 +126,13 @@ def _put_figures(content: NotebookNode, pictures: list[Picture]) -> None:
     for output in _outputs(content):
         if PNG in output.get("data", {}):
             output["data"], output["metadata"] = {"text/html": next(waiting).element}, {}
+
+    def is_caption(output: dict[str, Any]) -> bool:
+        return bool(output.get("metadata", {}).get("text/markdown", {}).get("is_caption"))
+
     for cell in content["cells"]:
         if "outputs" in cell:
-            cell["outputs"] = [output for output in cell["outputs"] if not _is_caption(output)]
-
-
-def _is_caption(output: dict[str, Any]) -> bool:
-    return bool(output.get("metadata", {}).get("text/markdown", {}).get("is_caption"))
+            cell["outputs"] = [output for output in cell["outputs"] if not is_caption(output)]
 
 
 def _outputs(content: NotebookNode) -> Iterator[dict[str, Any]]:
@@ -176,9 +176,8 @@ def write_pages(
 
     ``found`` are the entries of the survey's index: what holds and what does not comes first.
     """
-    outcomes = list(outcomes)
+    outcomes, done = list(outcomes), []
     gallery: dict[str, list[Picture]] = {}
-    done: list[Notebook] = []
     for outcome in outcomes:
         name = outcome.notebook.name
         for old in (folder / "figures").glob(f"{name}-*.png"):
@@ -210,12 +209,9 @@ def write_pages(
 
 def write_index(found: dict[str, Entry], folder: Path) -> Path:
     """Write the page of the report that lists every item, and return its path."""
-    counts: dict[str, int] = {}
-    for entry in found.values():
-        counts[entry.verdict] = counts.get(entry.verdict, 0) + 1
-    sections: dict[str, list[Entry]] = {}
-    for entry in sorted(found.values(), key=lambda entry: (entry.item.section, entry.item.id)):
-        sections.setdefault(entry.item.section, []).append(entry)
+    counts = Counter(entry.verdict for entry in found.values())
+    ordered = sorted(found.values(), key=lambda entry: (entry.item.section, entry.item.id))
+    sections = {key: list(own) for key, own in groupby(ordered, lambda entry: entry.item.section)}
     page = render("survey.html", title="The survey, item by item", sections=sections, counts=counts)
     return write_atomically(folder / "survey.html", page)
 

@@ -47,29 +47,26 @@ def memory_table(model: str, layouts: Sequence[str], gpu: str) -> pd.DataFrame:
     """
     shape = get_shape(model).shape
     whole = get_gpu(gpu).memory
-    rows = {}
-    for text in several(layouts):
-        found = memory(shape, Layout.parse(text))
-        rows[text] = {part: getattr(found, part) / GIB for part in PARTS} | {
-            "total": found.total / GIB,
-            "share": found.total / whole,
-            "fits": found.total <= whole,
-        }
-    table = pd.DataFrame.from_dict(rows, orient="index")
-    return table.rename_axis("layout")
+    needs = {text: memory(shape, Layout.parse(text)) for text in several(layouts)}
+    rows = {text: [getattr(one, name) for name in (*PARTS, "total")] for text, one in needs.items()}
+    table = pd.DataFrame.from_dict(rows, orient="index", columns=[*PARTS, "total"]) / GIB
+    share = table["total"] * GIB / whole
+    return table.assign(share=share, fits=share <= 1).rename_axis("layout")
 
 
 def fit_sentences(table: pd.DataFrame) -> list[str]:
     """Return which layouts of a table of memory fit, and what fills those that do not."""
-    fits, lacks = table[table["fits"]], table[~table["fits"]]
-    said = [f"{len(fits)} of {len(table)} layouts fit, before what allocators and libraries take."]
-    for layout, row in lacks.iterrows():
-        largest = max(PARTS, key=lambda part: row[part])
-        said.append(
+    lacks = table[~table["fits"]]
+    largest = lacks[list(PARTS)].idxmax(axis=1)
+    return [
+        f"{table['fits'].sum()} of {len(table)} layouts fit, before what allocators and libraries "
+        f"take.",
+        *(
             f"`{layout}` does not: it needs {row['share']:.1f} times the memory of a GPU, most of "
-            f"it for {PARTS[largest]} ({row[largest]:,.0f} GiB)."
-        )
-    return said
+            f"it for {PARTS[largest[layout]]} ({row[largest[layout]]:,.0f} GiB)."
+            for layout, row in lacks.iterrows()
+        ),
+    ]
 
 
 # Parts of a step as the figure of layouts names them.
@@ -99,17 +96,15 @@ def time_table(ranking: Ranking, top: int) -> pd.DataFrame:
     The step is that of a run that is not slow: ``seconds`` is the sum of its parts, and
     ``tokens_per_second`` what a GPU does in it. ``memory_gib`` is what the fullest rank needs.
     """
-    found, rows = ranking.outlook, {}
-    for index in ranking.best_of_splits()[:top]:
-        parts = {word: ranking.parts(index)[part] for part, word in PARTS_OF_STEP.items()}
-        seconds = sum(parts.values())
-        tokens = float(found.cases.step_tokens[index] / found.cases.gpus[index])
-        rows[str(ranking.layout(index))] = parts | {
-            "seconds": seconds,
-            "tokens_per_second": tokens / seconds,
-            "memory_gib": float(found.most_gib[index]),
-        }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("layout")
+    found, best = ranking.outlook, ranking.best_of_splits()[:top]
+    layouts = pd.Index([str(ranking.layout(index)) for index in best], name="layout")
+    parts = pd.DataFrame([ranking.parts(index) for index in best], layouts)[list(PARTS_OF_STEP)]
+    seconds = parts.sum(axis=1)
+    return parts.rename(columns=PARTS_OF_STEP).assign(
+        seconds=seconds,
+        tokens_per_second=(found.cases.step_tokens / found.cases.gpus)[best] / seconds,
+        memory_gib=found.most_gib[best],
+    )
 
 
 def split_sentences(ranking: Ranking) -> list[str]:
@@ -163,13 +158,9 @@ def spare_table(ranking: Ranking, spares: Sequence[int], draws: int = DRAWS) -> 
 def spare_labels(table: pd.DataFrame) -> list[str]:
     """Return a short label for every row of a table of spares."""
     return [
-        _nodes(row["spare_nodes"]) + (", elastic" if row["elastic"] else "")
-        for row in table.to_dict("records")
+        counted(row.spare_nodes, "spare node") + (", elastic" if row.elastic else "")
+        for row in table.itertuples()
     ]
-
-
-def _nodes(spare: int) -> str:
-    return counted(spare, "spare node")
 
 
 def yield_row(
@@ -190,11 +181,12 @@ def yield_row(
     tokens = best["tokens_per_s_per_gpu"] * gpus * month["goodput"] * MONTH
     cost = prices.per_hour(paid, 0) * MONTH / HOUR
 
-    def end(which: str) -> float:
+    def end(which: str, way: int) -> float:
         throughput = math.log(best[which] / best["tokens_per_s_per_gpu"])
         good = math.log(month[which] / month["goodput"])
-        way = -1 if which == "low" else 1
         return float(tokens * math.exp(way * math.hypot(throughput, good)))
+
+    low, high = end("low", -1), end("high", 1)
 
     return {
         "gpus": gpus,
@@ -205,12 +197,12 @@ def yield_row(
         "goodput": float(month["goodput"]),
         "failures": float(month["failures"]),
         "billion_tokens": tokens / BILLION,
-        "billion_low": end("low") / BILLION,
-        "billion_high": end("high") / BILLION,
+        "billion_low": low / BILLION,
+        "billion_high": high / BILLION,
         "days_per_trillion": TRILLION / tokens * MONTH / DAY,
         "cost_per_billion": cost / tokens * BILLION,
-        "cost_low": cost / end("high") * BILLION,
-        "cost_high": cost / end("low") * BILLION,
+        "cost_low": cost / high * BILLION,
+        "cost_high": cost / low * BILLION,
     }
 
 
@@ -239,7 +231,8 @@ def yield_sentences(table: pd.DataFrame, gpus: int) -> list[str]:
     stand_in = "elastic training" if one["elastic"] else "waiting for broken nodes"
     said = [
         f"{one['goodput']:.0%} of a month on {gpus} GPUs is work that is kept, with "
-        f"{one['failures']:.0f} failures, {_nodes(one['spare_nodes'])} and {stand_in}.",
+        f"{one['failures']:.0f} failures, {counted(one['spare_nodes'], 'spare node')} and "
+        f"{stand_in}.",
         f"That makes {one['billion_tokens']:.0f} billion tokens in a month "
         f"({one['billion_low']:.0f} to {one['billion_high']:.0f}), "
         f"{one['billion_tokens'] * 7 / 30:.0f} in a week; a trillion take "
@@ -309,12 +302,12 @@ def _kind(table: str, again: float) -> str:
 
 def published_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the largest run of every model and way of a paper: published, forecast, errors."""
-    largest = rows.groupby(["left_out", "of", "model"], sort=False).tail(1)
-    table = largest.set_index(["left_out", "of", "model"]).rename(
+    paper = ["left_out", "of", "model"]
+    table = rows.groupby(paper, sort=False).tail(1).set_index(paper).rename(
         columns={"measured": "published", "tokens_per_s_per_gpu": "forecast"}
-    )
-    table["error (%)"] = 100 * (table["forecast"] / table["published"] - 1)
-    table["constant MFU (%)"] = 100 * (table["constant"] / table["published"] - 1)
+    )  # fmt: skip
+    for column, of in (("error (%)", "forecast"), ("constant MFU (%)", "constant")):
+        table[column] = 100 * (table[of] / table["published"] - 1)
     columns = ["gpus", "layout", "published", "forecast", "low", "high"]
     return table[[*columns, "error (%)", "constant MFU (%)"]].round(1)
 

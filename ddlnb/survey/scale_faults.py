@@ -82,7 +82,7 @@ def failure_findings(rows: pd.DataFrame) -> Findings:
     def factor(column: str) -> float:
         return float(np.exp(np.abs(np.log(rows[column] / rows["published"])).median()))
 
-    inside = int(((rows["low"] <= rows["published"]) & (rows["published"] <= rows["high"])).sum())
+    inside = rows["published"].between(rows["low"], rows["high"]).sum()
     slow = fit_slow_downs()
     quantities = published_failures().set_index("quantity")["value"]
     published = float(quantities["GPU-hours wasted by stragglers"])
@@ -106,13 +106,10 @@ def effective_time(record: FailureRecord, restart_minutes: Sequence[float]) -> p
     checkpoint = 10.0
     interval = daly_interval(checkpoint, record.seconds_between)
     rows = [
-        {
-            "minutes": minutes,
-            "share": useful_share(interval, checkpoint, record.seconds_between, 60 * minutes),
-        }
+        (minutes, useful_share(interval, checkpoint, record.seconds_between, 60 * minutes))
         for minutes in several(restart_minutes)
     ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["minutes", "share"])
 
 
 def effective_findings(rows: pd.DataFrame, least: float) -> Findings:
@@ -158,11 +155,14 @@ def checkpoint_findings(rows: pd.DataFrame, named: dict[str, float]) -> Findings
 
 def case_findings(jobs: Sequence[Job], table: pd.DataFrame) -> Findings:
     """Return what each size of job should do, by the rows of its cases."""
-    said: list[str] = []
-    for gpus in dict.fromkeys(job.gpus for job in jobs):
-        job = next(one for one in jobs if one.gpus == gpus)
-        said += goodput_sentences(job, table[table["gpus"] == gpus])
-    return findings(*said)
+    first = {job.gpus: job for job in reversed(jobs)}
+    return findings(
+        *(
+            sentence
+            for gpus, rows in table.groupby("gpus", sort=False)
+            for sentence in goodput_sentences(first[gpus], rows)
+        )
+    )
 
 
 HOUR = 3600.0
@@ -221,21 +221,20 @@ def failure_times(records: Sequence[FailureRecord], rate: FailureRate) -> Figure
         label="90 % of new clusters",
     )
     ax.plot(gpus, [one.estimate / HOUR for one in found], color=DARK, label="fitted rate")
-    sources = list(dict.fromkeys(one.source.partition(",")[0] for one in records))
-    colours = dict(zip(sources, list(METHOD_COLOURS.values()), strict=False))
-    shown: set[str] = set()
+    colours: dict[str, str] = {}
     for one in records:
         source = one.source.partition(",")[0]
+        label = None if source in colours else source
+        colour = colours.setdefault(source, list(METHOD_COLOURS.values())[len(colours)])
         ax.plot(
             [one.gpus],
             [one.seconds_between / HOUR],
             marker="o",
             linestyle="none",
-            color=colours[source],
-            markerfacecolor="white" if one.is_projected else colours[source],
-            label=source if source not in shown else None,
+            color=colour,
+            markerfacecolor="white" if one.is_projected else colour,
+            label=label,
         )
-        shown.add(source)
     ax.set(xscale="log", yscale="log")
     ax.set_xticks([1000, 10_000, 100_000], ["1,000", "10,000", "100,000"])
     ax.set_yticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])

@@ -7,13 +7,12 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
 from ddlnb.errors import UnknownName
-from ddlnb.figures.style import PALETTE, legend, say_source, styled
+from ddlnb.figures.style import PALETTE, facets, legend, say_source, styled
 from ddlnb.files import DATA
 from ddlnb.parallelism.forecast.fit import observed
 from ddlnb.parallelism.forecast.frameworks import describe
@@ -56,12 +55,9 @@ def scores_of(rows: pd.DataFrame) -> pd.DataFrame:
 
 def score_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the scores over all folds of a kind, in words and per cent, a row per forecast."""
-    found = scores_of(rows)
-    whole = found[found["left_out"] == "all"].drop(columns="left_out")
-    whole = whole.set_index(["kind", "forecast"])
+    whole = scores_of(rows).query("left_out == 'all'").drop(columns="left_out")
     whole[list(SHARES)] = (100 * whole[list(SHARES)]).round(1)
-    whole["factor"] = whole["factor"].round(3)
-    return whole.rename(columns=WORDS)
+    return whole.round({"factor": 3}).set_index(["kind", "forecast"]).rename(columns=WORDS)
 
 
 def errors_by_degree(rows: pd.DataFrame) -> pd.DataFrame:
@@ -73,8 +69,7 @@ def errors_by_degree(rows: pd.DataFrame) -> pd.DataFrame:
 
 def parameter_table() -> pd.DataFrame:
     """Return the parameters of the fit: value, unit, meaning."""
-    table = pd.DataFrame(describe())[["parameter", "value", "unit", "meaning"]]
-    return table.set_index("parameter")
+    return pd.DataFrame(describe()).set_index("parameter")[["value", "unit", "meaning"]]
 
 
 def slow_runs(rows: pd.DataFrame) -> pd.DataFrame:
@@ -101,9 +96,9 @@ def best_layouts(ranking: Ranking, top: int) -> pd.DataFrame:
 def rates_by_split(ranking: Ranking) -> pd.DataFrame:
     """Return tokens/s per GPU of the best layout of every split: tp by pp, NaN if none fits."""
     cases, rates = ranking.outlook.cases, ranking.outlook.tokens_per_s_per_gpu
-    all_splits = pd.DataFrame({"tp": cases.tp, "pp": cases.pp, "rate": np.nan})
-    all_splits.loc[ranking.order, "rate"] = rates[ranking.order]
-    best = all_splits.groupby(["tp", "pp"])["rate"].max()
+    splits = pd.DataFrame({"tp": cases.tp, "pp": cases.pp, "rate": rates})
+    fits = splits.index.isin(ranking.order)
+    best = splits.assign(rate=splits["rate"].where(fits)).groupby(["tp", "pp"])["rate"].max()
     return best.unstack("pp")
 
 
@@ -134,8 +129,6 @@ def findings_of(rows: pd.DataFrame) -> Findings:
 
 
 KINDS = {"model": "a model", "gpus": "most GPUs"}
-
-
 NO_LAYOUT = "#f0f0f0"
 
 
@@ -146,36 +139,27 @@ def layout_errors(scores: pd.DataFrame, source: str) -> Figure:
     ``scores`` have the columns kind, left_out, forecast and median; a panel per kind, a bar per
     degree and forecast.
     """
-    kinds = list(dict.fromkeys(scores["kind"]))
-    names = list(dict.fromkeys(scores["forecast"]))
-    counts = [scores.loc[scores["kind"] == kind, "left_out"].nunique() for kind in kinds]
-    figure, axes = plt.subplots(
-        1, len(kinds), figsize=(1.0 * sum(counts) + 3, 3.8), squeeze=False, sharey=True,
-        width_ratios=counts,
+    counts = scores.groupby("kind", sort=False)["left_out"].nunique()
+    names = list(scores["forecast"].unique())
+    figure, panels = facets(
+        scores, "kind", width=(3, 1.0 * counts.mean()), height=3.8, sharey=True,
+        width_ratios=list(counts),
     )  # fmt: skip
-    for ax, kind in zip(axes[0], kinds, strict=True):
-        part = scores[scores["kind"] == kind]
-        degrees = list(dict.fromkeys(part["left_out"]))
-        _bars(ax, part, degrees, names)
-        ax.set(yscale="log", title=f"left out: {KINDS.get(kind, kind)}")
-    axes[0, 0].set_ylabel("median error (%)")
+    width = 0.8 / len(names)
+    for ax, kind, part in panels:
+        errors = 100 * part.pivot_table("median", "left_out", "forecast", sort=False)
+        for i, name in enumerate(names):
+            places = np.arange(len(errors)) + (i - (len(names) - 1) / 2) * width
+            ax.bar(places, errors.get(name, np.nan), width, color=PALETTE[i + 1])
+        labels = [left_out.removeprefix("llama-").replace(" GPUs", "") for left_out in errors.index]
+        ax.set_xticks(range(len(errors)), labels)
+        ax.set(yscale="log", title=f"left out: {KINDS.get(kind, kind)}", xlabel="what was left out")
+    panels[0][0].set_ylabel("median error (%)")
     marks = [Line2D([], [], color=PALETTE[i + 1], linewidth=6, label=name)
              for i, name in enumerate(names)]  # fmt: skip
     legend(figure, marks)
     say_source(figure, source, "a rule that only picks has no error")
     return figure
-
-
-def _bars(ax: Axes, part: pd.DataFrame, degrees: list[str], names: list[str]) -> None:
-    width = 0.8 / len(names)
-    for i, name in enumerate(names):
-        of = part[part["forecast"] == name].set_index("left_out")["median"]
-        heights = [100 * of.get(degree, np.nan) for degree in degrees]
-        places = np.arange(len(degrees)) + (i - (len(names) - 1) / 2) * width
-        ax.bar(places, heights, width, color=PALETTE[i + 1])
-    labels = [degree.removeprefix("llama-").replace(" GPUs", "") for degree in degrees]
-    ax.set_xticks(range(len(degrees)), labels)
-    ax.set_xlabel("what was left out")
 
 
 @styled

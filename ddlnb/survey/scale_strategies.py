@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -19,10 +18,6 @@ from ddlnb.parallelism.schedules import in_flight
 from ddlnb.results.timeline import Timeline
 from ddlnb.survey.items import Findings, findings
 from ddlnb.units import GIB, bandwidth_from, seconds_from
-
-if TYPE_CHECKING:
-    from ddlnb.networks.network import Network
-
 
 # Eight equal blocks: the embedding and the head are next to nothing.
 EQUAL_BLOCKS = Transformer("eight blocks", 8, 1024, 16, 16, 512)
@@ -62,21 +57,17 @@ def execution_findings(rows: pd.DataFrame) -> Findings:
     )
 
 
-def played_schedules(
-    layouts: Sequence[str], flops_per_second: float = FLOPS
-) -> dict[str, Timeline]:
+def played_schedules(layouts: Sequence[str]) -> dict[str, Timeline]:
     """Return one iteration of eight equal blocks under each layout, with links that cost nothing.
 
     By the text of the layout. Raises InputError for one that does not divide them.
     """
-    lines = {}
-    for text in layouts:
-        layout = Layout.parse(text)
+
+    def played(layout: Layout) -> Timeline:
         network = Star(max(2, layout.ranks)).network(FREE)
-        lines[text] = play_iteration(
-            EQUAL_BLOCKS.shape, layout, network, FLOPS, memory_bandwidth=FREE
-        )
-    return lines
+        return play_iteration(EQUAL_BLOCKS.shape, layout, network, FLOPS, memory_bandwidth=FREE)
+
+    return {text: played(Layout.parse(text)) for text in layouts}
 
 
 def schedule_table(lines: Mapping[str, Timeline]) -> pd.DataFrame:
@@ -118,7 +109,8 @@ def played_layouts(
     to the others of its node, ``latency`` what a message between nodes costs before its first byte
     (a fifth of it inside). Raises InputError for a layout that needs more GPUs.
     """
-    network = _cluster(nodes, bandwidth_from(between), bandwidth_from(inside))
+    star = Star(nodes).network(8 * bandwidth_from(between))
+    network = with_islands(star, 8, bandwidth_from(inside))
     start = seconds_from(latency)
     return {
         text: play_iteration(
@@ -131,10 +123,6 @@ def played_layouts(
         )
         for text in layouts
     }
-
-
-def _cluster(nodes: int, between: float, inside: float) -> Network:
-    return with_islands(Star(nodes).network(8 * between), 8, inside)
 
 
 def split_table(lines: Mapping[str, Timeline]) -> pd.DataFrame:
@@ -156,7 +144,7 @@ def split_table(lines: Mapping[str, Timeline]) -> pd.DataFrame:
         }
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("layout").fillna(0.0)
     last = ["seconds", "tokens_per_second", "memory_gib"]
-    return table[[*(name for name in table if name not in last), *last]]
+    return table[[*table.columns.drop(last), *last]]
 
 
 def split_findings(table: pd.DataFrame) -> Findings:

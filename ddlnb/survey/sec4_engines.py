@@ -5,7 +5,6 @@ Throughput, measured: by method and workers (Fig. 4), by engine, and over the ba
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -15,9 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ddlnb.engines.catalogue import installed, support
-from ddlnb.engines.measure import measure
-from ddlnb.engines.targets import Methods
+from ddlnb.engines.catalogue import installed as installed
+from ddlnb.engines.catalogue import support
 from ddlnb.figures.style import (
     BAR_GROUP,
     ENGINE_COLOURS,
@@ -30,7 +28,6 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.figures.throughput import RATE, about_lines
-from ddlnb.results.tables import throughput_table
 from ddlnb.units import counted
 
 
@@ -39,44 +36,6 @@ def support_table() -> pd.DataFrame:
     table = pd.DataFrame(support(), columns=["method", "engine", "reason"])
     wide = table.pivot(index="method", columns="engine", values="reason")
     return wide.replace("", "yes")
-
-
-def measure_engines(
-    model: str,
-    methods: Methods = "all",
-    *,
-    workers: int,
-    servers: int,
-    iterations: int,
-    repetitions: int,
-    out: str | Path | None = None,
-) -> pd.DataFrame:
-    """Measure methods, by default all, on every engine installed here, in alternating runs.
-
-    Engines that are not installed are left out. Raises what `ddlnb.measure` raises.
-    """
-    return measure(
-        model,
-        methods,
-        workers=workers,
-        servers=servers,
-        engine=installed(),
-        iterations=iterations,
-        repetitions=repetitions,
-        out=out,
-    ).to_frame()
-
-
-def engines_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return throughput and messages by engine and method, and the plan that was executed."""
-    table = throughput_table(rows.drop(columns="exposed_communication_seconds"))
-    return table.assign(plan=rows["plan"].to_numpy())
-
-
-def plans_per_method(rows: pd.DataFrame) -> pd.Series:
-    """Return the number of different plans that the engines executed, by method."""
-    planned = rows[rows["plan"] != ""]
-    return planned.groupby("method")["plan"].nunique()
 
 
 @styled

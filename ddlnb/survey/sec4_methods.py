@@ -63,22 +63,20 @@ def plans(
 
 def plans_table(plans_by_method: Mapping[str, Plan]) -> pd.DataFrame:
     """One row per plan: its messages, and how often it sends each element of the gradients."""
-    rows = {name: _plan_facts(plan) for name, plan in plans_by_method.items()}
+    rows = {}
+    for name, plan in plans_by_method.items():
+        times = _times_sent(plan)
+        rows[name] = {
+            "messages": len(plan.messages),
+            "smallest": show_bytes(min(plan.message_bytes)),
+            "largest": show_bytes(max(plan.message_bytes)),
+            "exchange": plan.exchange,
+            "servers": plan.servers,
+            "elements": times.size,
+            "least_times_sent": int(times.min()),
+            "most_times_sent": int(times.max()),
+        }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")
-
-
-def _plan_facts(plan: Plan) -> dict[str, object]:
-    times = _times_sent(plan)
-    return {
-        "messages": len(plan.messages),
-        "smallest": show_bytes(min(plan.message_bytes)),
-        "largest": show_bytes(max(plan.message_bytes)),
-        "exchange": plan.exchange,
-        "servers": plan.servers,
-        "elements": times.size,
-        "least_times_sent": int(times.min()),
-        "most_times_sent": int(times.max()),
-    }
 
 
 def _times_sent(plan: Plan) -> np.ndarray:

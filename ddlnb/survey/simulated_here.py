@@ -11,10 +11,10 @@ from ddlnb.calibration.calibrate import Calibrated
 from ddlnb.calibration.calibrated_model import load_sentence
 from ddlnb.calibration.comparison import (
     error_sentence,
-    error_table,
     forecast_errors,
     measure_and_forecast,
 )
+from ddlnb.calibration.comparison import error_table as error_table
 from ddlnb.survey.items import Findings, findings
 from ddlnb.units import counted
 
@@ -34,11 +34,6 @@ def forecast_then_measure(
     return measure_and_forecast(
         result.clusters, folder, models=models, iterations=iterations, repetitions=repetitions
     )
-
-
-def errors_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the error of every forecast, beside the noise of a measurement."""
-    return error_table(forecast_errors(rows))
 
 
 def twin_findings(rows: pd.DataFrame, folder: str | Path) -> Findings:

@@ -14,8 +14,6 @@ The forecast of Fig. 4 knows that fit alone; cells with more than 8 GPUs were ne
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,9 +38,9 @@ from ddlnb.calibration.observations import HopTime, IterationTime, Observation, 
 from ddlnb.calibration.parameters import Parameter, ParameterValues
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import EFFECTS
-from ddlnb.clusters.file import get_cluster
+from ddlnb.clusters.file import get_cluster, write_cluster
 from ddlnb.errors import InputError, ResultsError, UnknownName, require
-from ddlnb.files import CALIBRATION, DATA, PUBLISHED, read_yaml
+from ddlnb.files import CALIBRATION, DATA, PUBLISHED, read_yaml, write_atomically
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.bucketing import Bucketing, merged
 from ddlnb.plans.methods import METHODS, SURVEYED, Method, get_method
@@ -200,11 +198,6 @@ def as_run(method: str | Method) -> Method:
     return method
 
 
-def run_otherwise(name: str) -> bool:
-    """Return whether the survey ran this method in another way than METHODS describes it."""
-    return name in METHODS and as_run(name) != METHODS[name]
-
-
 def fig4_workload(model: str) -> Workload:
     """Return the profile of a model on the survey's GPU at its local batch. Raises UnknownName."""
     if model not in BATCHES:
@@ -217,35 +210,21 @@ def fig4_cluster(network: str, gpus: int) -> Cluster:
 
     Within one node no network is used: its rows are one configuration, run once for each network.
     """
-    return fig4_clusters(network)[gpus] if gpus in GPUS else _whole(network).with_workers(gpus)
-
-
-def _whole(network: str) -> Cluster:
     if network not in CLUSTERS:
         raise UnknownName("network of Fig. 4", network, CLUSTERS)
-    return get_cluster(CLUSTERS[network])
-
-
-def fig4_clusters(network: str) -> dict[int, Cluster]:
-    """Return the testbed by number of GPUs; its file is read once."""
-    whole = _whole(network)
-    return {gpus: whole.with_workers(gpus) for gpus in GPUS}
+    return get_cluster(CLUSTERS[network]).with_workers(gpus)
 
 
 @cache
 def planning_costs() -> dict[tuple[str, int], AlphaBeta]:
     """Return the costs that MG-WFBP's public code plans with, by network and number of workers."""
-    tables = {
-        (row["network"], int(row["workers"])): AlphaBeta(
+    return {
+        (network, int(row["workers"])): AlphaBeta(
             float(row["latency_seconds"]), float(row["seconds_per_byte"])
         )
         for row in read_cells(PUBLISHED / "mgwfbp_planning.csv")
-    }
-    workers = sorted({workers for _, workers in tables})
-    return {
-        (network, count): tables[table, count]
         for network, table in PLANNED_FOR.items()
-        for count in workers
+        if table == row["network"]
     }
 
 
@@ -302,12 +281,11 @@ def fig4_cells_to_forecast(
     ``values`` are those of the fit by default.
     """
     values = fitted_values()[0] if values is None else values
-    clusters = {network: fig4_clusters(network) for network in networks}
+    clusters = [fig4_cluster(network, count) for network in networks for count in gpus]
     return [
-        with_values(cell_as_run(workload, clusters[network][count], method), values)
+        with_values(cell_as_run(workload, cluster, method), values)
         for workload in map(fig4_workload, models)
-        for network in networks
-        for count in gpus
+        for cluster in clusters
         for method in SURVEYED
     ]
 
@@ -353,8 +331,6 @@ def write_forecast(
 
     The forecast is made from the files in data alone.
     """
-    from ddlnb.files import write_atomically
-
     rows = forecast_fig4(draws=draws, seed=seed, progress=progress)
     if path is not None:
         text = rows[FORECAST_COLUMNS].to_csv(index=False, float_format="%.6g")
@@ -391,13 +367,14 @@ def calibrate_testbed(write: bool, seed: int, progress: Show) -> Calibrated:
 
 def quoted_observations(clusters: Sequence[Cluster]) -> list[Observation]:
     """Return what the survey's text says of single messages (A14, A15)."""
-    found = []
-    for cluster in clusters:
-        for key, words, size in (("A14", "1 MB", MIB), ("A15", "16 KB", 16 * KIB)):
-            rate = quoted(key, f"rate of a {words} message over {cluster.network}")
-            seconds = size * BITS_PER_BYTE / (rate * 1e9)
-            found.append(observe(HopTime(cluster, size), seconds, HOP, "published"))
-    return found
+
+    def observed(cluster: Cluster, key: str, words: str, size: int) -> Observation:
+        rate = quoted(key, f"rate of a {words} message over {cluster.network}")
+        seconds = size * BITS_PER_BYTE / (rate * 1e9)
+        return observe(HopTime(cluster, size), seconds, HOP, "published")
+
+    sizes = (("A14", "1 MB", MIB), ("A15", "16 KB", 16 * KIB))
+    return [observed(cluster, *size) for cluster in clusters for size in sizes]
 
 
 def cell_observations(path: Path = FIG4_CELLS) -> list[Observation]:
@@ -421,18 +398,17 @@ def cell_observations(path: Path = FIG4_CELLS) -> list[Observation]:
 
 def write_survey(found: Calibration, folder: Path = DATA) -> list[Path]:
     """Write the fitted clusters, profiles and values into the folder of data; return the files."""
-    from ddlnb.clusters.file import write_cluster
     from ddlnb.workloads.profiling import write_profile
 
     paths = [
         write_cluster(cluster, folder / "clusters" / f"{cluster.name}.yaml")
         for cluster in found.clusters([get_cluster(name) for name in CLUSTERS.values()])
     ]
-    for model in BATCHES:
+    for model, batch in BATCHES.items():
         name = f"compute_factor@{model}"
         if name in found.value_of:
             workload = _rescaled(fig4_workload(model), found, name)
-            profile = f"{model}_b{BATCHES[model]}_{HARDWARE}"
+            profile = f"{model}_b{batch}_{HARDWARE}"
             paths.append(write_profile(workload, profile, folder / "profiles"))
     return [*paths, write_values(found, folder / "calibration" / FITTED.name)]
 
@@ -442,18 +418,13 @@ def write_values(found: Calibration, path: Path) -> Path:
 
     A factor of computation is told relative to the profile that is written with the fitted one.
     """
-    from ddlnb.files import write_atomically
-
     values = np.array([found.values, *found.posterior.samples(DRAWS)])
     names = [parameter.name for parameter in found.parameters]
     for column, parameter in enumerate(found.parameters):
         if parameter.effect == "compute_factor" and parameter.of:
             values[:, column] /= found.values[column]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows([[f"{value:.6g}" for value in row] for row in values])
-    return write_atomically(path, text.getvalue())
+    text = pd.DataFrame(values, columns=names).to_csv(index=False, float_format="%.6g")
+    return write_atomically(path, text)
 
 
 def _rescaled(workload: Workload, found: Calibration, name: str) -> Workload:

@@ -39,7 +39,6 @@ from ddlnb.survey.testbed import (
     fitted_values,
     forecast_fig4,
     quoted_observations,
-    run_otherwise,
     survey_setup,
 )
 
