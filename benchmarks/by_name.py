@@ -21,6 +21,7 @@ from dataclasses import replace
 import pandas as pd
 
 from benchmarks.command import command
+from benchmarks.errors import error_table
 from ddlnb.clusters.named import cluster_of
 from ddlnb.files import DATA, write_atomically
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect
@@ -74,20 +75,15 @@ def _nominal(network: str, gpus: int, workload) -> float:  # type: ignore[no-unt
 def summary(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Return cells, median and worst error, share in the interval, and the trivial errors."""
     rows = rows.dropna(subset=f"{RATE}_published")
-    truth = rows[f"{RATE}_published"]
-    errors = rows.assign(
-        ours=(rows[RATE] / truth - 1).abs(),
-        covered=truth.between(rows["low"], rows["high"]),
-        linear=(rows["linear"] / truth - 1).abs(),
-        ring=(rows["nominal_ring"] / truth - 1).abs(),
+    return error_table(
+        rows,
+        by,
+        f"{RATE}_published",
+        RATE,
+        {"linear_scaling": "linear", "nominal_ring": "nominal_ring"},
+        rows[f"{RATE}_published"].between(rows["low"], rows["high"]),
+        share="in_interval",
     )
-    groups = errors.groupby(by, sort=False) if by else errors.groupby(lambda _: "all")
-    found = groups.agg(
-        cells=("ours", "size"), median_error=("ours", "median"), worst=("ours", "max"),
-        in_interval=("covered", "mean"), linear_scaling=("linear", "median"),
-        nominal_ring=("ring", "median"),
-    )  # fmt: skip
-    return found.round(3)
 
 
 def main(*, write: bool = False) -> None:

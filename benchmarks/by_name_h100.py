@@ -19,6 +19,7 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.command import command
+from benchmarks.errors import error_table
 from ddlnb.clusters.named import cluster_of
 from ddlnb.files import DATA, PUBLISHED, write_atomically
 from ddlnb.simulator.forecast import forecast
@@ -27,7 +28,8 @@ KEPT = DATA / "forecasts" / "by_name_h100.csv"
 PER_NODE = 8
 METHODS = ["BSP-A2A", "DDP"]
 RATE = "tokens_per_s_per_gpu"
-OF_A_RUN = ["model", "zero_stage", "micro_batch"]
+OF_A_RUN = ["model", "zero_stage", "micro_batch", "num_gpus"]
+COLUMNS = [*OF_A_RUN, "method", "published", "forecast", "low", "high", "linear"]
 
 
 def published() -> pd.DataFrame:
@@ -56,19 +58,13 @@ def by_name(draws: int = 200) -> pd.DataFrame:
                 draws=draws,
             )
             of_one = run["seq_len"] / run["num_gpus"]
-            for row in rows.to_dict("records"):
-                found.append(
-                    {
-                        **{name: run[name] for name in [*OF_A_RUN, "num_gpus"]},
-                        "method": row["method"],
-                        "published": run[RATE],
-                        "forecast": row["throughput_samples_per_s"] * of_one,
-                        "low": row["low"] * of_one,
-                        "high": row["high"] * of_one,
-                        "linear": run["rate_on_8"],
-                    }
-                )
-    return pd.DataFrame(found)
+            table = rows[["method", "throughput_samples_per_s", "low", "high"]].rename(
+                columns={"throughput_samples_per_s": "forecast"}
+            )
+            table[["forecast", "low", "high"]] *= of_one
+            table = table.assign(published=run[RATE], linear=run["rate_on_8"])
+            found.append(table.assign(**{name: run[name] for name in OF_A_RUN}))
+    return pd.concat(found)[COLUMNS]
 
 
 def _config(run: dict[str, object], folder: Path) -> Path:
@@ -87,16 +83,16 @@ def _config(run: dict[str, object], folder: Path) -> Path:
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """Return by method and GPUs: runs, median and worst error, share in the interval, linear."""
-    errors = rows.assign(
-        ours=(rows["forecast"] / rows["published"] - 1).abs(),
-        covered=rows["published"].between(rows["low"], rows["high"]),
-        trivial=(rows["linear"] / rows["published"] - 1).abs(),
+    return error_table(
+        rows.sort_values(["method", "num_gpus"]),
+        ["method", "num_gpus"],
+        "published",
+        "forecast",
+        {"linear_scaling": "linear"},
+        rows["published"].between(rows["low"], rows["high"]),
+        count="runs",
+        share="in_interval",
     )
-    found = errors.groupby(["method", "num_gpus"]).agg(
-        runs=("ours", "size"), median_error=("ours", "median"), worst=("ours", "max"),
-        in_interval=("covered", "mean"), linear_scaling=("trivial", "median"),
-    )  # fmt: skip
-    return found.round(3)
 
 
 def main(*, write: bool = False) -> None:

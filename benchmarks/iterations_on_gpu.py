@@ -22,16 +22,18 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 import torch
 
 from benchmarks.command import command
+from benchmarks.errors import error_table
+from benchmarks.roofline_fit import measured as published_runs
 from benchmarks.roofline_fit import total_work
 from ddlnb.errors import require
 from ddlnb.files import DATA, HARDWARE, write_atomically
@@ -77,13 +79,14 @@ def blind(gpu: str) -> Path:
     return DATA / "forecasts" / f"iterations_on_{gpu.lower()}.csv"
 
 
-def cells() -> Iterator[tuple[str, int, str]]:
+def cells() -> list[tuple[str, int, str]]:
     """Return every model, batch and precision."""
-    for model, batches in CELLS.items():
-        for batch in batches:
-            for precision in PRECISIONS:
-                if precision == "bf16" or model not in ONLY_HALF:
-                    yield model, batch, precision
+    return [
+        (model, batch, precision)
+        for model, batches in CELLS.items()
+        for batch, precision in product(batches, PRECISIONS)
+        if precision == "bf16" or model not in ONLY_HALF
+    ]
 
 
 def measured_cells() -> list[tuple[str, int, str]]:
@@ -94,11 +97,11 @@ def measured_cells() -> list[tuple[str, int, str]]:
 
 def traced_work() -> pd.DataFrame:
     """Return the traced work of the cells that were measured, in the forecast precisions."""
-    rows, traced = [], _traced()
-    for model, batch, precision in measured_cells():
-        if precision in FORECAST:
-            key = {"model": model, "batch": batch, "precision": precision}
-            rows.append(key | total_work(traced(model, batch), precision))
+    rows = [
+        dict(zip(KEY, cell, strict=True)) | total_work(_traced(*cell[:2]), cell[2])
+        for cell in measured_cells()
+        if cell[2] in FORECAST
+    ]
     return pd.DataFrame(rows)
 
 
@@ -109,9 +112,9 @@ def estimates(gpu: str = GPU, asked: Iterable[tuple[str, int, str]] | None = Non
 
     The trivial forecast takes the median utilisation of the fitted runs of the same kind.
     """
-    kind, rows, traced = get_gpu(gpu), [], _traced()
+    kind, rows = get_gpu(gpu), []
     for model, batch, precision in measured_cells() if asked is None else asked:
-        workload, forecast = traced(model, batch), PRECISIONS[precision]
+        workload, forecast = _traced(model, batch), PRECISIONS[precision]
         found = estimate(workload, kind, forecast)
         reach = math.exp(Z90 * found.spread)
         rows.append(
@@ -142,8 +145,9 @@ def _footprint(model: str, half: bool) -> Footprint:
     return footprint(get_task(model), "sgd", torch.bfloat16 if half else None)
 
 
-def _traced() -> Callable[[str, int], Workload]:
-    return functools.cache(lambda model, batch: trace(model, int(batch)))
+@functools.cache
+def _traced(model: str, batch: int) -> Workload:
+    return trace(model, int(batch))
 
 
 def measure_here(out: Path) -> None:
@@ -151,16 +155,14 @@ def measure_here(out: Path) -> None:
     known = pd.read_csv(out) if out.exists() else pd.DataFrame(columns=KEY)
     done = set(known[KEY].itertuples(index=False, name=None))
     where = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
-    for model, batch, precision in cells():
-        if (model, batch, precision) in done:
-            continue
-        row: dict[str, object] = {"model": model, "batch": batch, "precision": precision}
+    for model, batch, precision in (cell for cell in cells() if cell not in done):
         try:
-            row |= _measured(get_task(model), batch, precision)
+            found = _measured(get_task(model), batch, precision)
         except RuntimeError as error:  # out of memory, or an operation without this precision
-            row["failed"] = str(error).splitlines()[0]
+            found = {"failed": str(error).splitlines()[0]}
         torch.cuda.empty_cache()
-        known = pd.concat([known, pd.DataFrame([{**row, **where}])], ignore_index=True)
+        row = {"model": model, "batch": batch, "precision": precision, **found, **where}
+        known = pd.concat([known, pd.DataFrame([row])], ignore_index=True)
         write_atomically(out, known.to_csv(index=False, float_format="%.6g"))
         print(row, flush=True)
 
@@ -173,7 +175,12 @@ def _measured(task: Task, batch: int, precision: str) -> dict[str, object]:
         module = task.build()
     if precision == "bf16":
         module = module.to(torch.bfloat16)
-    samples = tuple(_on_gpu(part, precision) for part in task.batch(batch, 0))
+    samples = tuple(
+        part.to(
+            "cuda", torch.bfloat16 if precision == "bf16" and part.is_floating_point() else part.dtype
+        )
+        for part in task.batch(batch, 0)
+    )
     torch.cuda.reset_peak_memory_stats()
     taken = [_iteration(task, module, samples, precision) for _ in range(WARMUP + ITERATIONS)]
     seconds = taken[WARMUP:]
@@ -185,20 +192,12 @@ def _measured(task: Task, batch: int, precision: str) -> dict[str, object]:
     }
 
 
-def _on_gpu(part: torch.Tensor, precision: str) -> torch.Tensor:
-    half = precision == "bf16" and part.is_floating_point()
-    return part.to("cuda", torch.bfloat16 if half else part.dtype)
-
-
 def _iteration(task: Task, module: torch.nn.Module, samples: Batch, precision: str) -> float:
     module.zero_grad(set_to_none=True)
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    mixed: AbstractContextManager[Any] = nullcontext()
-    if precision == "amp":
-        mixed = torch.autocast("cuda", torch.bfloat16)
     torch.cuda.synchronize()
     start.record()
-    with mixed:
+    with torch.autocast("cuda", torch.bfloat16, enabled=precision == "amp"):
         loss = task.loss(module, samples)
     loss.backward()
     stop.record()
@@ -223,19 +222,13 @@ def compared(forecast: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
 
 def fitted_utilisation() -> dict[str, float]:
     """Return the median share of FLOP/s, by precision, in the published runs of the fit."""
-    from benchmarks.roofline_fit import measured as published
-
-    runs = [one for one in published() if one.source != "iterations"]
-    usual = {}
-    for precision in set(PRECISIONS.values()):
-        on_cores = precision == "fp32"
-        same = [
-            one
-            for one in runs
-            if ((one.precision == "fp32") if on_cores else one.gpu.family == GPU)
-        ]
-        usual[precision] = float(np.median([one.utilisation for one in same]))
-    return usual
+    runs = [one for one in published_runs() if one.source != "iterations"]
+    on_cores = [one.utilisation for one in runs if one.precision == "fp32"]
+    on_units = [one.utilisation for one in runs if one.gpu.family == GPU]
+    return {
+        precision: float(np.median(on_cores if precision == "fp32" else on_units))
+        for precision in set(PRECISIONS.values())
+    }
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
@@ -258,16 +251,8 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 def left_out() -> pd.DataFrame:
     """Return by precision how far off estimates are by fits that have not seen the model here."""
     rows = pd.read_csv(LEFT_OUT).query("left_out == 'model' and source == 'iterations'")
-    off = rows.assign(
-        ours=(rows["estimated_seconds"] / rows["measured_seconds"] - 1).abs(),
-        trivial=(rows["constant_utilisation_seconds"] / rows["measured_seconds"] - 1).abs(),
-    )
-    return (
-        off.groupby("precision", sort=False)
-        .agg(cells=("ours", "size"), median_error=("ours", "median"), worst=("ours", "max"),
-             constant_utilisation=("trivial", "median"))
-        .round(3)
-    )  # fmt: skip
+    trivial = {"constant_utilisation": "constant_utilisation_seconds"}
+    return error_table(rows, ["precision"], "measured_seconds", "estimated_seconds", trivial)
 
 
 def _keep(rows: pd.DataFrame, path: Path) -> None:

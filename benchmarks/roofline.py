@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.command import command
+from benchmarks.errors import error_table
 from benchmarks.roofline_fit import (
     ERROR,
     HOST,
@@ -53,60 +54,55 @@ RECURRENT_SPREAD = math.log(2) / Z90
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """Return errors by what was left out, GPU and kind, the share in intervals, the trivial one."""
-    spread = [_spread(rows, what, [kind]) for what, kind in _pairs(rows)]
+    pairs = zip(rows["left_out"], rows["kind"], strict=True)
+    spread = [_spread(rows, left_out, [kind]) for left_out, kind in pairs]
     logarithm = np.log(rows["estimated_seconds"] / rows["measured_seconds"]).abs()
-    off = rows.assign(
-        inside=logarithm <= Z90 * np.array(spread),
-        ours=(rows["estimated_seconds"] / rows["measured_seconds"] - 1).abs(),
-        trivial=(rows["constant_utilisation_seconds"] / rows["measured_seconds"] - 1).abs(),
-    )
-    found = off.groupby(["left_out", "gpu", "kind"], sort=False).agg(
-        runs=("ours", "size"), median_error=("ours", "median"), worst=("ours", "max"),
-        inside=("inside", "mean"),
-        constant_utilisation=("trivial", "median"),
-    )  # fmt: skip
-    return found.round(3).reset_index()
-
-
-def _pairs(rows: pd.DataFrame) -> list[tuple[str, str]]:
-    return list(zip(rows["left_out"], rows["kind"], strict=True))
+    return error_table(
+        rows,
+        ["left_out", "gpu", "kind"],
+        "measured_seconds",
+        "estimated_seconds",
+        {"constant_utilisation": "constant_utilisation_seconds"},
+        logarithm <= Z90 * np.array(spread),
+        count="runs",
+    ).reset_index()
 
 
 def as_yaml(fit: Fit, observations: list[Measured], rows: pd.DataFrame) -> str:
     """Return the content of data/hardware/roofline.yaml."""
     counts = {kind: [one for one in observations if one.kind == kind] for kind in fit.names}
-    lines = ["# Written by python -m benchmarks.roofline --write; `Efficiency` has the meanings."]
-    lines.append("matrix:")
-    for name in fit.names:
-        if name not in SHARED:
-            lines.append(f"  {name}: {_entry(fit, name, _said(counts[name]))}")
     images = [one for one in observations if one.convolves]
     others = [one for one in observations if not one.convolves]
-    lines.append("memory:")
-    lines.append(f"  {CONVOLUTIONS}: {_entry(fit, IMAGES, _said(images))}")
-    lines.append(f"  others: {_entry(fit, MEMORY, _said(others))}")
-    lines.append(f"host: {_entry(fit, HOST, _said(observations), US, ' us')}")
-    lines.append(f"launch: {LAUNCH}")
     fast = [one for one in images if one.precision == WINOGRAD_PRECISION]
-    lines.append(f"winograd: {_entry(fit, WINOGRAD, _said(fast))}")
-    lines.append("# Families of GPUs that were measured.")
-    lines.append("measured:")
-    for kind, found in counts.items():
-        if found:
-            lines.append(f"  {kind}: [{', '.join(sorted({one.gpu.family for one in found}))}]")
-    lines += [
+    families = {kind: sorted({one.gpu.family for one in counts[kind]}) for kind in counts}
+    convolving = {kind for kind in rows["kind"] if others_of(kind) == OTHER_CONVOLUTIONS}
+    several = [kind for kind, runs in counts.items() if len({one.model for one in runs}) > 1]
+    lines = [
+        "# Written by python -m benchmarks.roofline --write; `Efficiency` has the meanings.",
+        "matrix:",
+        *(
+            f"  {name}: {_entry(fit, name, _said(counts[name]))}"
+            for name in fit.names
+            if name not in SHARED
+        ),
+        "memory:",
+        f"  {CONVOLUTIONS}: {_entry(fit, IMAGES, _said(images))}",
+        f"  others: {_entry(fit, MEMORY, _said(others))}",
+        f"host: {_entry(fit, HOST, _said(observations), US, ' us')}",
+        f"launch: {LAUNCH}",
+        f"winograd: {_entry(fit, WINOGRAD, _said(fast))}",
+        "# Families of GPUs that were measured.",
+        "measured:",
+        *(f"  {kind}: [{', '.join(names)}]" for kind, names in families.items() if names),
         "# Standard deviation of the logarithm of estimated over measured seconds of models that",
         "# were left out, so that 90 % intervals hold; for others, of left-out GPUs",
         "# (roofline_left_out.csv). Generations with convolutions of one model have that of all.",
         "spread:",
+        *(f"  {kind}: {_spread(rows, 'model', [kind]):.3f}" for kind in several),
+        f"  {OTHER_CONVOLUTIONS}: {_spread(rows, 'model', convolving):.3f}",
+        f"  others: {_spread(rows, 'gpu', set(rows['kind'])):.3f}",
+        f"  {RECURRENT}: {RECURRENT_SPREAD:.3f}  # assumed: within a factor of two",
     ]
-    for kind, found in counts.items():
-        if len({one.model for one in found}) > 1:
-            lines.append(f"  {kind}: {_spread(rows, 'model', [kind]):.3f}")
-    convolving = {kind for kind in rows["kind"] if others_of(kind) == OTHER_CONVOLUTIONS}
-    lines.append(f"  {OTHER_CONVOLUTIONS}: {_spread(rows, 'model', convolving):.3f}")
-    lines.append(f"  others: {_spread(rows, 'gpu', set(rows['kind'])):.3f}")
-    lines.append(f"  {RECURRENT}: {RECURRENT_SPREAD:.3f}  # assumed: within a factor of two")
     return "\n".join(lines) + "\n"
 
 

@@ -12,7 +12,8 @@ stand three trivial forecasts, which a forecast must beat to be worth its parame
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -55,8 +56,7 @@ FEWER = (16, 32)  # GPUs that a fit has seen at most, to forecast more
 OURS, CONSTANT = "ours", "constant MFU"
 
 
-@dataclass(frozen=True)
-class Fold:
+class Fold(NamedTuple):
     """Runs that are left out, by what they have in common."""
 
     kind: str
@@ -83,10 +83,7 @@ def cross_validate(runs: Observations | None = None) -> Rows:
     and for ours low, high, memory_gib, measured_gib, fits.
     """
     runs = runs or observed()
-    rows: Rows = []
-    for fold in folds(runs):
-        rows += _left_out(runs, fold)
-    return rows
+    return [row for fold in folds(runs) for row in _left_out(runs, fold)]
 
 
 def _left_out(runs: Observations, fold: Fold) -> Iterator[dict[str, object]]:
@@ -101,20 +98,24 @@ def _left_out(runs: Observations, fold: Fold) -> Iterator[dict[str, object]]:
         "nearest neighbour": nearest_neighbour(known, test.cases),
         PICKS: WORST - least_split(test.cases, fitted),
     }
+    memory = {"memory_gib": ours.memory_gib, "measured_gib": test.memory, "fits": ours.fits}
     for name, found in rates.items():
-        for i, run in enumerate(np.flatnonzero(fold.test)):
-            row = {
-                "kind": fold.kind, "left_out": fold.left_out, "forecast": name, "run": int(run),
-                "model": str(test.models[i]), "gpus": int(test.cases.gpus[i]),
-                "measured": float(test.rates[i]), "tokens_per_s_per_gpu": float(found[i]),
-            }  # fmt: skip
-            if name == "ours":
-                row |= {
-                    "low": float(ours.low[i]), "high": float(ours.high[i]),
-                    "memory_gib": float(ours.memory_gib[i]),
-                    "measured_gib": float(test.memory[i]), "fits": bool(ours.fits[i]),
-                }  # fmt: skip
-            yield row
+        own = {"low": ours.low, "high": ours.high, **memory} if name == OURS else {}
+        columns = {"run": np.flatnonzero(fold.test)} | _columns(test, found) | own
+        yield from _rows(fold.kind, fold.left_out, name, columns)
+
+
+def _columns(runs: Observations, rates: Column) -> dict[str, Any]:
+    gpus = runs.cases.gpus.astype(int)
+    return {"model": runs.models, "gpus": gpus, "measured": runs.rates,
+            "tokens_per_s_per_gpu": rates}  # fmt: skip
+
+
+def _rows(kind: str, left_out: str, forecast: str, columns: dict[str, Any]) -> Rows:
+    """Return one row per run that was left out so; values are those of Python."""
+    same = {"kind": kind, "left_out": left_out, "forecast": forecast}
+    lists = {name: np.asarray(values).tolist() for name, values in columns.items()}
+    return [same | dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
 
 
 def constant_share(known: Observations, asked: Cases) -> Column:
@@ -230,17 +231,10 @@ def unseen_rows(fitted: Fitted | None = None) -> Rows:
     rows: Rows = []
     left_out = (papers_forecast, frameworks_forecast, more_gpus_forecast)
     for one, found in (pair for forecasts in left_out for pair in forecasts(fitted)):
-        runs = one.runs
-        for name, rates in ((OURS, found.tokens_per_s_per_gpu), (CONSTANT, one.constant)):
-            for i in range(len(runs)):
-                row = {
-                    "kind": one.kind, "left_out": one.left_out, "forecast": name,
-                    "model": str(runs.models[i]), "gpus": int(runs.cases.gpus[i]),
-                    "measured": float(runs.rates[i]), "tokens_per_s_per_gpu": float(rates[i]),
-                }  # fmt: skip
-                if name == OURS:
-                    row |= {"low": float(found.low[i]), "high": float(found.high[i])}
-                rows.append(row)
+        ours = _columns(one.runs, found.tokens_per_s_per_gpu)
+        ours |= {"low": found.low, "high": found.high}
+        rows += _rows(one.kind, one.left_out, OURS, ours)
+        rows += _rows(one.kind, one.left_out, CONSTANT, _columns(one.runs, one.constant))
     return rows
 
 

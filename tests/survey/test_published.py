@@ -29,13 +29,8 @@ from tests.toy_forecasts import forecasts
 
 HEADER = ",".join(FIG4.names)
 # Made-up numbers: no cell of the figure is in this edition.
+QUOTE = "id,section,item,value,unit,tag"
 CELL = "small-conv,64,made-up,none,{gpus},{throughput},{std},{source}"
-
-
-def write(path, *cells, header=HEADER):
-    file = path / "fig4.csv"
-    file.write_text("\n".join([header, *cells]) + "\n")
-    return file
 
 
 def cell(gpus=4, throughput=100.0, std="", source="published"):
@@ -80,21 +75,6 @@ def test_unknown_quotes_are_answered_with_the_known_ones():
         quoted("A06", "intensity of resnet-50")
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("A1,1,thing,many,x,A s.1", "line 2 .*value must be a positive number"),
-        ("A1,1,thing", "line 2 has fewer values"),
-        ("A1,1,thing,1,x,A s.1,more", "line 2 has more values|cannot be read"),
-    ],
-)
-def test_broken_quotes_name_their_line(tmp_path, line, said):
-    file = tmp_path / "quotes.csv"
-    file.write_text(f"id,section,item,value,unit,tag\n{line}\n")
-    with pytest.raises(ResultsError, match=rf"quotes\.csv {said}"):
-        quotes(file)
-
-
 def test_the_published_cells_are_here_with_up_to_eight_gpus():
     """Seven methods, three models and three networks on 4 and 8 GPUs, and three rates of one."""
     cells = fig4_cells()
@@ -109,50 +89,40 @@ def test_the_published_cells_are_here_with_up_to_eight_gpus():
     assert "63 cells with 4 GPUs, 63 cells with 8 GPUs, and 3 rates" in about_fig4_cells()
 
 
-def test_only_one_gpu_needs_no_network(tmp_path):
-    path = write(tmp_path, "resnet50,64,,single,1,253.1,,published")
-    assert fig4_cells(path)["network"].tolist() == [""]
-    path = write(tmp_path, "resnet50,64,,BSP-PS,4,866.3,,published")
-    with pytest.raises(ResultsError, match=r"line 2 .*network is empty"):
-        fig4_cells(path)
-
-
-def test_cells_are_read_as_they_stand(tmp_path):
-    cells = fig4_cells(write(tmp_path, cell(4), cell(8, 190.5, 1.5)))
-    assert cells["throughput_samples_per_s"].tolist() == [100.0, 190.5]
-    assert cells["gpus"].tolist() == [4, 8]
-
-
-def test_cells_with_more_than_eight_gpus_are_refused(tmp_path):
-    with pytest.raises(ResultsError, match=r"line 3 .*more than 8 GPUs are held out"):
-        fig4_cells(write(tmp_path, cell(8), cell(16)))
+def test_cells_are_read_as_they_stand_and_only_one_gpu_needs_no_network(tmp_path):
+    file = tmp_path / "fig4.csv"
+    alone = "resnet50,64,,single,1,253.1,,published"
+    file.write_text("\n".join([HEADER, cell(4), cell(8, 190.5, 1.5), alone]))
+    cells = fig4_cells(file)
+    assert cells["throughput_samples_per_s"].tolist() == [100.0, 190.5, 253.1]
+    assert cells["network"].tolist()[-1] == ""
 
 
 @pytest.mark.parametrize(
-    ("row", "rule"),
+    ("read", "lines", "rule"),
     [
-        (cell(throughput="fast"), "throughput_samples_per_s must be a positive number"),
-        (cell(throughput=-1), "throughput_samples_per_s must be a positive number"),
-        (cell(gpus=2.5), "gpus must be a whole number"),
-        (cell(std="small"), "std must be empty"),
-        (cell(std=-1), "std must be empty"),
-        (cell(source="recalled"), "source must be 'published'"),
-        (cell(4), "twice"),
-        (cell(4) + ",more", "cannot be read|columns"),
+        (quotes, [QUOTE, "A1,1,thing,many,x,A s.1"], "line 2 .*value must be a positive number"),
+        (quotes, [QUOTE, "A1,1,thing"], "line 2 has fewer values"),
+        (quotes, [QUOTE, "A1,1,thing,1,x,A s.1,more"], "line 2 has more values|cannot be read"),
+        (fig4_cells, [HEADER, "resnet50,64,,BSP-PS,4,866.3,,published"], "network is empty"),
+        (fig4_cells, [HEADER, cell(8), cell(16)], "line 3 .*more than 8 GPUs are held out"),
+        (fig4_cells, [HEADER, cell(throughput="fast")], "must be a positive number"),
+        (fig4_cells, [HEADER, cell(throughput=-1)], "must be a positive number"),
+        (fig4_cells, [HEADER, cell(gpus=2.5)], "gpus must be a whole number"),
+        (fig4_cells, [HEADER, cell(std="small")], "std must be empty"),
+        (fig4_cells, [HEADER, cell(std=-1)], "std must be empty"),
+        (fig4_cells, [HEADER, cell(source="recalled")], "source must be 'published'"),
+        (fig4_cells, [HEADER, cell(4), cell(4)], "twice"),
+        (fig4_cells, [HEADER, cell(4) + ",more"], "cannot be read|columns|more values"),
+        (fig4_cells, ["gpus,throughput", "1,2"], "write exactly model,"),
+        (fig4_cells, [], "cannot be read"),
     ],
 )
-def test_malformed_cells_are_refused_with_the_rule(tmp_path, row, rule):
+def test_what_is_damaged_is_refused_with_its_line_and_rule(tmp_path, read, lines, rule):
+    file = tmp_path / "rows.csv"
+    file.write_text("".join(f"{line}\n" for line in lines))
     with pytest.raises(ResultsError, match=rule):
-        fig4_cells(write(tmp_path, cell(4), row))
-
-
-def test_other_columns_are_refused(tmp_path):
-    with pytest.raises(ResultsError, match="write exactly model,"):
-        fig4_cells(write(tmp_path, "1,2", header="gpus,throughput"))
-    empty = tmp_path / "empty.csv"
-    empty.touch()
-    with pytest.raises(ResultsError, match="cannot be read"):
-        fig4_cells(empty)
+        read(file)
 
 
 def test_every_quoted_speed_up_of_the_text_is_there_once():
@@ -163,22 +133,15 @@ def test_every_quoted_speed_up_of_the_text_is_there_once():
 
 
 def test_a_quote_stands_beside_the_best_method_of_its_cells():
-    table = beside_quotes(forecasts())
+    rows = forecasts()
+    table = beside_quotes(rows)
     assert list(table.index) == ["A40", "A40", "A41", "A41", "A42"]
     first = table.iloc[0]
     assert (first["best method"], first["published"]) == ("BSP-PS", 4.0)
     assert first["simulated"] == pytest.approx(0.95 * 4)
     assert first["difference (%)"] == pytest.approx(-5)
-
-
-def test_quotes_of_more_than_one_node_were_never_fitted():
-    table = beside_quotes(forecasts())
-    assert set(table.loc[table["GPUs"] == 32, "the fit"]) == {"has not seen it"}
-    assert set(table.loc[table["GPUs"] == 4, "the fit"]) == {"saw its cells"}
-
-
-def test_a_panel_has_only_its_own_quotes():
-    rows = forecasts()
+    fits = {4: {"saw its cells"}, 32: {"has not seen it"}}  # more than one node was never fitted
+    assert table.groupby("GPUs")["the fit"].agg(set).to_dict() == fits
     panel = rows[(rows["model"] == "resnet50") & (rows["network"] == "10GbE")]
     assert beside_quotes(panel)["GPUs"].tolist() == [4]
     assert beside_quotes(panel.iloc[:0]).empty

@@ -41,9 +41,6 @@ def test_the_chance_of_slow_runs_decides_which_layout_is_picked(rows: pd.DataFra
     slow = study.slow_runs(rows)["picked of best (%)"]
     assert slow["ours"] > slow["ours, never slow"] + 5
     assert "Without the chance of slow runs" in study.findings_of(rows)
-
-
-def test_a_kind_that_was_not_left_out_is_named(rows: pd.DataFrame) -> None:
     with pytest.raises(UnknownName, match="unknown kind of left-out runs 'ep'"):
         study.left_out_by(rows, ["ep"])
 

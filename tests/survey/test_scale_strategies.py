@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from ddlnb.errors import InputError, UnknownName
+from ddlnb.errors import InputError
 from ddlnb.survey.scale_strategies import (
     executed_strategies,
     execution_findings,
@@ -53,34 +53,31 @@ def test_ranks_across_nodes_wait_longer():
     assert across.seconds("wait") > 1.5 * along.seconds("wait")
 
 
-def test_a_layout_that_does_not_fit_is_refused():
-    with pytest.raises(InputError, match="needs 32 ranks, and network"):
-        played_layouts(["dp32"], nodes=1)
-    with pytest.raises(InputError, match="pp 16 times vpp 1 is more than the 8 layers"):
-        played_schedules(["pp16"])
-
-
-def test_a_strategy_that_is_not_executed_is_refused_before_ranks_start():
-    with pytest.raises(UnknownName, match="did you mean 'tensor'"):
-        executed_strategies(["tensors"])
+@pytest.mark.parametrize(
+    ("ask", "given", "problem"),
+    [
+        (played_layouts, ["dp32"], "needs 32 ranks, and network"),
+        (played_schedules, ["pp16"], "pp 16 times vpp 1 is more than the 8 layers"),
+        (executed_strategies, ["tensors"], "did you mean 'tensor'"),  # before ranks start
+    ],
+)
+def test_what_cannot_be_played_is_refused(ask, given, problem):
+    with pytest.raises(InputError, match=problem):
+        ask(given, nodes=1) if ask is played_layouts else ask(given)
 
 
 def test_findings_count_what_is_equal():
-    def row(strategy, quantity, predicted, counted, equal):
-        names = ("strategy", "layout", "quantity", "predicted", "counted", "equal")
-        values = (strategy, "dp2", quantity, predicted, counted, equal)
-        return dict(zip(names, values, strict=True))
-
     rows = pd.DataFrame(
         [
-            row("right", "loss", 0.0, 1e-16, True),
-            row("right", "bytes send", 10.0, 10.0, True),
-            row("right", "memory activations", 99.0, 100.0, True),
-            row("wrong", "parameters", 0.0, 1e-3, False),
-            row("wrong", "calls send", 1.0, 2.0, False),
-            row("wrong", "memory gradients", 100.0, 80.0, False),
-        ]
-    )
+            ("right", "loss", 0.0, 1e-16, True),
+            ("right", "bytes send", 10.0, 10.0, True),
+            ("right", "memory activations", 99.0, 100.0, True),
+            ("wrong", "parameters", 0.0, 1e-3, False),
+            ("wrong", "calls send", 1.0, 2.0, False),
+            ("wrong", "memory gradients", 100.0, 80.0, False),
+        ],
+        columns=["strategy", "quantity", "predicted", "counted", "equal"],
+    ).assign(layout="dp2")
     said = execution_findings(rows)
     assert "1 of 2 strategies do on every rank" in said
     assert "2 calls, 10 bytes" in said
