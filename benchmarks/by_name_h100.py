@@ -84,7 +84,7 @@ def _config(run: dict[str, object], folder: Path) -> Path:
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """Return by method and GPUs: runs, median and worst error, share in the interval, linear."""
     return error_table(
-        rows.sort_values(["method", "num_gpus"]),
+        rows,
         ["method", "num_gpus"],
         "published",
         "forecast",
@@ -92,7 +92,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
         rows["published"].between(rows["low"], rows["high"]),
         count="runs",
         share="in_interval",
-    )
+    ).sort_index()
 
 
 def main(*, write: bool = False) -> None:

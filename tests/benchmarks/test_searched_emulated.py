@@ -85,4 +85,4 @@ def test_the_bound_says_nothing_of_cells_with_servers(column):
 
 def test_an_unknown_cell_is_refused():
     with pytest.raises(UnknownName, match="cell 'tokenring'"):
-        main(["--cells", "tokenring"])
+        main(cells=["tokenring"])
