@@ -173,12 +173,10 @@ def _measured(task: Task, batch: int, precision: str) -> dict[str, object]:
     torch.manual_seed(0)
     with torch.device("cuda"):
         module = task.build()
-    if precision == "bf16":
-        module = module.to(torch.bfloat16)
+    module = module.to(torch.bfloat16) if precision == "bf16" else module
+    half = torch.bfloat16 if precision == "bf16" else None
     samples = tuple(
-        part.to(
-            "cuda", torch.bfloat16 if precision == "bf16" and part.is_floating_point() else part.dtype
-        )
+        part.to("cuda", half if half and part.is_floating_point() else part.dtype)
         for part in task.batch(batch, 0)
     )
     torch.cuda.reset_peak_memory_stats()
