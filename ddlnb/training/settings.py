@@ -143,7 +143,7 @@ class TrainingSettings:
             self.method,
             partial(task.build, self.seed),
             task.loss,
-            partial(task.batches, self.split, self.workers, self.local_batch, self.seed),
+            partial(task.batches, self.split, self.workers, self.local_batch, self.seed),  # type: ignore[arg-type]
             partial(self.optimizer.make, lr=self.lr),
             self.workers,
             self.steps,

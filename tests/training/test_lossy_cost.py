@@ -93,15 +93,6 @@ def test_fewer_bytes_are_never_slower_when_compression_is_free(name, base):
     assert seconds[-1] >= compute_seconds(WORKLOAD, cluster(name))
 
 
-def test_slow_compression_delays_and_is_counted():
-    free, slow = (
-        iteration_cost(WORKLOAD, cluster("survey-10GbE"), "bsp + top-k(0.01)", compression=profile)
-        for profile in (FREE, SLOW)
-    )
-    assert slow.iteration_seconds > free.iteration_seconds
-    assert slow.iteration_seconds <= free.iteration_seconds + slow.compression_seconds + 1e-9
-
-
 def test_the_plain_player_agrees_with_the_compiled_one():
     here = cluster("survey-10GbE")
     program = lower(WORKLOAD, here, plan_on(here, WORKLOAD, "WFBP-A2A"))
@@ -125,10 +116,7 @@ def test_gathering_a_share_of_one_nth_costs_half_an_all_reduce(workers):
     assert gathered.latency < reduced.latency
 
 
-def test_gathering_grows_with_the_workers_and_requests_add_up():
-    seconds = [request_cost(cluster("survey-10GbE", n), AllGather, 1e6).work for n in (8, 16, 32)]
-    assert seconds == sorted(seconds)
-    assert seconds[2] / seconds[0] == pytest.approx(31 / 7)
+def test_requests_add_up():
     here = cluster("survey-10GbE")
     one, two = Traffic(Messages, 1000), Traffic(AllReduce, 5000)
     both = requests_cost(here, [one, two])
