@@ -1,17 +1,24 @@
-"""What a person adds outside the package works everywhere by its name, with no other edit."""
+"""What a person adds outside the package works everywhere by its name, with no other edit.
+
+Schedules and frameworks of large models are added in tests/parallelism/test_extending.py.
+"""
 
 from __future__ import annotations
 
 import math
 import pickle
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+import nbformat
 import numpy as np
 import pytest
 import torch
+import yaml
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -35,6 +42,10 @@ from ddlnb.compression.top_k import TopK
 from ddlnb.engines.catalogue import support
 from ddlnb.engines.measure import measure
 from ddlnb.errors import InputError
+from ddlnb.files import HARDWARE
+from ddlnb.hardware.catalogue import families, get_gpu, gpus
+from ddlnb.hardware.gpu import generations
+from ddlnb.parallelism.forecast.layouts import scale
 from ddlnb.plans.bucketing import Bucketing, per_tensor
 from ddlnb.plans.methods import METHODS, Method, get_method, register_method
 from ddlnb.plans.plan import Gate, Launch, Message
@@ -43,7 +54,9 @@ from ddlnb.simulator.breakdown import breakdown
 from ddlnb.simulator.draws import draw_clusters
 from ddlnb.simulator.forecast import forecast
 from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
+from ddlnb.survey.execution import run_notebook
 from ddlnb.survey.fig2_taxonomy import combinations, taxonomy
+from ddlnb.survey.notebooks import catalogue
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.method import SYNCHRONISATIONS, training_method
 from ddlnb.training.runs import runner
@@ -235,6 +248,86 @@ def test_an_effect_from_outside_has_a_name_of_its_own():
         register_effect(replace(CHECKSUM, name="there"))
     with pytest.raises(InputError, match="'rank_latency' is registered with other choices"):
         register_effect(replace(CHECKSUM, name="rank_latency"))
+
+
+# A generation of GPUs, and one of them: entries of files of data.
+
+GENERATION = {"sustained": 0.5, "tuned_like": "Hopper", "source": "a data sheet of tomorrow"}
+MORROW = {
+    **{"family": "Z1", "generation": "Morrow", "year": 2030, "memory_GB": 200},
+    **{"memory_GBps": 8000, "port_Gbps": 800, "source": "a data sheet of tomorrow"},
+    "tflops": {"fp32": 100, "tf32": 1000, "fp16": 4000, "bf16": 4000},
+    "pcie": {"generation": 6, "lanes": 16},
+    "nvlink": {"name": "NVLink 6", "GBps": 1000, "switched": True, "reduces": True},
+}
+
+
+@pytest.fixture
+def morrow(tmp_path, monkeypatch) -> Iterator[None]:
+    folder = Path(shutil.copytree(HARDWARE, tmp_path / "hardware"))
+    known = yaml.safe_load((folder / "generations.yaml").read_text())
+    (folder / "generations.yaml").write_text(yaml.safe_dump(known | {"Morrow": GENERATION}))
+    (folder / "gpus" / "morrow.yaml").write_text(yaml.safe_dump({"Z1": MORROW}))
+    with monkeypatch.context() as there:
+        for module in ("catalogue", "gpu"):
+            there.setattr(f"ddlnb.hardware.{module}.HARDWARE", folder)
+        for cached in (generations, gpus, families):
+            cached.cache_clear()
+        yield
+    for cached in (generations, gpus, families):
+        cached.cache_clear()
+
+
+@pytest.mark.usefixtures("morrow")
+def test_a_generation_of_gpus_from_outside_is_known_by_name():
+    assert get_gpu("NVIDIA Z1").sustained() == 0.5
+    assert "Z1" in printed("cluster", "list", "gpus", "--csv")
+    cluster = ddlnb.cluster_of("Z1", nodes=4)
+    assert (cluster.gpus_per_node, cluster.network) == (8, "8x800GbIB")
+    rows = forecast("resnet50", cluster, "MG-WFBP", draws=20)
+    assert 0 < rows["low"].iloc[0] < rows["high"].iloc[0]
+    slower, faster = (
+        scale("llama3-8b", name, 2, framework="megatron").rows(1)[0] for name in ("H100", "Z1")
+    )
+    assert faster["seconds"] < slower["seconds"]
+
+
+# A figure, and a notebook that shows it.
+
+FIGURE = """
+import matplotlib.pyplot as plt
+from ddlnb.figures.style import styled
+
+@styled
+def ladder(rows):
+    \"\"\"More GPUs train faster.\"\"\"
+    figure, axes = plt.subplots()
+    axes.plot(rows["gpus"], rows["throughput_samples_per_s"])
+    axes.set(xlabel="GPUs", ylabel="samples/s", title="A ladder")
+    return figure
+"""
+KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+CELLS = {
+    "import ddlnb\nimport mine": [],
+    "gpus = [4, 8]": ["parameters"],
+    "found = ddlnb.forecast('resnet50', 'survey-10GbE', 'MG-WFBP', gpus=gpus, draws=0)": [],
+    "mine.ladder(found.rows)": [],
+    "assert found.rows['speedup'].is_monotonic_increasing": [],
+}
+
+
+@pytest.mark.notebook
+def test_a_figure_and_a_notebook_from_outside_are_listed_run_and_shown(tmp_path):
+    cells = [nbformat.v4.new_code_cell(cell, metadata={"tags": CELLS[cell]}) for cell in CELLS]
+    about = {"section": "2", "claim": "More GPUs train faster.", "function": "ddlnb.forecast"}
+    made = nbformat.v4.new_notebook(cells=cells, metadata={"ddlnb": about, **KERNEL})
+    nbformat.write(made, tmp_path / "ladder.ipynb")
+    (tmp_path / "mine.py").write_text(FIGURE)
+    assert catalogue(tmp_path).loc["ladder", "claim"] == about["claim"]
+    out = run_notebook("ladder", tmp_path / "out.ipynb", folder=tmp_path, gpus=[4, 8, 16])
+    *_, shown, _ = nbformat.read(out, as_version=4).cells
+    assert "A ladder. More GPUs train faster." in str(shown.outputs)
+    assert any("image/png" in output.data for output in shown.outputs)
 
 
 # A compressor: entries rounded to multiples.
