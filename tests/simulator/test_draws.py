@@ -92,7 +92,7 @@ def test_the_fastest_column_always_stays():
 def test_clusters_that_differ_only_in_intervals_have_draws_of_their_own():
     """They compare equal, and one had taken the draws of the other."""
     workload = replace(read_profile("resnet50_b64_rtx2080ti"), spread=0.0)
-    exact = {name: Fit(value, value, "exact") for name, value in vars(SURVEY.effects).items()}
+    exact = {name: Fit(value, value, "exact") for name, value in SURVEY.effects.there.items()}
     known = replace(SURVEY, fits=exact, model_error=0.0)
     wide = {**exact, "compute_factor": Fit(0.5, 2.0, "guessed")}
     cells = [Cell(workload, on, METHODS["BSP-A2A"]) for on in (known, replace(known, fits=wide))]
