@@ -319,7 +319,7 @@ CELLS = {
 @pytest.mark.notebook
 def test_a_figure_and_a_notebook_from_outside_are_listed_run_and_shown(tmp_path):
     cells = [nbformat.v4.new_code_cell(cell, metadata={"tags": CELLS[cell]}) for cell in CELLS]
-    about = {"section": "2", "claim": "More GPUs train faster.", "function": "ddlnb.forecast"}
+    about = {"section": "2", "claim": "More GPUs train faster.", "function": "forecast"}
     made = nbformat.v4.new_notebook(cells=cells, metadata={"ddlnb": about, **KERNEL})
     nbformat.write(made, tmp_path / "ladder.ipynb")
     (tmp_path / "mine.py").write_text(FIGURE)
