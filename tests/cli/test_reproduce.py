@@ -154,17 +154,10 @@ def test_one_notebook_is_executed_under_several_names_with_their_parameters(work
     workshop.run(fresh=True, only="panel")  # all of them by the name of their notebook
     assert (workshop.runs_of("a"), workshop.runs_of("b")) == (3, 2)
 
-
-def test_a_failure_is_told_under_the_name_of_its_entry(workshop):
     workshop.add("panel", "assert name == 'a', name")
-    workshop.profile(
-        "panel_a: {notebook: panel, parameters: {name: a}}\n"
-        "panel_b: {notebook: panel, parameters: {name: b}}\n"
-    )
     with pytest.raises(DdlnbError, match=r"1 of 2 notebooks failed(?s:.)*notebook 'panel_b'"):
-        workshop.run()
-    assert (workshop.build / "tiny" / "panel_a.ipynb").exists()
-    assert (workshop.build / "tiny" / "panel_b.failed.ipynb").exists()
+        workshop.run(only="panel")
+    assert (report.parent / "panel_b.failed.ipynb").exists()
 
 
 def test_a_kept_notebook_says_when_and_where_it_was_executed(workshop, monkeypatch):
@@ -184,29 +177,16 @@ def test_a_kept_notebook_says_when_and_where_it_was_executed(workshop, monkeypat
     assert "<td>v</td>" in page
 
 
-def test_an_entry_gives_its_notebook_a_title_in_the_report(workshop):
-    workshop.add("one", DRAW)
+def test_pages_show_figures_with_what_is_seen_and_load_nothing_from_other_hosts(workshop):
+    schematic = "from ddlnb.figures import parallelism_schematic\nparallelism_schematic()"
+    workshop.add("one", schematic, "import pandas as pd\npd.DataFrame({'a': [1]})")
     workshop.profile("again:\n  notebook: one\n  title: The one, again")
-    page = workshop.run().read_text()
-    assert '<a href="again.html#figure-1">The one, again</a></figcaption>' in page
-
-
-def test_figures_in_the_report_say_what_is_seen(workshop):
-    workshop.add("one", "from ddlnb.figures import parallelism_schematic\nparallelism_schematic()")
-    workshop.profile("one:")
     first = workshop.run()
-    for page in (first.read_text(), (first.parent / "one.html").read_text()):
-        assert "The two ways of Fig. 1, and a pipeline" in page
-        assert 'alt="The two ways of Fig. 1, and a pipeline of layers' in page
-        assert page.count('alt="The two ways of Fig. 1') == 1
-
-
-def test_pages_load_nothing_from_other_hosts(workshop):
-    workshop.add("one", DRAW, "import pandas as pd\npd.DataFrame({'a': [1]})")
-    workshop.profile("one:")
-    target = workshop.run().parent
-    for page in target.glob("*.html"):
+    assert '<a href="again.html#figure-1">The one, again</a></figcaption>' in first.read_text()
+    for page in (first, first.parent / "again.html"):
         text = page.read_text()
+        assert "The two ways of Fig. 1, and a pipeline" in text
+        assert text.count('alt="The two ways of Fig. 1, and a pipeline of layers') == 1
         assert "<script" not in text
         assert not re.search(r"(src|href)=[\"']?(https?:)?//|@import|url\(", text)
 
