@@ -9,15 +9,14 @@ each, and those left out are predicted. With ``--kept`` the table of an earlier 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
 from benchmarks.command import command
 from ddlnb.calibration.clusters import calibrate_parameters
-from ddlnb.calibration.observations import LABELS, Observation, Row, predictions, row_of
+from ddlnb.calibration.observations import LABELS, Observation, predictions, row_of
 from ddlnb.calibration.parameters import Parameter
 from ddlnb.calibration.validation import FITTED, TRIVIAL_FORECASTS, TrivialForecast
 from ddlnb.errors import InputError, UnknownName, require
@@ -71,14 +70,14 @@ def cross_validate(
     trivial: Mapping[str, TrivialForecast] | None = None,
     robust: bool = False,
     progress: Show = None,
-) -> tuple[Row, ...]:
+) -> list[dict[str, Any]]:
     """Predict every observation by a fit to those with other values of the label ``by``.
 
     ``by`` is model, network, method, gpus or group. The trivial forecasts get rows of their own and
     see what the fit sees. ``robust`` is that of `calibrate_parameters`. Raises InputError when
     nothing is left to be fitted.
     """
-    rows: list[Row] = []
+    rows = []
     for fold in bar(folds_of(observations, by), desc=by, unit="fit", progress=progress):
         require(bool(fold.fitted), f"without {fold.left_out} no observation is left to be fitted")
         found = calibrate_parameters(fold.fitted, parameters, robust=robust)
@@ -90,7 +89,7 @@ def cross_validate(
                 row_of(observation, forecast(observation, fold.fitted), name, fold.left_out)
                 for name, forecast in (trivial or {}).items()
             ]
-    return tuple(rows)
+    return rows
 
 
 def held_out(by: Sequence[str]) -> pd.DataFrame:
@@ -99,7 +98,7 @@ def held_out(by: Sequence[str]) -> pd.DataFrame:
     observations = [*quoted_observations(setup.clusters), *cell_observations()]
     kinds = {"trivial": TRIVIAL_FORECASTS, "robust": True, "progress": True}
     found = (cross_validate(observations, setup.parameters, label, **kinds) for label in by)
-    return pd.DataFrame([asdict(row) for rows in found for row in rows if row.method is not None])
+    return pd.DataFrame([row for rows in found for row in rows if row["method"] is not None])
 
 
 def main(*, by: Sequence[Literal[*BY]] = BY, csv: Path = HELD_OUT, kept: bool = False) -> None:

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from ddlnb.calibration.fit import LEAST_RATIO, ROUGH, Numbers, Problem, soft_l1, square
-from ddlnb.calibration.observations import Observation, Row, predictions, require_small, row_of
+from ddlnb.calibration.observations import Observation, predictions, require_small
 from ddlnb.calibration.parameters import Parameter, ParameterValues, prior_of, require_parameters
 from ddlnb.calibration.posterior import Identifiability, Posterior, explore
 from ddlnb.clusters.cluster import Cluster, Fit
@@ -58,17 +58,13 @@ class Calibration:
         """Return the fitted values by the names of their parameters."""
         return {p.name: value for p, value in zip(self.parameters, self.values, strict=True)}
 
-    @property
-    def rows(self) -> tuple[Row, ...]:
-        """Return every observation with the value that the fit predicts for it."""
-        pairs = zip(self.observations, self.predicted, strict=True)
-        return tuple(row_of(observation, value, "fitted") for observation, value in pairs)
-
-    @property
-    def errors(self) -> tuple[float, ...]:
+    @cached_property
+    def errors(self) -> Numbers:
         """Return the absolute relative errors: of iterations by a method if any were observed."""
-        iterations = [row for row in self.rows if row.method is not None]
-        return tuple(abs(row.relative_error) for row in iterations or self.rows)
+        observed = np.array([one.value for one in self.observations])
+        counts = np.array([one.labels.method is not None for one in self.observations])
+        errors = np.abs(np.array(self.predicted) / observed - 1)
+        return errors[counts] if counts.any() else errors
 
     @property
     def mean_error(self) -> float:
@@ -163,23 +159,20 @@ def calibrate_parameters(
         if found.cost < best.cost - BETTER:
             best = found
     best, shape = explore(problem, best)
-    calibration = Calibration(
+    predicted = problem.predicted([best.x])[0]
+    rivals = (one for one in minima if one.cost < best.cost + AS_GOOD and one is not best)
+    return Calibration(
         observations=tuple(observations),
         parameters=tuple(parameters),
         values=tuple(np.exp(best.x).tolist()),
-        predicted=tuple(problem.predicted([best.x])[0].tolist()),
+        predicted=tuple(predicted.tolist()),
         posterior=shape.posterior,
         residual_deviation=shape.residual_deviation,
-        model_error=0.0,
+        model_error=unexplained(predicted / problem.observed, problem.spread, shape.per_freedom),
         cost=best.cost,
         converged=best.converged,
-        rivals=tuple(
-            tuple(np.exp(other.x).tolist())
-            for other in minima
-            if other.cost < best.cost + AS_GOOD and other is not best
-        ),
+        rivals=tuple(tuple(np.exp(other.x).tolist()) for other in rivals),
     )
-    return replace(calibration, model_error=unexplained(calibration.rows, shape.per_freedom))
 
 
 def problem_of(
@@ -211,14 +204,12 @@ def problem_of(
     )
 
 
-def unexplained(rows: Sequence[Row], factor: float = 1.0) -> float:
-    """Return the relative standard deviation of observed from predicted that no spread explains.
+def unexplained(ratios: Numbers, spread: Numbers | float, factor: float = 1.0) -> float:
+    """Return the relative standard deviation of predicted from observed that no spread explains.
 
-    It is such that 90 % of the rows are within a 90 % interval: of the logarithms of the ratios,
-    times the factor, the 90 % quantile counts. A tenth of the rows may be as wrong as they like.
+    It is such that 90 % of the ratios are within a 90 % interval: of their logarithms, times the
+    factor, the 90 % quantile counts. A tenth of them may be as wrong as they like.
     """
-    ratios = [abs(math.log(max(r.predicted / r.observed, LEAST_RATIO))) for r in rows]
-    require(bool(ratios), "the model error needs at least one row")
-    deviation = float(np.quantile(ratios, 0.9)) / NORMAL_TAIL * factor
-    spread = float(np.median([row.spread for row in rows]))
-    return math.sqrt(max(0.0, deviation**2 - spread**2))
+    sizes = np.abs(np.log(np.maximum(ratios, LEAST_RATIO)))
+    deviation = float(np.quantile(sizes, 0.9)) / NORMAL_TAIL * factor
+    return math.sqrt(max(0.0, deviation**2 - float(np.median(spread)) ** 2))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -234,39 +234,22 @@ def observe(quantity: Quantity, value: float, spread: float, source: str) -> Obs
     return Observation(quantity, value, spread, replace(quantity.labels, source=source))
 
 
-@dataclass(frozen=True)
-class Row:
-    """One observation beside one prediction of it.
+def row_of(
+    observation: Observation, predicted: float, forecast: str, left_out: str = ""
+) -> dict[str, Any]:
+    """Return the row of an observation and its prediction by a forecast of this name.
 
     ``left_out`` is the label value without which the prediction was made, "" if with everything.
     """
-
-    model: str | None
-    network: str
-    method: str | None
-    gpus: int | None
-    group: str
-    source: str
-    forecast: str
-    left_out: str
-    observed: float
-    spread: float
-    predicted: float
-    relative_error: float
-
-
-def row_of(observation: Observation, predicted: float, forecast: str, left_out: str = "") -> Row:
-    """Return the row of an observation and its prediction."""
-    labels = observation.labels
-    return Row(
-        **{name: getattr(labels, name) for name in (*LABELS, "source")},
-        forecast=forecast,
-        left_out=left_out,
-        observed=observation.value,
-        spread=observation.spread,
-        predicted=predicted,
-        relative_error=predicted / observation.value - 1,
-    )
+    return {
+        **asdict(observation.labels),
+        "forecast": forecast,
+        "left_out": left_out,
+        "observed": observation.value,
+        "spread": observation.spread,
+        "predicted": predicted,
+        "relative_error": predicted / observation.value - 1,
+    }
 
 
 def require_small(observations: Sequence[Observation]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,7 +93,7 @@ def residual_rows() -> pd.DataFrame:
     """Return a row per observation and its prediction, which `ddlnb.figures.residuals` draws."""
     (predicted,) = predictions([one.quantity for one in observed()], [fitted_values()[0]])
     pairs = zip(observed(), predicted.tolist(), strict=True)
-    return pd.DataFrame([asdict(row_of(one, value, FITTED)) for one, value in pairs])
+    return pd.DataFrame([row_of(one, value, FITTED) for one, value in pairs])
 
 
 def residual_table(rows: pd.DataFrame) -> pd.DataFrame:
