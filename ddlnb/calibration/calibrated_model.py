@@ -8,14 +8,13 @@ load under which rows were measured is kept beside them.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,14 +69,12 @@ def saving_load(rows: Path) -> Iterator[None]:
     with watched_load() as watch:
         yield
     if _stamp(rows) != before:
+        import pandas as pd
+
         kept = [*saved_loads(rows.parent), (rows.name, watch.load)]
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for name, load in kept:
-            shares = (load.before, load.during, load.stolen)
-            writer.writerow([name, *(f"{share:.4f}" for share in shares)])
-        write_atomically(rows.parent / LOADS, text.getvalue())
+        shares = [(name, load.before, load.during, load.stolen) for name, load in kept]
+        table = pd.DataFrame(shares, columns=list(COLUMNS))
+        write_atomically(rows.parent / LOADS, table.to_csv(index=False, float_format="%.4f"))
 
 
 def saved_loads(folder: str | Path) -> list[tuple[str, Load]]:
@@ -111,8 +108,9 @@ def _stamp(path: Path) -> int | None:
 
 
 def _mlp(layers: int, width: int) -> nn.Module:
-    blocks = [nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(layers)]
-    return nn.Sequential(*blocks)
+    return nn.Sequential(
+        *(nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(layers))
+    )
 
 
 def _vectors(width: int, local_batch: int, seed: int) -> Batch:
@@ -213,62 +211,47 @@ def micro_benchmark(
     require(bool(workers), "workers is empty; give at least one number of workers")
     require_whole(2, **{f"workers[{i}]": count for i, count in enumerate(workers)})
     folder, site = Path(folder), settings.site
-    _require_this_machine(folder)
     if _is_complete(folder, workers, settings.repetitions):
         return read_micro_benchmark(folder, site)
-    tasks = probes(site)
-    most = max(workers)
+    tasks, most = probes(site), max(workers)
     servers = most if server_per_worker else settings.server_count
     times = folder / ALL_REDUCES
-    missing = [
-        (task, count)
-        for task in tasks
-        for count in workers
-        if not profile_path(folder, task.name, count).exists()
-    ]
     needed = ranks_needed(targets_of("all"), most, servers)
-    with (
-        saving_load(folder / ROWS),
-        Ranks.at(site, needed, imports=MEASURING) as ranks,
-    ):
-        for task, count in missing:
-            save_profile(folder, task, count, ranks)
+    with saving_load(folder / ROWS), Ranks.at(site, needed, imports=MEASURING) as ranks:
+        for task, count in product(tasks, workers):
+            if not profile_path(folder, task.name, count).exists():
+                save_profile(folder, task, count, ranks)
         if not times.exists():
             benches = [Bench(tasks[0], ranks, settings.changed(workers=n)) for n in workers]
             found = [one for bench in benches for one in _all_reduces(bench)]
             write_atomically(times, json.dumps([asdict(one) for one in found], indent=1))
         known = _read_all_reduces(folder)
-        for task in tasks:
-            for count in workers:
-                measure(
-                    task,
-                    settings=settings.changed(
-                        workers=count,
-                        servers=count if server_per_worker else settings.servers,
-                        cost=_planning_cost(known, count),
-                    ),
-                    out=folder / ROWS,
-                    ranks=ranks,
-                    progress=progress,
-                )
+        for task, count in product(tasks, workers):
+            measure(
+                task,
+                settings=settings.changed(
+                    workers=count,
+                    servers=count if server_per_worker else settings.servers,
+                    cost=_planning_cost(known, count),
+                ),
+                out=folder / ROWS,
+                ranks=ranks,
+                progress=progress,
+            )
     return read_micro_benchmark(folder, site)
 
 
-def _require_this_machine(folder: Path) -> None:
+def _is_complete(folder: Path, workers: Sequence[int], repetitions: int) -> bool:
+    """Return whether a folder holds all rows. Raises InputError for those of another machine."""
     if not (folder / ROWS).exists():
-        return
-    known, here = set(read_rows(folder / ROWS)["machine"]), machine()
+        return False
+    rows = read_rows(folder / ROWS)
+    known, here = set(rows["machine"]), machine()
     require(
         known <= {here},
         f"rows in {folder} are of {', '.join(sorted(known))}, but this machine is {here!r}; "
         f"choose another folder",
     )
-
-
-def _is_complete(folder: Path, workers: Sequence[int], repetitions: int) -> bool:
-    if not (folder / ROWS).exists():
-        return False
-    rows = read_rows(folder / ROWS)
     done = rows[(rows["repetitions"] >= repetitions) & rows["gpus"].isin(workers)]
     return len(done) >= len(PROBES) * len(workers) * len(METHODS)
 

@@ -436,20 +436,21 @@ class LeftOut:
 
 def left_out(rows: pd.DataFrame) -> list[LeftOut]:
     """Return every set of rows that is left out, none of them all rows."""
-    return [one for one in _left_out(rows) if one.chosen.any() and not one.chosen.all()]
-
-
-def _left_out(rows: pd.DataFrame) -> Iterator[LeftOut]:
-    blocks, sources = rows["block"], rows["source_url"]
-    for block in blocks.unique():
-        yield LeftOut("two nodes", block, (blocks == block) & (rows["nodes"] == 2))
-    for source in sources.unique():
-        yield LeftOut("source", source, sources == source)
-    for block in blocks.unique():
-        if rows.loc[blocks == block, "size_bytes"].nunique() >= FEWEST:
-            for name, limits in RANGES.items():
-                within = rows["size_bytes"].between(*limits)
-                yield LeftOut("sizes", f"{block} {name}", (blocks == block) & within)
+    blocks, sources, sizes = rows["block"], rows["source_url"], rows["size_bytes"]
+    counts = sizes.groupby(blocks, sort=False).nunique()
+    found = [
+        *(
+            LeftOut("two nodes", one, (blocks == one) & (rows["nodes"] == 2))
+            for one in counts.index
+        ),
+        *(LeftOut("source", one, sources == one) for one in sources.unique()),
+        *(
+            LeftOut("sizes", f"{one} {name}", (blocks == one) & sizes.between(*limits))
+            for one in counts.index[counts >= FEWEST]
+            for name, limits in RANGES.items()
+        ),
+    ]
+    return [one for one in found if one.chosen.any() and not one.chosen.all()]
 
 
 def validate_collectives(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,22 +63,21 @@ def measure_and_forecast(
         saving_load(folder / COMPARED),
         Ranks.at(settings.site, most + servers, imports=MEASURING) as ranks,
     ):
-        for model in models:
-            for cluster in clusters:
-                name = get_task(model).name
-                if not profile_path(folder, name, cluster.workers).exists():
-                    save_profile(folder, model, cluster.workers, ranks)
-                measure(
-                    model,
-                    settings=settings.changed(
-                        workers=cluster.workers,
-                        servers=cluster.workers if server_per_worker else settings.servers,
-                        cost=cluster.planning,
-                    ),
-                    out=folder / COMPARED,
-                    ranks=ranks,
-                    progress=progress,
-                )
+        for model, cluster in product(models, clusters):
+            count = cluster.workers
+            if not profile_path(folder, get_task(model).name, count).exists():
+                save_profile(folder, model, count, ranks)
+            measure(
+                model,
+                settings=settings.changed(
+                    workers=count,
+                    servers=count if server_per_worker else settings.servers,
+                    cost=cluster.planning,
+                ),
+                out=folder / COMPARED,
+                ranks=ranks,
+                progress=progress,
+            )
     return saved_comparison(clusters, folder, draws=draws)
 
 
