@@ -24,7 +24,7 @@ from typing import (
     get_type_hints,
 )
 
-from pydantic import BeforeValidator, ConfigDict, ValidationError
+from pydantic import BeforeValidator, ConfigDict, SkipValidation, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
 from ddlnb.errors import InputError, UnknownName, require_known, require_positive, require_whole
@@ -162,6 +162,7 @@ def _positive(value: Any, info: ValidationInfo) -> Any:
 # Fields of a question that are checked in the words of the library.
 Whole = Annotated[int, _whole(1)]
 Natural = Annotated[int, _whole(0)]
+LaterWhole = Annotated[int, SkipValidation, _whole(1)]  # None until it is looked up
 MaybeWhole = Annotated[int | None, _whole(1)]
 MaybeNatural = Annotated[int | None, _whole(0)]
 MaybePositive = Annotated[float | None, BeforeValidator(_positive)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import SkipValidation
 
 from ddlnb.errors import UnknownName, require
-from ddlnb.questions import WORDS, Asked, MaybeWhole, Natural, Whole, one_of, question
+from ddlnb.questions import WORDS, Asked, LaterWhole, MaybeWhole, Natural, Whole, one_of, question
 
 if TYPE_CHECKING:
     from ddlnb.training.executors.clock import Clock
@@ -59,8 +59,8 @@ class TrainingSettings:
     workers: Annotated[Whole, Asked("Workers that train together.")] = 8
     steps: Annotated[Whole, Asked("Gradients of every worker.")] = 300
     local_batch: Annotated[
-        MaybeWhole, Asked("Samples of a gradient; default: the task's own number.")
-    ] = None
+        LaterWhole, Asked("Samples of a gradient; default: the task's own number.")
+    ] = None  # type: ignore[assignment]
     lr: Annotated[
         SkipValidation[float],
         Asked("Learning rate; default: the optimizer's first guess."),

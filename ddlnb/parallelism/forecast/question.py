@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ddlnb.errors import UnknownName, require
-from ddlnb.questions import Asked, MaybeWhole, Whole, question
+from ddlnb.questions import Asked, LaterWhole, MaybeWhole, Whole, question
 
 if TYPE_CHECKING:
     from ddlnb.hardware.gpu import Gpu
@@ -53,9 +53,9 @@ class LayoutQuestion:
         Interconnect | None,
         Asked("What joins nodes, such as 8x400GbIB; default: usual for the GPU."),
     ] = None
-    sequence: Annotated[MaybeWhole, Asked("Tokens of a sequence; default: the model's own.")] = None  # type: ignore[assignment]
+    sequence: Annotated[LaterWhole, Asked("Tokens of a sequence; default: the model's own.")] = None  # type: ignore[assignment]
     global_batch: Annotated[
-        MaybeWhole, Asked("Sequences of a step; default: four million tokens.")
+        LaterWhole, Asked("Sequences of a step; default: four million tokens.")
     ] = None  # type: ignore[assignment]
     framework: Annotated[
         str, Asked("nanotron, fsdp, megatron or nemo: whose steps are forecast.")
