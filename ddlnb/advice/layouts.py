@@ -132,13 +132,13 @@ def split_on(
             source=cluster.name,
         )
     return PricedQuestion(
-        model,
+        model,  # type: ignore[arg-type]
         gpu,
         cluster.nodes_in_use,
         gpus_per_node=cluster.workers // cluster.nodes_in_use,
         network=network,
-        sequence=sequence,
-        global_batch=None if local_batch is None else local_batch * cluster.workers,
+        sequence=sequence,  # type: ignore[arg-type]
+        global_batch=local_batch and local_batch * cluster.workers,  # type: ignore[arg-type]
         precision=precision or "bf16",
         prices=prices or Prices(),
         because=because,
@@ -545,7 +545,13 @@ def advise_layouts(
     >>> found.reasons["what"].iloc[1]
     'twice the bandwidth between nodes'
     """
-    asked = PricedQuestion(model, gpu, nodes, prices=prices or Prices(), **options)
+    asked = PricedQuestion(
+        model,  # type: ignore[arg-type]
+        gpu,  # type: ignore[arg-type]
+        nodes,
+        prices=prices or Prices(),
+        **options,
+    )
     return advise_on_layouts(asked, top=top, draws=draws, seed=seed)
 
 

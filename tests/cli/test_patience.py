@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -46,7 +47,7 @@ def test_long_work_is_said_and_a_person_at_a_terminal_is_asked(
     ("words", "work"),
     [
         (
-            "measure --model small-conv --launcher emulated --workers 4 --network 10Mb/s",
+            "measure --model small-conv --launcher emulated --workers 4 --network '100Mb/s 1ms'",
             "ddlnb.engines.measure.measure_scaling",
         ),
         (
@@ -56,7 +57,7 @@ def test_long_work_is_said_and_a_person_at_a_terminal_is_asked(
     ],
 )
 def test_long_work_is_announced_before_a_process_starts(words, work, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["ddlnb", *words.split()])
+    monkeypatch.setattr("sys.argv", ["ddlnb", *shlex.split(words)])
     monkeypatch.setattr("ddlnb.training.runs.compare.estimated_seconds", lambda *_, **__: 600.0)
     monkeypatch.setattr(work, None)
     with pytest.raises(TypeError, match="not callable"):
