@@ -116,13 +116,12 @@ class Trainee:
 
         def keep(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
-            if storage.data_ptr() not in own:
-                kept[storage.data_ptr()] = storage.nbytes()
+            kept[storage.data_ptr()] = storage.nbytes()
             return tensor
 
         with saved_tensors_hooks(keep, lambda tensor: tensor):
             result = forward()
-        self._kept = kept
+        self._kept = {place: size for place, size in kept.items() if place not in own}
         return result
 
     def update(self) -> None:
@@ -187,33 +186,31 @@ def train_stage(context: RankContext, task: Task, batch: int, steps: int) -> Sha
     stage = stages_of(task.build(), context.count)[context.rank]  # type: ignore[arg-type]
     trainee = Trainee(stage, batch)
     first, last = context.rank == 0, context.rank == context.count - 1
-    losses, sent = [], 0
+    below, losses, sent = (batch, entering_width(stage)), [], 0
     with process_group(context, context.store(), context.count):
         for step in range(steps):
             images, labels = task.batch(batch, step % BATCHES)
-            entering = images if first else _received(context.rank - 1, stage, batch)
+            entering = images if first else _received(below, context.rank - 1).requires_grad_()
             if last:
-                loss = trainee.watched(partial(task.loss, stage, (entering, labels)))
-                losses.append(loss.item())
-                loss.backward()
+                leaving = trainee.watched(partial(task.loss, stage, (entering, labels)))
+                losses.append(leaving.item())
+                gradient = None
             else:
                 leaving = trainee.watched(partial(stage, entering))
                 sent += _send(leaving.detach(), context.rank + 1)
-                gradient = torch.empty_like(leaving)
-                dist.recv(gradient, context.rank + 1)
-                leaving.backward(gradient)
-            if not first:
-                assert entering.grad is not None
+                gradient = _received(leaving.shape, context.rank + 1)
+            leaving.backward(gradient)
+            if entering.grad is not None:
                 sent += _send(entering.grad, context.rank - 1)
             trainee.update()
     neighbours = (not first) + (not last)
     return trainee.share(losses=tuple(losses), bytes_sent=sent, exchanges=steps * neighbours)
 
 
-def _received(rank: int, stage: nn.Sequential, batch: int) -> Tensor:
-    activations = torch.empty(batch, entering_width(stage))
-    dist.recv(activations, rank)
-    return activations.requires_grad_()
+def _received(shape: Sequence[int], rank: int) -> Tensor:
+    tensor = torch.empty(*shape)
+    dist.recv(tensor, rank)
+    return tensor
 
 
 def _send(tensor: Tensor, rank: int) -> int:

@@ -215,11 +215,6 @@ def errors_of_digits(gradient: Sequence[Tensor], draws: int = 30) -> pd.DataFram
     )
 
 
-def residuals_of_digits(gradients: Sequence[Sequence[Tensor]]) -> pd.DataFrame:
-    """Return the `residual_growth` of FED on the largest tensor of every gradient."""
-    return residual_growth(FED, [max(tensors, key=Tensor.numel) for tensors in gradients])
-
-
 def residual_growth(compressors: Iterable[str], gradients: Sequence[Tensor]) -> pd.DataFrame:
     """Return what error feedback keeps, step by step, while one worker is fed these gradients.
 
