@@ -76,11 +76,9 @@ def neighbours_together(items: Sequence[Item], slots: Sequence[tuple[str, int]])
     >>> neighbours_together("abcd", [("n1", 3), ("n2", 2), ("n1", 1), ("n2", 0)])
     ['d', 'b', 'c', 'a']
     """
-    first: dict[str, int] = {}
-    for machine, number in slots:
-        first[machine] = min(number, first.get(machine, number))
-    came = list(first)
-    keys = [(first[machine], came.index(machine), number) for machine, number in slots]
+    machines = list(dict.fromkeys(machine for machine, _ in slots))  # as they came
+    first = {one: min(number for machine, number in slots if machine == one) for one in machines}
+    keys = [(first[machine], machines.index(machine), number) for machine, number in slots]
     return [items[i] for i in sorted(range(len(items)), key=keys.__getitem__)]
 
 

@@ -32,27 +32,6 @@ def test_what_ranks_send_is_what_the_list_counts(name, workers):
         assert sent == (10 * made.parts_sent).tolist()
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
-def test_every_letter_that_leaves_arrives(name):
-    algorithm = get_algorithm(name)
-    made = algorithm.collective(8, 1, algorithm.primitives[0])
-    plans = [turns(made, rank) for rank in range(made.ranks)]
-    ways = [
-        sorted(
-            (turn.step, *ends(rank, letter.peer), sum(b - a for a, b in letter.intervals))
-            for rank, plan in enumerate(plans)
-            for turn in plan
-            for letter in letters(turn)
-        )
-        for letters, ends in (
-            (lambda turn: turn.sends, lambda rank, peer: (rank, peer)),
-            (lambda turn: turn.receives, lambda rank, peer: (peer, rank)),
-        )
-    ]
-    assert ways[0] == ways[1]
-    assert len(ways[0]) == len(set(ways[0])) > 0
-
-
 def test_two_that_swap_let_theirs_leave_before_they_add():
     swap = get_collective("recursive-doubling", 2)
     (turn,) = turns(swap, 0)
