@@ -274,11 +274,9 @@ class Replica:
 
 def _scales(plan: Plan, workers: int) -> list[float]:
     """Return what each gradient is multiplied by: 1 / n; 1 where a compressor makes the average."""
-    scales = [1.0 / workers] * len(plan.gradients)
-    for compression, positions in zip(plan.compressions, plan.gradients_of, strict=False):
-        for position in positions if compression else ():
-            scales[position] = 1.0
-    return scales
+    by_message = zip(plan.compressions, plan.gradients_of, strict=False)
+    compressed = {one for compression, gradients in by_message if compression for one in gradients}
+    return [1.0 if one in compressed else 1.0 / workers for one in range(len(plan.gradients))]
 
 
 def _planned_parameters(module: nn.Module, plan: Plan) -> list[nn.Parameter]:

@@ -13,15 +13,15 @@ import heapq
 import threading
 import time
 from functools import partial
-from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
 
 from ddlnb.engines.base import Handle, Transport
 from ddlnb.engines.job import Tracer
+from ddlnb.engines.transports.rank_schedule import joined
 from ddlnb.errors import ModelError
-from ddlnb.plans.plan import Launch, Message, Order, Plan
+from ddlnb.plans.plan import Launch, Order, Plan
 from ddlnb.plans.requests import EXCHANGES, Flow
 
 
@@ -42,7 +42,16 @@ class GradientMemory:
             total += gradient.elements
         self._flat = torch.zeros(total, dtype=dtype, device=device)
         self._elements = {gradient.name: gradient.elements for gradient in plan.gradients}
-        self._spans = [self._ranges(message) for message in plan.messages]
+        self._spans = [
+            joined(
+                (
+                    self._offset[piece.gradient] + piece.start,
+                    self._offset[piece.gradient] + piece.stop,
+                )
+                for piece in message.pieces
+            )
+            for message in plan.messages
+        ]
         self._staging = [
             None if len(spans) == 1 else self._flat.new_empty(sum(b - a for a, b in spans))
             for spans in self._spans
@@ -70,19 +79,6 @@ class GradientMemory:
         for start, stop in self._spans[index]:
             self._flat[start:stop].copy_(average[taken : taken + stop - start])
             taken += stop - start
-
-    def _ranges(self, message: Message) -> list[tuple[int, int]]:
-        ranges = [
-            (self._offset[piece.gradient] + piece.start, self._offset[piece.gradient] + piece.stop)
-            for piece in message.pieces
-        ]
-        joined = [ranges[0]]
-        for (_, before), (start, stop) in pairwise(ranges):
-            if start == before:
-                joined[-1] = (joined[-1][0], stop)
-            else:
-                joined.append((start, stop))
-        return joined
 
 
 class Compressing(Protocol):

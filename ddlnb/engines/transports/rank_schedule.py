@@ -10,7 +10,7 @@ and hands on what it has while the next is on its way.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -150,13 +150,22 @@ def _leaving(rows: Transfers) -> tuple[Letter, ...]:
     """Return the letters that are sent in one step, with as few intervals as there can be."""
     letters = []
     for peer in dict.fromkeys(rows["target"].tolist()):
-        merged: list[Interval] = []
-        for first, stop in sorted(rows[["first", "stop"]][rows["target"] == peer].tolist()):
-            if merged and merged[-1][1] == first:
-                first = merged.pop()[0]
-            merged.append((first, stop))
-        letters.append(Letter(peer, tuple(merged)))
+        intervals = sorted(rows[["first", "stop"]][rows["target"] == peer].tolist())
+        letters.append(Letter(peer, tuple(joined(intervals))))
     return tuple(letters)
+
+
+def joined(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return intervals in which one that begins where the last one ends is part of it.
+
+    >>> joined([(0, 2), (2, 5), (7, 9)])
+    [(0, 5), (7, 9)]
+    """
+    found: list[Interval] = []
+    for first, stop in intervals:
+        begin = found.pop()[0] if found and found[-1][1] == first else first
+        found.append((begin, stop))
+    return found
 
 
 def _arriving(rows: Transfers) -> tuple[Letter, ...]:
