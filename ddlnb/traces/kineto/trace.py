@@ -37,31 +37,6 @@ class GpuTime:
     busy_seconds: float
 
 
-def gpu_times(trace: Recording) -> tuple[GpuTime, ...]:
-    """Return the GPU's seconds in each pass of each iteration; every operation is in exactly one.
-
-    An operation belongs to the pass in which the host launched it. Outside of all passes are what
-    nobody launched in the trace, inputs that are copied before the first layer, and the value of
-    the loss. Raises InputError for a trace without GPU or without a backward pass.
-    """
-    require(bool(trace.gpu), f"{trace.name!r} was recorded without a GPU")
-    passes = passes_of(trace)
-    groups: dict[tuple[int | None, str], list[tuple[float, float]]] = defaultdict(list)
-    for one, busy in zip(trace.gpu, busy_seconds(trace.gpu), strict=True):
-        groups[_group(trace, one, passes)].append((one.seconds, busy))
-    keys = [(number, kind) for number in range(len(passes)) for kind in PASSES[:-1]]
-    return tuple(
-        GpuTime(
-            number,
-            kind,
-            len(groups[number, kind]),
-            sum(work for work, _ in groups[number, kind]),
-            sum(busy for _, busy in groups[number, kind]),
-        )
-        for number, kind in [*keys, (None, OUTSIDE)]
-    )
-
-
 def busy_seconds(operations: Sequence[Event]) -> list[float]:
     """Return for each operation, in order of start, its seconds beyond the ends of those before."""
     reached = float("-inf")
@@ -91,33 +66,6 @@ ELEMENT_BYTES = {
     **{"float": 4, "double": 8, "half": 2, "bfloat16": 2, "complex<float>": 8},
     **{"long": 8, "int": 4, "byte": 1},
 }
-
-
-def timeline_of(trace: Recording, workload: Workload | None = None) -> Timeline:
-    """Return the passes, updates and messages of a trace; names are those of a workload, if given.
-
-    Messages are kernels of NCCL, or on the host the collectives of its library, with the bytes that
-    the trace has for them. A wait lasts from the last gradient to the update while messages are
-    under way.
-    """
-    passes = passes_of(trace)
-    spans: list[Span] = []
-    messages = _messages(trace)
-    for number, one in enumerate(passes):
-        spans += _computation(one, trace.rank, number, workload)
-        until = passes[number + 1].start if number + 1 < len(passes) else float("inf")
-        own = [each for each in messages if one.start <= each.start < until]
-        spans += [
-            Span(trace.rank, "message", each.name, each.start, each.stop, number, _bytes(each))
-            for each in own
-        ]
-        ready = max(arrival.ready for arrival in one.arrivals)
-        waited = max((each.stop for each in own), default=ready)
-        if one.updates:
-            waited = min(waited, max(ready, one.updates[0][0]))
-        if waited > ready:
-            spans.append(Span(trace.rank, "wait", "messages", ready, waited, number))
-    return Timeline(trace.name, f"traced on {trace.device if trace.gpu else 'CPU'}", tuple(spans))
 
 
 def _computation(one: Passes, rank: int, number: int, workload: Workload | None) -> Iterator[Span]:
@@ -155,42 +103,8 @@ def _bytes(event: Event) -> int:
     return elements * _element_bytes(kind)
 
 
-def workload_of(
-    trace: Recording, model: Workload | None = None, local_batch: int | None = None
-) -> Workload:
-    """Return the workload of a trace; seconds are medians over its iterations.
-
-    ``model`` is the workload that ``ddlnb.trace`` returns: it gives layers and gradients their
-    names and their work, and its gradients must have the shapes of the trace's, where the trace has
-    them. Without it, layers are named by modules (``with_stack=True``) or operations, gradients by
-    their layers, and the trace must have shapes (``record_shapes=True``) and the batch be given.
-    Raises InputError where trace and model differ or something that is needed was not recorded.
-    """
-    passes = passes_of(trace)
-    known = (
-        _named(trace, passes[0], local_batch) if model is None else _joined(trace, passes, model)
-    )
-    order = [layer.name for layer in known.layers]
-    marks = [_layer_starts(one, known) for one in passes]
-    forward = {
-        name: statistics.median(
-            _until_next(starts, one, name) for starts, one in zip(marks, passes, strict=True)
-        )
-        for name in order
-    }
-    backward = {
-        gradient.name: statistics.median(_since_before(one, number) for one in passes)
-        for number, gradient in enumerate(known.gradients)
-    }
-    where = trace.device if trace.gpu else "the CPU"
-    source = (
-        f"trace {trace.name!r} of torch.profiler on {where}, {counted(len(passes), 'iteration')}"
-    )
-    return known.with_seconds(forward, backward, source, trace.device if trace.gpu else "")
-
-
-def _layer_starts(one: Passes, known: Workload) -> dict[str, float]:
-    """Return when each layer began its forward pass, in the order in which they began.
+def _forward_seconds(one: Passes, known: Workload) -> dict[str, float]:
+    """Return the seconds from the start of each layer to that of the next one.
 
     A layer whose operations no flow leads to belongs to the one before it.
     """
@@ -198,16 +112,11 @@ def _layer_starts(one: Passes, known: Workload) -> dict[str, float]:
     for gradient, arrival in zip(known.gradients, one.arrivals, strict=True):
         if arrival.forward is not None:
             starts[gradient.layer] = min(arrival.began, starts.get(gradient.layer, math.inf))
-    return dict(sorted(starts.items(), key=lambda item: item[1]))
-
-
-def _until_next(starts: dict[str, float], one: Passes, name: str) -> float:
-    """Return the seconds from the start of a layer to that of the next one."""
-    if name not in starts:
-        return 0.0 if starts else one.turn - one.start if name == "" else 0.0
-    later = [at for at in starts.values() if at > starts[name]]
-    begin = one.start if starts[name] == min(starts.values()) else starts[name]
-    return max(0.0, min(later, default=one.turn) - begin)
+    edges = sorted(set(starts.values()))
+    stops = dict(zip(edges, [*edges[1:], one.turn], strict=True))
+    begins = dict.fromkeys(edges[:1], one.start)  # what comes before it belongs to the first one
+    seconds = {name: max(0.0, stops[at] - begins.get(at, at)) for name, at in starts.items()}
+    return seconds or {"": one.turn - one.start}
 
 
 def _since_before(one: Passes, number: int) -> float:
@@ -289,17 +198,84 @@ class KinetoTrace(Recording):
     """A trace of one rank by torch.profiler."""
 
     def workload(self, model: Workload | None = None, local_batch: int | None = None) -> Workload:
-        """Return layers, gradients and their seconds; see ``kineto.workload.workload_of``."""
-        return workload_of(self, model, local_batch)
+        """Return the workload of the trace; seconds are medians over its iterations.
+
+        ``model`` is the workload that ``ddlnb.trace`` returns: it gives layers and gradients their
+        names and their work, and its gradients must have the shapes of the trace's, where the trace
+        has them. Without it, layers are named by modules (``with_stack=True``) or operations,
+        gradients by their layers, and the trace must have shapes (``record_shapes=True``) and the
+        batch be given. Raises InputError where trace and model differ or something that is needed
+        was not recorded.
+        """
+        passes = passes_of(self)
+        known = (
+            _named(self, passes[0], local_batch) if model is None else _joined(self, passes, model)
+        )
+        forward_of = [_forward_seconds(one, known) for one in passes]
+        forward = {
+            layer.name: statistics.median(seconds.get(layer.name, 0.0) for seconds in forward_of)
+            for layer in known.layers
+        }
+        backward = {
+            gradient.name: statistics.median(_since_before(one, number) for one in passes)
+            for number, gradient in enumerate(known.gradients)
+        }
+        where = self.device if self.gpu else "the CPU"
+        source = (
+            f"trace {self.name!r} of torch.profiler on {where}, {counted(len(passes), 'iteration')}"
+        )
+        return known.with_seconds(forward, backward, source, self.device if self.gpu else "")
 
     def timeline(self, workload: Workload | None = None) -> Timeline:
-        """Return passes, updates and messages as spans, to be drawn beside a simulation."""
-        return timeline_of(self, workload)
+        """Return passes, updates and messages, to be drawn beside a simulation.
+
+        Names are those of a workload, if given. Messages are kernels of NCCL, or on the host the
+        collectives of its library, with the bytes that the trace has for them. A wait lasts from
+        the last gradient to the update while messages are under way.
+        """
+        passes = passes_of(self)
+        spans: list[Span] = []
+        messages = _messages(self)
+        for number, one in enumerate(passes):
+            spans += _computation(one, self.rank, number, workload)
+            until = passes[number + 1].start if number + 1 < len(passes) else float("inf")
+            own = [each for each in messages if one.start <= each.start < until]
+            spans += [
+                Span(self.rank, "message", each.name, each.start, each.stop, number, _bytes(each))
+                for each in own
+            ]
+            ready = max(arrival.ready for arrival in one.arrivals)
+            waited = max((each.stop for each in own), default=ready)
+            if one.updates:
+                waited = min(waited, max(ready, one.updates[0][0]))
+            if waited > ready:
+                spans.append(Span(self.rank, "wait", "messages", ready, waited, number))
+        return Timeline(self.name, f"traced on {self.device if self.gpu else 'CPU'}", tuple(spans))
 
     @cached_property
     def gpu_times(self) -> tuple[GpuTime, ...]:
-        """What the GPU did in each pass of each iteration; see ``kineto.gpu_time.gpu_times``."""
-        return gpu_times(self)
+        """The GPU's seconds in each pass of each iteration; every operation is in exactly one.
+
+        An operation belongs to the pass in which the host launched it. Outside of all passes are
+        what nobody launched in the trace, inputs that are copied before the first layer, and the
+        value of the loss. Raises InputError for a trace without GPU or without a backward pass.
+        """
+        require(bool(self.gpu), f"{self.name!r} was recorded without a GPU")
+        passes = passes_of(self)
+        groups: dict[tuple[int | None, str], list[tuple[float, float]]] = defaultdict(list)
+        for one, busy in zip(self.gpu, busy_seconds(self.gpu), strict=True):
+            groups[_group(self, one, passes)].append((one.seconds, busy))
+        keys = [(number, kind) for number in range(len(passes)) for kind in PASSES[:-1]]
+        return tuple(
+            GpuTime(
+                number,
+                kind,
+                len(groups[number, kind]),
+                sum(work for work, _ in groups[number, kind]),
+                sum(busy for _, busy in groups[number, kind]),
+            )
+            for number, kind in [*keys, (None, OUTSIDE)]
+        )
 
     @cached_property
     def operations(self) -> OperationGraph:
