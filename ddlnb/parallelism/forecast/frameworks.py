@@ -10,13 +10,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.errors import InputError, UnknownName, look_up, require
+from ddlnb.errors import InputError, look_up, require
 from ddlnb.files import CALIBRATION
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.registry import register_entry
@@ -296,24 +295,17 @@ def describe() -> list[dict[str, Any]]:
 
 @lru_cache(maxsize=1)
 def saved_fit() -> Fitted:
-    """Return the saved fit, data/calibration/scale.yaml."""
-    return read_fit(SAVED)
-
-
-def read_fit(path: Path) -> Fitted:
-    """Return the fit that a file holds. Raises InputError that names the file and what is wrong."""
+    """Return the saved fit, data/calibration/scale.yaml. Raises InputError for one that is none."""
     import yaml
 
     try:
-        found = yaml.safe_load(path.read_text())
-        parameters = Parameters(**{name: float(v) for name, v in found["parameters"].items()})
-        for values in found["frameworks"].values():
-            for name in values:
-                if name not in parameter_names():
-                    raise UnknownName("parameter", name, parameter_names())
-        return Fitted(parameters, found["frameworks"], found["spread"])
+        found = yaml.safe_load(SAVED.read_text())
+        parameters = {name: float(value) for name, value in found["parameters"].items()}
+        for own in ({}, *found["frameworks"].values()):
+            Parameters(**(parameters | own))  # refuses names and values that cannot be
+        return Fitted(Parameters(**parameters), found["frameworks"], found["spread"])
     except (OSError, yaml.YAMLError, TypeError, KeyError, AttributeError, ValueError) as error:
-        raise InputError(f"{path} is not a fit of the step: {error}") from error
+        raise InputError(f"{SAVED} is not a fit of the step: {error}") from error
 
 
 def fit_text(fitted: Fitted) -> str:

@@ -76,22 +76,24 @@ class Ranking:
         grows most, and by how much.
         """
         require_whole(top=top)
-        found, rows, best = self.outlook, [], self.best_of_splits()[:top]
-        for rank, index in enumerate(best):
-            rows.append(
-                {
-                    "layout": str(self.layout(index)),
-                    "tokens_per_s_per_gpu": float(found.tokens_per_s_per_gpu[index]),
-                    "low": float(found.low[index]),
-                    "high": float(found.high[index]),
-                    "mfu": float(found.mfu[index]),
-                    "memory_gib": float(found.most_gib[index]),
-                    "chance_of_slow": float(found.chance[index]),
-                    "seconds": float(found.seconds[index]),
-                    "loses_by": self.reason(best[rank - 1], index) if rank else "",
-                }
-            )
-        return rows
+        found, best = self.outlook, self.best_of_splits()[:top]
+        columns = {
+            "tokens_per_s_per_gpu": found.tokens_per_s_per_gpu,
+            "low": found.low,
+            "high": found.high,
+            "mfu": found.mfu,
+            "memory_gib": found.most_gib,
+            "chance_of_slow": found.chance,
+            "seconds": found.seconds,
+        }
+        return [
+            {
+                "layout": str(self.layout(index)),
+                **{name: float(values[index]) for name, values in columns.items()},
+                "loses_by": self.reason(best[rank - 1], index) if rank else "",
+            }
+            for rank, index in enumerate(best)
+        ]
 
     def best_of_splits(self) -> NDArray[np.intp]:
         """Return the case of every split's fastest layout, the fastest split first."""
