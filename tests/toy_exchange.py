@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import torch
 
-from ddlnb.compression.base import Traffic
-from ddlnb.plans.requests import AllReduce, Messages
+from ddlnb.compression.base import Averaged, Compressor, Round, Traffic, average_with_feedback
+from ddlnb.plans.requests import AllReduce, Messages, lockstep
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -26,3 +29,21 @@ def recorded(flow, made: list[Traffic]):
             size = (request.tensor if isinstance(request, AllReduce) else request.payload).nbytes
         made.append(Traffic(type(request), size))
         answer = yield request
+
+
+def averages(
+    compressor: Compressor,
+    tensors: Sequence[torch.Tensor],
+    memories: Sequence[dict] | None = None,
+    step: int = 0,
+    feedback: bool = False,
+) -> list[Averaged]:
+    """What every worker gets for its tensor."""
+    memories = [{} for _ in tensors] if memories is None else memories
+    average = partial(average_with_feedback, compressor) if feedback else compressor.average
+    return lockstep(
+        [
+            average(tensor, Round(rank, len(tensors), step), memory)
+            for rank, (tensor, memory) in enumerate(zip(tensors, memories, strict=True))
+        ]
+    )

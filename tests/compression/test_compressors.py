@@ -16,14 +16,13 @@ from ddlnb.compression.base import (
     Compressor,
     Round,
     Traffic,
-    average_with_feedback,
 )
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
 from ddlnb.compression.half import Half
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.requests import AllGather, lockstep
 from ddlnb.training.method import training_method
-from tests.toy_exchange import normal, recorded
+from tests.toy_exchange import averages, normal, recorded
 
 WRITTEN = (
     *(
@@ -53,17 +52,6 @@ def shares(workers: int, shape: tuple[int, ...], step: int = 0) -> list[torch.Te
     return [normal(*shape, seed=100 * step + rank) for rank in range(workers)]
 
 
-def averages(spec: str, tensors: list[torch.Tensor], step: int = 0):
-    """What every worker gets."""
-    workers = len(tensors)
-    return lockstep(
-        [
-            compressor(spec).average(tensor, Round(rank, workers, step), {})
-            for rank, tensor in enumerate(tensors)
-        ]
-    )
-
-
 def unit_of_sums(spec: str) -> float:
     """By what share one addition of an all-reduce may be off: half precision rounds sums, too."""
     one = compressor(spec)
@@ -77,7 +65,7 @@ def shown_family(one: Compressor) -> str:
     there are fewer directions than the matrix has; the others round values.
     """
     matrix = normal(64, 64)
-    [found] = lockstep([one.average(matrix, Round(0, 1, 0), {})])
+    [found] = averages(one, [matrix])
     kept = found.sent[found.sent != 0]
     if 2 * len(kept) < matrix.numel() and len(kept.unique()) > len(kept) / 2:
         return SPARSIFICATION
@@ -174,7 +162,7 @@ def test_all_workers_get_one_average_of_the_tensors_shape(spec, workers):
     for shape in SHAPES:
         tensors = shares(workers, shape)
         before = [tensor.clone() for tensor in tensors]
-        found = averages(spec, tensors)
+        found = averages(compressor(spec), tensors)
         for averaged, tensor, old in zip(found, tensors, before, strict=True):
             assert averaged.average.shape == averaged.sent.shape == shape
             assert averaged.average.dtype == averaged.sent.dtype == torch.float32
@@ -186,7 +174,7 @@ def test_all_workers_get_one_average_of_the_tensors_shape(spec, workers):
 @pytest.mark.parametrize("spec", SHARED)
 def test_the_mean_of_what_was_sent_is_the_average(spec, workers):
     for shape in SHAPES:
-        found = averages(spec, shares(workers, shape))
+        found = averages(compressor(spec), shares(workers, shape))
         sent = torch.stack([averaged.sent.double() for averaged in found])
         lost = (found[0].average.double() - sent.mean(0)).abs()
         allowed = 1e-6 + workers * unit_of_sums(spec) * sent.abs().mean(0)
@@ -205,14 +193,7 @@ def test_what_was_sent_and_what_is_kept_are_the_gradient(spec):
             tensor + memory[RESIDUAL] if memory else tensor
             for tensor, memory in zip(tensors, memories, strict=True)
         ]
-        found = lockstep(
-            [
-                average_with_feedback(
-                    compressor(spec), tensor, Round(rank, workers, step), memories[rank]
-                )
-                for rank, tensor in enumerate(tensors)
-            ]
-        )
+        found = averages(compressor(spec), tensors, memories, step, feedback=True)
         for whole, averaged, memory in zip(corrected, found, memories, strict=True):
             lost = whole.double() - averaged.sent.double() - memory[RESIDUAL].double()
             bound = ROUNDING * (whole.double().abs() + averaged.sent.double().abs())
@@ -222,13 +203,13 @@ def test_what_was_sent_and_what_is_kept_are_the_gradient(spec):
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_round_repeats_itself(spec):
     tensors = shares(3, (33, 5))
-    once, again = averages(spec, tensors, 5), averages(spec, tensors, 5)
+    once, again = (averages(compressor(spec), tensors, step=5) for _ in range(2))
     assert all(torch.equal(a.average, b.average) for a, b in zip(once, again, strict=True))
 
 
 @pytest.mark.parametrize("spec", [spec for spec in SPECS if not spec.startswith("signsgd")])
 def test_zeros_come_back_as_zeros(spec):
-    for averaged in averages(spec, [torch.zeros(4, 5)] * 2):
+    for averaged in averages(compressor(spec), [torch.zeros(4, 5)] * 2):
         assert not averaged.average.any()
         assert not averaged.sent.any()
 
@@ -241,7 +222,7 @@ def test_what_is_not_finite_is_refused_or_seen(spec, bad):
     # Random-k need not look at one entry; it must at all of them.
     tensor[... if spec.startswith("random-k") else (7, 2)] = bad
     try:
-        found = averages(spec, [tensor, tensor])
+        found = averages(compressor(spec), [tensor, tensor])
     except InputError:
         return
     assert not any(averaged.average.isfinite().all() for averaged in found)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ddlnb.compression import packing
-from ddlnb.compression.base import Averaged, Codec, Round, Traffic, average_with_feedback
+from ddlnb.compression.base import Codec, Round, Traffic
 from ddlnb.compression.catalogue import get_compressor
 from ddlnb.compression.half import BFloat16, Float16
 from ddlnb.compression.qsgd import QSGD
@@ -20,8 +20,8 @@ from ddlnb.compression.scaled_sign import ScaledSign
 from ddlnb.compression.sign import SignVote
 from ddlnb.compression.terngrad import TernGrad
 from ddlnb.errors import InputError
-from ddlnb.plans.requests import AllReduce, lockstep
-from tests.toy_exchange import normal
+from ddlnb.plans.requests import AllReduce
+from tests.toy_exchange import averages, normal
 
 ALONE = Round(rank=0, workers=1, step=0)
 ERROR_LEVEL = 1e-9  # of every test by Hoeffding's inequality
@@ -36,16 +36,6 @@ def through(codec: Codec, tensor: torch.Tensor, round_: Round = ALONE) -> torch.
 def draws(codec: Codec, tensor: torch.Tensor) -> torch.Tensor:
     """What it stands for in many rounds, a row each."""
     return torch.stack([through(codec, tensor, Round(0, 1, step)) for step in range(DRAWS)])
-
-
-def vote(tensors: list[torch.Tensor], magnitude: float = 1.0) -> list[Averaged]:
-    workers = len(tensors)
-    return lockstep(
-        [
-            SignVote(magnitude).average(tensor, Round(rank, workers, 0), {})
-            for rank, tensor in enumerate(tensors)
-        ]
-    )
 
 
 # Sizes.
@@ -158,16 +148,15 @@ def test_half_precision_stays_within_its_range():
 
 @pytest.mark.parametrize(("value", "mean"), [(60000.0, 60000.0), (70000.0, math.inf)])
 def test_half_precision_sums_overflow_only_where_means_do(value, mean):
-    tensors = [torch.full((3,), value)] * 4
-    flows = [Float16().average(tensor, Round(r, 4, 0), {}) for r, tensor in enumerate(tensors)]
-    assert lockstep(flows)[0].average.tolist() == [mean] * 3
+    found = averages(Float16(), [torch.full((3,), value)] * 4)
+    assert found[0].average.tolist() == [mean] * 3
 
 
 @pytest.mark.parametrize("codec", [Float16(), BFloat16()])
 def test_half_precision_is_one_all_reduce_whose_partial_sums_are_rounded(codec):
     """As NCCL sums what DistributedDataParallel's hooks and Horovod hand to it."""
     tensors = [normal(1000, seed=rank) for rank in range(4)]
-    found = lockstep([codec.average(t, Round(r, 4, 0), {}) for r, t in enumerate(tensors)])
+    found = averages(codec, tensors)
     shares = [(tensor / 4).to(codec.dtype) for tensor in tensors]
     by_hand = ((shares[0] + shares[1]) + shares[2]) + shares[3]
     assert torch.equal(found[2].average, by_hand.float())
@@ -258,7 +247,7 @@ def test_parameters_that_cannot_be_are_refused(text):
 def test_the_majority_wins_and_ties_stay(workers):
     tensors = [normal(83, seed=rank) for rank in range(workers)]
     expected = sum(tensor.sign() for tensor in tensors).sign()
-    for averaged, tensor in zip(vote(tensors, magnitude=0.25), tensors, strict=True):
+    for averaged, tensor in zip(averages(SignVote(0.25), tensors), tensors, strict=True):
         assert torch.equal(averaged.average, 0.25 * expected)
         assert torch.equal(averaged.sent, 0.25 * tensor.sign())
 
@@ -269,21 +258,6 @@ def descend(choose, gradient, start: list[float], rate: float, steps: int) -> to
     for step in range(steps):
         position = position - rate * choose(gradient(position, step), step)
     return position
-
-
-def signs(gradient: torch.Tensor, step: int) -> torch.Tensor:
-    return vote([gradient])[0].average
-
-
-class Fed:
-    """The scaled sign with its feedback."""
-
-    def __init__(self) -> None:
-        self.memory: dict = {}
-
-    def __call__(self, gradient: torch.Tensor, step: int) -> torch.Tensor:
-        flow = average_with_feedback(ScaledSign(), gradient, Round(0, 1, step), self.memory)
-        return lockstep([flow])[0].average
 
 
 def test_signs_of_exact_gradients_get_stuck_on_a_line_and_feedback_leaves_it():
@@ -301,12 +275,19 @@ def test_signs_of_exact_gradients_get_stuck_on_a_line_and_feedback_leaves_it():
         across = torch.tensor([1.0, -1.0]) * (1.0 if x[0] >= x[1] else -1.0)
         return weight * along + across
 
+    def signs(gradient: torch.Tensor, step: int) -> torch.Tensor:
+        return averages(SignVote(1.0), [gradient])[0].average
+
     def scaled(gradient: torch.Tensor, step: int) -> torch.Tensor:
         return through(ScaledSign(), gradient)
+
+    def fed_back(gradient: torch.Tensor, step: int) -> torch.Tensor:
+        return averages(ScaledSign(), [gradient], [memory], step, feedback=True)[0].average
 
     rate = 2.0**-8
     for stuck in (signs, scaled):
         end = descend(stuck, gradient, [1.0, 1.0], rate, 4000)
         assert end.sum().item() == 2.0
         assert f(end) >= 2 * weight
-    assert f(descend(Fed(), gradient, [1.0, 1.0], rate, 4000)) < 0.05
+    memory: dict = {}
+    assert f(descend(fed_back, gradient, [1.0, 1.0], rate, 4000)) < 0.05

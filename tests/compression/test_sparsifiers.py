@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ddlnb.compression import sparse as selection
-from ddlnb.compression.base import Averaged, Round, Traffic, average_with_feedback
+from ddlnb.compression.base import Round, Traffic
 from ddlnb.compression.catalogue import get_compressor
 from ddlnb.compression.dgc import UNSENT, VELOCITY, DeepGradientCompression
 from ddlnb.compression.gtop_k import GTopK
@@ -25,24 +25,12 @@ from ddlnb.plans.requests import AllReduce, Messages, lockstep
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
 from ddlnb.training.synchronisation.base import BulkSynchronousParallel
-from tests.toy_exchange import normal, recorded
+from tests.toy_exchange import averages, normal, recorded
 from tests.toy_training import Trained, make_workers
 
 
 def gradients(workers: int, *shape: int, seed: int = 0) -> list[torch.Tensor]:
     return [normal(*shape, seed=100 * seed + rank) for rank in range(workers)]
-
-
-def averages(compressor, tensors, memories=None, step=0, feedback=False) -> list[Averaged]:
-    workers = len(tensors)
-    memories = [{} for _ in tensors] if memories is None else memories
-    average = partial(average_with_feedback, compressor) if feedback else compressor.average
-    return lockstep(
-        [
-            average(tensor, Round(rank, workers, step), memories[rank])
-            for rank, tensor in enumerate(tensors)
-        ]
-    )
 
 
 # Selection.

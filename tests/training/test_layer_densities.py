@@ -14,7 +14,7 @@ from ddlnb.compression.profile import CompressionProfile, CompressorSeconds, Lin
 from ddlnb.compression.top_k import TopK
 from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import InputError
-from ddlnb.plans.requests import AllReduce, lockstep
+from ddlnb.plans.requests import AllReduce
 from ddlnb.survey.sec5_3_compression_level import alike, by_layer, hidden_table
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.cost.layer_densities import HIDDEN, LEAST, density_table, layer_densities
@@ -23,7 +23,7 @@ from ddlnb.training.method import training_method
 from ddlnb.training.settings import training_settings
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 from tests.replay import run_in_lockstep
-from tests.toy_exchange import normal
+from tests.toy_exchange import averages, normal
 
 RESNET = ddlnb.read_profile("resnet50_b64_rtx2080ti")
 DIGITS = made_up_digits(1e4)
@@ -84,10 +84,8 @@ def test_one_piece_is_top_k_and_at_density_one_an_all_reduce():
 def test_what_is_not_compressed_loses_nothing_and_is_not_written_to():
     tensors = [normal(3, 4, seed=rank) for rank in range(3)]
     before = [tensor.clone() for tensor in tensors]
-    flows = [
-        Uncompressed().average(tensor, Round(rank, 3, 0), {}) for rank, tensor in enumerate(tensors)
-    ]
-    for averaged, tensor, old in zip(lockstep(flows), tensors, before, strict=True):
+    found = averages(Uncompressed(), tensors)
+    for averaged, tensor, old in zip(found, tensors, before, strict=True):
         torch.testing.assert_close(averaged.average, sum(before) / 3)
         assert torch.equal(averaged.sent, old)
         assert torch.equal(tensor, old)
