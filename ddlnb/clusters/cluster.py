@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import add
 from typing import Any
 
 from numpy.typing import NDArray
@@ -201,18 +202,22 @@ class Cluster:
         if not self.has_closed_form:
             return self._on_fabric("all-reduce")
         effects, load = self.effects, self.all_reduce_load
-        latency = self._software + (
-            effects.inside_latency * load.inside_hops + effects.between_latency * load.between_hops
-        )
-        inside = load.inside_bytes / effects.inside_bandwidth
+        hops, inside, between = self._links_seconds(load)
         if self.nodes_in_use == 1:
             inside /= effects.closed_ring_share
-        slowest = self.heterogeneity.slowest_link(self.nodes_in_use)
-        between = load.between_bytes / effects.between_bandwidth * slowest
-        joined = max if load.overlaps else _plus
+        joined = max if load.overlaps else add
         free = joined(inside, between)
         busy = joined(inside / effects.inside_share, between / effects.between_share)
-        return latency, free, free / busy if busy else 1.0
+        return self._software + hops, free, free / busy if busy else 1.0
+
+    def _links_seconds(self, load: Load) -> tuple[float, float, float]:
+        """Seconds of the hops of a load, and seconds per byte inside and between nodes."""
+        effects, slowest = self.effects, self.heterogeneity.slowest_link(self.nodes_in_use)
+        return (
+            effects.inside_latency * load.inside_hops + effects.between_latency * load.between_hops,
+            load.inside_bytes / effects.inside_bandwidth,
+            load.between_bytes / effects.between_bandwidth * slowest,
+        )
 
     def all_reduce_work(self, sizes: NDArray[Any]) -> tuple[float, Numbers, float]:
         """Latency seconds, seconds of messages of these bytes after it, and the share as above."""
@@ -237,19 +242,12 @@ class Cluster:
 
     def gather_seconds(self) -> tuple[float, float]:
         """Latency seconds of an all-gather along a ring, and seconds per byte of one payload."""
-        effects, workers = self.effects, self.workers
         if self.topology or self.changes:
             latency, per_byte, _ = self._on_fabric("all-gather")
-            return latency, per_byte * workers
-        links = ALL_REDUCES["ring"](self.nodes_in_use, self.workers_per_node)  # twice a gather
-        hops = (
-            effects.inside_latency * links.inside_hops
-            + effects.between_latency * links.between_hops
-        )
-        inside = links.inside_bytes / effects.inside_bandwidth
-        slowest = self.heterogeneity.slowest_link(self.nodes_in_use)
-        between = links.between_bytes / effects.between_bandwidth * slowest
-        return self._software + hops / 2, max(inside, between) / 2 * workers
+            return latency, per_byte * self.workers
+        ring = ALL_REDUCES["ring"](self.nodes_in_use, self.workers_per_node)  # twice a gather
+        hops, inside, between = self._links_seconds(ring)
+        return self._software + hops / 2, max(inside, between) / 2 * self.workers
 
     @property
     def _software(self) -> float:
@@ -410,10 +408,6 @@ class Cluster:
 def _assumed(unit: Unit, value: float) -> Fit:
     low, high = max(unit.least, value / unit.within), min(unit.most, value * unit.within)
     return Fit(low, high, f"assumed: within a factor of {unit.within:g}, as no interval is given")
-
-
-def _plus(left: float, right: float) -> float:
-    return left + right
 
 
 def describe(cluster: Cluster) -> list[dict[str, str]]:
