@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, RootModel, model_validator
 
-from ddlnb.errors import require, require_known
+from ddlnb.errors import look_up, require, require_known
 from ddlnb.files import HARDWARE, read_yaml
 from ddlnb.units import BITS_PER_BYTE, GB, GIB
 
@@ -252,13 +252,9 @@ class Gpu:
 
     def peak(self, precision: str) -> float:
         """Return FLOP/s at a precision. Raises UnknownName for one that it has no rate for."""
-        require_known(
-            f"precision of {self.name}",
-            precision,
-            self.flops,
-            otherwise="say which by precision (--precision)",
-        )
-        return self.flops[precision]
+        rates: dict[str, float] = {**self.flops}
+        way_out = "say which by precision (--precision)"
+        return look_up(f"precision of {self.name}", precision, rates, way_out)
 
     def sustained(self, precision: str = "bf16") -> float:
         """Return the share of its peak that matrices of any size reach for long.

@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from ddlnb.errors import require, require_known, require_positive
+from ddlnb.errors import look_up, require, require_positive
 from ddlnb.files import HARDWARE, read_yaml
 from ddlnb.hardware.gpu import WITHOUT_OTHER_KEYS, Source, in_units, named
 from ddlnb.units import BITS_PER_BYTE, GB, bandwidth_from, quantity_from, show_bandwidth
@@ -96,8 +96,7 @@ def protocols() -> Mapping[str, Protocol]:
 
 
 def _protocol(name: str) -> Protocol:
-    require_known("protocol", name, protocols())
-    return protocols()[name]
+    return look_up("protocol", name, protocols())
 
 
 @dataclass(frozen=True)
