@@ -260,29 +260,27 @@ def _replicates_that_differ(rates: Mapping[Cell, float], gpus_per_node: int) -> 
 
 def _more_than_linear(rates: Mapping[Cell, float]) -> Iterator[Finding]:
     """Find throughput that grows by more than the number of GPUs; either cell may be wrong."""
-    singles: dict[tuple[str, int], list[Cell]] = {}
-    for cell in rates:
-        if cell.method == SINGLE:
-            singles.setdefault((cell.model, cell.local_batch), []).append(cell)
     for curve in scaling_curves(rates):
-        for few, many in pairwise(curve):
-            excess = (rates[many] / many.gpus) / (rates[few] / few.gpus) - 1
+        compared: list[tuple[tuple[Cell, ...], float, str]] = [
+            (
+                (few, many),
+                many.gpus / few.gpus * rates[few],
+                f"{many.gpus / few.gpus:g} times {few}",
+            )
+            for few, many in pairwise(curve)
+        ]
+        alone = [one for one in rates if one.method == SINGLE and one[:2] == curve[0][:2]]
+        if alone and curve[0].method != SINGLE:
+            rate = median(rates[single] / single.gpus for single in alone)
+            compared += [
+                ((*alone, cell), cell.gpus * rate, f"{cell.gpus} times one GPU alone")
+                for cell in curve
+            ]
+        for cells, linear, words in compared:
+            excess = rates[cells[-1]] / linear - 1
             if excess > SUPER_LINEAR:
-                yield Finding(
-                    "more than linear",
-                    (few, many),
-                    f"{many} is {excess:.1%} above {many.gpus / few.gpus:g} times {few}",
-                )
-        alone = singles.get((curve[0].model, curve[0].local_batch), [])
-        for cell in curve if alone and curve[0].method != SINGLE else []:
-            one = median(rates[single] / single.gpus for single in alone)
-            excess = rates[cell] / cell.gpus / one - 1
-            if excess > SUPER_LINEAR:
-                yield Finding(
-                    "more than linear",
-                    (*alone, cell),
-                    f"{cell} is {excess:.1%} above {cell.gpus} times one GPU alone",
-                )
+                said = f"{cells[-1]} is {excess:.1%} above {words}"
+                yield Finding("more than linear", cells, said)
 
 
 def _fewer_with_more(rates: Mapping[Cell, float]) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddlnb.errors import InputError, UnknownName
+from ddlnb.errors import InputError, look_up
 from ddlnb.files import PUBLISHED
 from ddlnb.results.schema import Column, Kind, Rule, Schema, read_cells
 from ddlnb.units import GB, US
@@ -82,9 +82,7 @@ def bus_factor(collective: str, ranks: int) -> float:
     >>> bus_factor("all_reduce", 16), bus_factor("all_gather", 16)
     (1.875, 0.9375)
     """
-    if collective not in _SHARES:
-        raise UnknownName("collective", collective, COLLECTIVES)
-    return _SHARES[collective](ranks)
+    return look_up("collective", collective, _SHARES)(ranks)
 
 
 def bus_factors(rows: pd.DataFrame) -> pd.Series[float]:
