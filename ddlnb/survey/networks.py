@@ -20,10 +20,9 @@ from ddlnb.networks.play import play, share
 from ddlnb.networks.structure import Structure
 from ddlnb.networks.topologies import get_topology, with_islands
 from ddlnb.plans.methods import SURVEYED
-from ddlnb.results.statistics import Verdict
 from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.survey.items import Findings, findings
-from ddlnb.survey.sec3_3_2_topologies import rings_at_once
+from ddlnb.survey.sec3_3_2_topologies import judged, rings_at_once
 from ddlnb.survey.testbed import fig4_workload
 from ddlnb.units import MIB, bandwidth_from
 
@@ -107,10 +106,9 @@ def slowdown_findings(table: pd.DataFrame) -> Findings:
 
 def claims() -> pd.DataFrame:
     """Return the claims that flows decide: item, claim, numbers, verdict."""
-    rows = [_algorithms_cross(), _topology_loads(), _placement(), _interleaved(), _inside_too()]
-    table = pd.DataFrame(rows, columns=["item", "claim", "numbers", "holds"])
-    verdict = table.pop("holds").map({True: Verdict.HOLDS, False: Verdict.CONTRADICTED})
-    return table.assign(verdict=verdict).set_index("item")
+    return judged(
+        [_algorithms_cross(), _topology_loads(), _placement(), _interleaved(), _inside_too()]
+    )
 
 
 def crossing_bytes(workers: int) -> tuple[float, float]:

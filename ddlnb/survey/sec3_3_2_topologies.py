@@ -144,16 +144,12 @@ def verdicts(played: dict[tuple[str, str], Played]) -> pd.DataFrame:
 
     Columns: item, claim, numbers, verdict.
     """
-    ms = {key: 1e3 * one.seconds for key, one in played.items()}
-
-    def gain(network: str, exchange: str, over: str = "one ring") -> float:
-        return ms[network, over] / ms[network, exchange]
-
-    rings = {name: gain(name, "all rings that fit") for name in ("fat-tree", "BCube", "torus")}
-    servers = gain_of(ms, "servers on all hosts")
-    groups = gain_of(ms, "hierarchical")
-    both = gain_of(ms, "torus, both sides at once")
-    side = gain("torus", "torus, both sides at once")
+    seconds = pd.Series({key: one.seconds for key, one in played.items()}).unstack()
+    rings = seconds["one ring"] / seconds["all rings that fit"]
+    side = seconds.loc["torus", "one ring"] / seconds.loc["torus", "torus, both sides at once"]
+    on_bcube = seconds.loc["BCube"] / seconds.loc["fat-tree"]
+    servers, groups = on_bcube["servers on all hosts"], on_bcube["hierarchical"]
+    both = on_bcube["torus, both sides at once"]
     rows = [
         (
             "A34",
@@ -182,14 +178,14 @@ def verdicts(played: dict[tuple[str, str], Played]) -> pd.DataFrame:
             side > 2 / SAME,
         ),
     ]
+    return judged(rows)
+
+
+def judged(rows: Sequence[tuple[str, str, str, bool]]) -> pd.DataFrame:
+    """Return rows of item, claim, numbers, and whether it holds as a table with a verdict."""
     table = pd.DataFrame(rows, columns=["item", "claim", "numbers", "holds"])
     verdict = table.pop("holds").map({True: Verdict.HOLDS, False: Verdict.CONTRADICTED})
     return table.assign(verdict=verdict).set_index("item")
-
-
-def gain_of(ms: dict[tuple[str, str], float], exchange: str) -> float:
-    """Return the time on BCube over that on the fat-tree."""
-    return ms["BCube", exchange] / ms["fat-tree", exchange]
 
 
 def topology_findings(played: dict[tuple[str, str], Played]) -> Findings:

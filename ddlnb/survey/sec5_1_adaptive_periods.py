@@ -36,7 +36,6 @@ from ddlnb.training.cost.estimate import compute_seconds
 from ddlnb.training.cost.requests import request_cost
 from ddlnb.training.cost.time_to_target import MARGIN
 from ddlnb.training.method import training_method
-from ddlnb.training.runs.compare import compare
 from ddlnb.training.runs.summaries import runs_by, spent, target_bracket
 from ddlnb.training.synchronisation.local import STARTS, AdaptiveLocalSGD, Local
 from ddlnb.training.tasks.catalogue import get_learning_task
@@ -174,16 +173,6 @@ def over_fixed(best: np.ndarray, taken: np.ndarray, missed: bool) -> dict[str, o
         "over_high": over.high,
         "verdict": SLOWER if missed else over.above(1, MARGIN).worded(FASTER, SLOWER, OPEN),
     }
-
-
-def train_periods(
-    periods: Sequence[int], *, workers: int, seeds: int, steps: int, tune: bool = False
-) -> pd.DataFrame:
-    """Train digits by local SGD with these periods and the adaptive ones; return the curves."""
-    methods = period_methods(periods)
-    return compare(
-        "digits", methods, workers=workers, seeds=seeds, steps=steps, tune=tune, evaluate_every=1
-    ).curves
 
 
 VERDICTS = {FASTER: Verdict.HOLDS, SLOWER: Verdict.CONTRADICTED, OPEN: Verdict.UNDECIDED}

@@ -37,7 +37,6 @@ from ddlnb.survey.items import Findings, findings, item_verdict
 from ddlnb.training.executors.clock import Clock, LogNormal
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.training.runs.compare import compare
 from ddlnb.training.runs.summaries import Runs, final_loss, runs_by, spent
 from ddlnb.training.settings import training_settings
 from ddlnb.training.tasks.task import LearningTask
@@ -125,13 +124,6 @@ def _gap(losses: np.ndarray, dense: np.ndarray) -> dict[str, object]:
     gap = mean_interval(losses - dense)
     judged = WORSE if math.isinf(gap.estimate) else gap.above(0).worded(WORSE, BETTER, OPEN)
     return {"gap": gap.estimate, "gap_half_width": gap.half_width, "verdict": judged}
-
-
-def train_combined(*, workers: int, seeds: int, steps: int) -> pd.DataFrame:
-    """Train digits with all `combined_methods` while gradients take log-normal times."""
-    return compare(
-        "digits", combined_methods(), workers=workers, seeds=seeds, steps=steps, clock=STRAGGLERS
-    ).curves
 
 
 def bytes_findings(equal: pd.DataFrame) -> Findings:
@@ -288,13 +280,6 @@ def _overlaps(some: pd.DataFrame, others: pd.DataFrame) -> np.ndarray:
     """
     common = np.minimum(some.to_numpy()[:, None], others.to_numpy()).sum(axis=2).astype(float)
     return common[np.not_equal.outer(some.index.to_numpy(), others.index.to_numpy())]
-
-
-def train_watched(*, workers: int, seeds: int, steps: int) -> pd.DataFrame:
-    """Train digits with every synchronisation, dense, and return the sizes of its gradients."""
-    return gradient_sizes(
-        "digits", SYNCHRONISATIONS, workers=workers, steps=steps, seeds=seeds, clock=STRAGGLERS
-    )
 
 
 def similarity_findings(alike: pd.DataFrame) -> Findings:
