@@ -102,15 +102,11 @@ def against(rows: pd.DataFrame) -> pd.DataFrame:
     Ratios are of median throughputs of the same alternating run.
     """
     done = rows[rows["source"] == "emulated"]
-    found = []
-    for (network, model, gpus), cell in done.groupby(["network", "model", "gpus"], sort=False):
-        rate = cell.set_index("method")["throughput_samples_per_s"]
-        ours = rate.drop(labels=list(BASELINES), errors="ignore")
-        row = {"network": network, "model": model, "gpus": gpus, "best": ours.idxmax()}
-        for baseline in BASELINES:
-            row[f"over {baseline}"] = ours.max() / rate.get(baseline, float("nan"))
-        found.append(row)
-    return pd.DataFrame(found)
+    cells = ["network", "model", "gpus"]
+    rates = done.pivot_table("throughput_samples_per_s", cells, "method", sort=False)
+    ours = rates.drop(columns=list(BASELINES), errors="ignore")
+    over = {f"over {name}": ours.max(axis=1) / rates.get(name, float("nan")) for name in BASELINES}
+    return pd.DataFrame({"best": ours.idxmax(axis=1), **over}).reset_index()
 
 
 def agreement(rows: pd.DataFrame) -> pd.DataFrame:

@@ -94,17 +94,13 @@ def measured() -> list[Measured]:
 def _survey() -> list[Measured]:
     rows = pd.read_csv(PUBLISHED / "fig4_upto8.csv").query("method == 'single'")
     rates = dict(zip(rows["model"], rows["throughput_samples_per_s"], strict=True))
-    found = []
-    for model in BATCHES:
-        workload = fig4_workload(model)
-        seconds = workload.local_batch / rates[model]
-        found.append(
-            Measured(
-                model, model, get_gpu(HARDWARE), "fp32", all_passes(workload, "fp32"), seconds,
-                "survey", convolves(workload),
-            )
-        )  # fmt: skip
-    return found
+    return [
+        Measured(
+            model, model, get_gpu(HARDWARE), "fp32", all_passes(workload, "fp32"),
+            workload.local_batch / rates[model], "survey", convolves(workload),
+        )
+        for model, workload in ((model, fig4_workload(model)) for model in BATCHES)
+    ]  # fmt: skip
 
 
 def _foundry() -> list[Measured]:
@@ -301,27 +297,20 @@ def leave_out(observations: Sequence[Measured]) -> list[dict[str, object]]:
     """
     rows: list[dict[str, object]] = []
     for what in ("model", "gpu"):
-        keys = [_key(one, what) for one in observations]
+        keys = [(one.gpu.name, one.model if what == "model" else "") for one in observations]
         for key in dict.fromkeys(keys):
             known = [one for one, its in zip(observations, keys, strict=True) if its != key]
             fit = fit_roofline(known)
-            for one, its in zip(observations, keys, strict=True):
-                if its == key:
-                    rows.append(_row(one, what, fit.seconds(one), _constant(one, known)))
+            rows += [
+                {
+                    "left_out": what, "gpu": one.gpu.name, "precision": one.precision,
+                    "kind": one.kind, "run": one.name, "source": one.source,
+                    "measured_seconds": one.seconds, "estimated_seconds": fit.seconds(one),
+                    "constant_utilisation_seconds": _constant(one, known),
+                }
+                for one, its in zip(observations, keys, strict=True) if its == key
+            ]  # fmt: skip
     return rows
-
-
-def _key(one: Measured, what: str) -> object:
-    return (one.gpu.name, one.model) if what == "model" else one.gpu.name
-
-
-def _row(one: Measured, what: str, seconds: float, trivial: float) -> dict[str, object]:
-    return {
-        "left_out": what, "gpu": one.gpu.name, "precision": one.precision, "kind": one.kind,
-        "run": one.name,
-        "source": one.source, "measured_seconds": one.seconds, "estimated_seconds": seconds,
-        "constant_utilisation_seconds": trivial,
-    }  # fmt: skip
 
 
 def _constant(one: Measured, known: Sequence[Measured]) -> float:

@@ -46,7 +46,7 @@ TRIAL = "trial.csv"
 WARNED = "warnings.txt"
 TRIED = 3  # methods, by their forecasts, that are tried once beside the plan that was found
 FIXED = 2  # of these, the quickest stay
-TARGETS = {"over the best method": 1.08, "over DDP": 1.23}
+TARGETS = {"best": ("the best method", 1.08), "DDP": ("DDP", 1.23)}
 
 
 def run_cell(cell: Cell, folder: Path, *, iterations: int, repetitions: int) -> None:
@@ -112,10 +112,19 @@ def judged(cell: Cell, folder: Path) -> dict[str, object]:
     seconds = paired_seconds(pd.read_csv((own / ROWS).with_suffix(".runs.csv")))
     medians = seconds.median()
     best = medians.drop([SEARCHED, DDP]).idxmin()
-    over_best = ratio(seconds[best], seconds[SEARCHED])
-    over_ddp = ratio(seconds[DDP], seconds[SEARCHED])
     loads = [load.during + load.stolen for _, load in saved_loads(own)]
     bound = made.found.bound.seconds
+
+    def beside(label: str, slower: str) -> dict[str, float]:
+        over = ratio(seconds[slower], seconds[SEARCHED])
+        return {
+            f"{label} ms": 1e3 * medians[slower],
+            f"over {label}": over.estimate,
+            f"{label} low": over.low,
+            f"{label} high": over.high,
+            f"most over {label}": medians[slower] / bound,
+        }
+
     return {
         "cell": cell.name,
         "plan": _trial(own)[0],
@@ -125,16 +134,8 @@ def judged(cell: Cell, folder: Path) -> dict[str, object]:
         "forecast ms": 1e3 * made.forecasts[_trial(own)[0]],
         "bound ms": 1e3 * bound,
         "best method": best,
-        "best ms": 1e3 * medians[best],
-        "over best": over_best.estimate,
-        "best low": over_best.low,
-        "best high": over_best.high,
-        "most over best": medians[best] / bound,
-        "DDP ms": 1e3 * medians[DDP],
-        "over DDP": over_ddp.estimate,
-        "DDP low": over_ddp.low,
-        "DDP high": over_ddp.high,
-        "most over DDP": medians[DDP] / bound,
+        **beside("best", best),
+        **beside("DDP", DDP),
         "load": max(loads, default=math.nan),
     }
 
@@ -165,22 +166,16 @@ def summary(rows: pd.DataFrame) -> str:
     """
     bounded = rows[~rows["plan"].map(_has_servers) & ~rows["best method"].map(_has_servers)]
     lines = []
-    for (over, target), (column, low, high, most) in zip(
-        TARGETS.items(),
-        (
-            ("over best", "best low", "best high", "most over best"),
-            ("over DDP", "DDP low", "DDP high", "most over DDP"),
-        ),
-        strict=True,
-    ):
-        slower = int((rows[high] < 1).sum())
-        quicker = int((rows[low] > 1).sum())
+    for label, (who, target) in TARGETS.items():
+        column = f"over {label}"
+        slower, quicker = (rows[f"{label} high"] < 1).sum(), (rows[f"{label} low"] > 1).sum()
+        ratios = rows[column]
         lines.append(
-            f"searched {over}: geometric mean {_geometric(rows[column]):.3f} (target {target}), "
-            f"least {rows[column].min():.3f}, most {rows[column].max():.3f}, {len(rows)} of "
-            f"{len(CELLS)} cells; beyond noise quicker in {quicker}, slower in {slower}; in "
+            f"searched over {who}: geometric mean {_geometric(ratios):.3f} (target {target}), "
+            f"least {ratios.min():.3f}, most {ratios.max():.3f}, {len(rows)} of {len(CELLS)} "
+            f"cells; beyond noise quicker in {quicker}, slower in {slower}; in "
             f"{counted(len(bounded), 'cell')} without servers {_geometric(bounded[column]):.3f}, "
-            f"where the bound allows {_geometric(bounded[most]):.3f}"
+            f"where the bound allows {_geometric(bounded[f'most {column}']):.3f}"
         )
     found = int(rows["plan"].str.startswith(SEARCHED).sum())
     off = rows["forecast ms"] / rows["searched ms"]

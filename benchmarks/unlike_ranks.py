@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from benchmarks.command import command
 from ddlnb.files import provenance
-from ddlnb.launch.rank import RankContext
+from ddlnb.launch.rank import RankContext, process_group
 from ddlnb.launch.ranks import Ranks
 from ddlnb.parallelism.heterogeneous import in_words
 from ddlnb.parallelism.partition import (
@@ -85,8 +85,7 @@ def gradients(module: nn.Module) -> list[Tensor]:
     return [torch.zeros_like(one) if one.grad is None else one.grad for one in module.parameters()]
 
 
-@dataclass(frozen=True)
-class Ran:
+class Ran(NamedTuple):
     """Seconds of an iteration on a rank, and how far its gradients are from those of one worker."""
 
     seconds: float
@@ -124,7 +123,7 @@ def probe(context: RankContext, elements: int, message: int) -> tuple[float, flo
     sent after a wait, as in a pipeline, so that waking up is part of it.
     """
     clock = Clock()
-    with _group(context):
+    with process_group(context, context.store(), context.count):
         whole, part = torch.zeros(elements, dtype=torch.float64), torch.zeros(message).double()
 
         def there_and_back() -> None:
@@ -150,7 +149,7 @@ def share_of_batch(
     seed: int,
 ) -> Ran:
     """Train on this rank's samples; gradients are weighed by samples and added up (BSP)."""
-    with _group(context):
+    with process_group(context, context.store(), context.count):
         rank, samples = context.rank, sum(shares)
         first = sum(shares[:rank])
         own = slice(first, first + shares[rank])
@@ -186,7 +185,7 @@ def stage_of_pipeline(
     seed: int,
 ) -> Ran:
     """Train this rank's layers on all micro batches, in the order of 1F1B."""
-    with _group(context):
+    with process_group(context, context.store(), context.count):
         stage = _Stage(context, model, cut, speeds[context.rank], seed)
         inputs, targets = (one.chunk(micro_batches) for one in model.batch(samples, seed))
         order = schedule("1f1b", len(cut), micro_batches)[context.rank]
@@ -217,8 +216,7 @@ class _Stage:
         seed: int,
     ):
         self.rank, self.last = context.rank, len(cut) - 1
-        self.first = sum(cut[: self.rank])
-        self.stop = self.first + cut[self.rank]
+        self.first, self.stop = sum(cut[: self.rank]), sum(cut[: self.rank + 1])
         self.module = model.build(self.first, self.stop, seed)
         self._sample_seconds = model.sample_seconds * cut[self.rank] / model.layers / speed
         self._clock = Clock()
@@ -271,21 +269,6 @@ def _mean_seconds(iteration: Callable[[], object], iterations: int) -> float:
     return (time.perf_counter() - start) / iterations
 
 
-@contextmanager
-def _group(context: RankContext) -> Iterator[None]:
-    dist.init_process_group(
-        "gloo",
-        store=context.store(),
-        rank=context.rank,
-        world_size=context.count,
-        timeout=timedelta(seconds=context.timeout_seconds),
-    )
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
-
-
 def way_rows(
     ranks: Ranks,
     speeds: Sequence[float] = SPEEDS,
@@ -333,11 +316,9 @@ def way_rows(
     forecast = {way: of_way[way](shares) for way, shares in ways.items()}
     rows = []
     for way, shares in ways.items():  # all forecasts are made before the first way is executed
-        given = (model, shares, speeds)
-        if of_way[way] is of_pipeline:
-            run, given = stage_of_pipeline, (*given, samples, micro_batches)
-        else:
-            run = share_of_batch
+        pipelined = of_way[way] is of_pipeline
+        run = stage_of_pipeline if pipelined else share_of_batch
+        given = (model, shares, speeds, *((samples, micro_batches) if pipelined else ()))
         found = ranks.run(run, *given, iterations, seed, count=len(shares))
         seconds = max(one.seconds for one in found)
         rows.append(
@@ -369,8 +350,9 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 def sentence(rows: pd.DataFrame) -> str:
     """Return how far off forecasts are, beside the trivial one."""
-    off = (rows["forecast_seconds"] / rows["seconds"] - 1).abs()
-    trivial = (rows["trivial_seconds"] / rows["seconds"] - 1).abs()
+    off, trivial = (
+        (rows[of] / rows["seconds"] - 1).abs() for of in ("forecast_seconds", "trivial_seconds")
+    )
     return (
         f"{len(rows)} runs: forecasts are off by {off.median():.1%} in the median, {off.max():.1%} "
         f"at most; adding up speeds by {trivial.median():.1%}, {trivial.max():.1%}."
