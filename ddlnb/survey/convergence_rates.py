@@ -1,8 +1,7 @@
 """Rates of convergence, mixing and divergence of local SGD, compression and gossip.
 
 The tasks, with their samples and constants, are those of `ddlnb.training.tasks.built_in`. A point
-is
-a row of a tensor, so that one pass of a training method carries many runs.
+is a row of a tensor, so that one pass of a training method carries many runs.
 
 What it says of methods without barriers is from Lian et al. 2015 (arXiv 1506.08272): updates of
 bounded age cost terms that fall faster than the leading one.
