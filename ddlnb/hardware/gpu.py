@@ -252,7 +252,7 @@ class Gpu:
 
     def peak(self, precision: str) -> float:
         """Return FLOP/s at a precision. Raises UnknownName for one that it has no rate for."""
-        rates: dict[str, float] = {**self.flops}
+        rates: dict[str, float] = dict(self.flops.items())
         way_out = "say which by precision (--precision)"
         return look_up(f"precision of {self.name}", precision, rates, way_out)
 
