@@ -128,7 +128,7 @@ def between_entries(
     >>> between_entries([("a", 1.0), ("b", 3.0), ("a", 4.0)], 0.0, 5.0)
     {'a': 4.0, 'b': 1.0}
     """
-    edges: list[Counted] = [start, *(at for _, at in marks[1:]), end]
+    edges: list[Counted] = [start] + [at for _, at in marks[1:]] + [end]
     spent: dict[str, Counted] = {}
     for (name, _), (begin, until) in zip(marks, pairwise(edges), strict=True):
         passed = until - begin
@@ -142,7 +142,7 @@ def between_arrivals(marks: Sequence[tuple[str, Counted]], start: Counted) -> di
     >>> between_arrivals([("b", 1.5), ("a", 2.0)], 1.0)
     {'b': 0.5, 'a': 0.5}
     """
-    edges: list[Counted] = [start, *(at for _, at in marks)]
+    edges: list[Counted] = [start] + [at for _, at in marks]
     return {name: at - before for (name, at), before in zip(marks, edges, strict=False)}
 
 
