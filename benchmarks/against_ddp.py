@@ -6,8 +6,6 @@ A ratio compares two runs of the same repetition, so that a drift of the machine
 shows its median and quartiles over repetitions.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ parentheses. Each worker measures its own seconds, so the others show whether th
 1.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -14,8 +14,6 @@ are not lost between a fit and a name, and no more. Cells of ByteScheduler-A2A r
 in Python that the catalogue does not know.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pandas as pd

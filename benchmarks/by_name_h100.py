@@ -10,8 +10,6 @@ behind the computation: nothing (BSP-A2A) and buckets as DDP has them are both f
 chosen with these rows in sight (data/hardware), so that the errors are those of a fit.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

@@ -11,8 +11,6 @@ With ``--asynchronous`` the servers answer at once with the sum of all pushes so
 `CountingTensor` checks.
 """
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

@@ -5,8 +5,6 @@ with the largest expected improvement under a Gaussian process of the seconds of
 the logarithms of both sizes. Here the seconds are simulated, or whatever ``seconds`` measures.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 python -m benchmarks.collective_seconds [--workers 4] [--also NAME] [--bytes 1024 1048576]
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The command line of a benchmark: its ``main`` has a keyword argument for every option."""
 
-from __future__ import annotations
-
 import sys
 from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ python -m benchmarks.compression_seconds [--threads 1] [--device cuda] [--also "
     [--write NAME]
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from benchmarks.command import command

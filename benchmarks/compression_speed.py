@@ -7,8 +7,6 @@ already in memory. The table has the medians of these ratios, and their range. A
 what its row says, which may be less than what the codec makes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path

@@ -11,8 +11,6 @@ forecasts of both plans, and what the re-plan gains and what its meetings cost. 
 runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

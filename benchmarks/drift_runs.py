@@ -5,8 +5,6 @@ A folder has ``costs.csv``, of an all-reduce on both networks, by which plans ar
 of every iteration as rank 0 saw them, at full speed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -7,8 +7,6 @@ in turn on replayed models, every repetition beginning with another one. Everyth
 folder; a second call completes what is missing, prints the tables and draws the figure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Iterations of methods on an emulated network, and on a simulated cluster of its topology."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from benchmarks.socket_transfers import Begins

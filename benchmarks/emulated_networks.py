@@ -9,8 +9,6 @@ network: what a message costs before its first byte, from messages of a few byte
 second call completes what is missing and prints the tables. With --kept nothing runs.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """How far off forecasts are, by groups of rows, beside other forecasts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import pandas as pd

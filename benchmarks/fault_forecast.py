@@ -8,8 +8,6 @@ long a cell takes. From these and from moments drawn before, `tests.parallelism.
 forecasts when a sweep is done that is killed at those moments; then it is run and killed so.
 """
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -5,8 +5,6 @@
 Cold is a new process with the compiled code on disk, from the start of Python to the last cell.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

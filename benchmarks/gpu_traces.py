@@ -7,8 +7,6 @@ An iteration is a forward and a backward pass, a step of SGD with momentum, and 
 loss on the host. Beside each trace stand the seconds of an iteration without the profiler.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple

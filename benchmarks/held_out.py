@@ -6,8 +6,6 @@ One value of the label is left out at a time: all of the figure's other cells ar
 each, and those left out are predicted. With ``--kept`` the table of an earlier run is shown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple

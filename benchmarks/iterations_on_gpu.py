@@ -17,8 +17,6 @@ this GPU. Beside them stands the trivial forecast: the median share of the data 
 the published runs.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import statistics

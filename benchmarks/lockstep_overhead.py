@@ -7,8 +7,6 @@ nothing else. Making workers and evaluating are reported apart. The median ratio
 CPU seconds, which a busy machine disturbs less.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from functools import partial

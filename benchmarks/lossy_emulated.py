@@ -9,8 +9,6 @@ overlaps in a lossy run on processes, so nothing does in its forecast. Everythin
 folder; a second call completes it. The figure is drawn into build/lossy_emulated.png.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import combinations

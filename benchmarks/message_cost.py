@@ -7,8 +7,6 @@ Three ways take turns: gloo alone, the engine's scheduler on gloo, and the sched
 of a message is ours.
 """
 
-from __future__ import annotations
-
 import resource
 import time
 from collections.abc import Callable

@@ -8,8 +8,6 @@ with the routes kept. One thread does it all: CPU seconds are what it takes on a
 bounds are theirs; elapsed seconds say how busy the machine was.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@ in the folder, and a second call of the same code completes them. ``--kept FILE`
 only. Prints the loss that every method reached, at which rate, and the verdicts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

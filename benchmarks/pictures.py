@@ -3,8 +3,6 @@
 Throughput, measured: by method and workers (Fig. 4), by engine, and over the baselines.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Seconds of what is run again and again, candidates in turns."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 

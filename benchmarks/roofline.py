@@ -4,8 +4,6 @@ python -m benchmarks.roofline            # print
 python -m benchmarks.roofline --write    # also write data/hardware/roofline*
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 

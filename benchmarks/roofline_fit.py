@@ -7,8 +7,6 @@ Runs of one source on one GPU count together, for every kind of program, as much
 independent ones: they share their software.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -7,8 +7,6 @@ Run it while nothing else runs; the load before each command is kept beside its 
 commands and the bar of `ddlnb reproduce` take their times from there.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import os
 import resource

@@ -3,8 +3,6 @@
 python -m benchmarks.scale_speed
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import pandas as pd

@@ -9,8 +9,6 @@ interval of a framework or GPU that nothing was fitted to is as wide as those we
 stand three trivial forecasts, which a forecast must beat to be worth its parameters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple

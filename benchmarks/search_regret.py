@@ -7,8 +7,6 @@ seconds are drawn on a logarithmic scale, and so is how long all bytes take besi
 The class is that of `tests.search.exact`; the search is held to it by its `Space`.
 """
 
-from __future__ import annotations
-
 import time
 from itertools import product
 from pathlib import Path

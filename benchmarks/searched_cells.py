@@ -4,8 +4,6 @@ A plan is searched for the twin of the network, which knows its links from the m
 `benchmarks.emulated` keeps. Twins are written beside the rows, so that a second call has the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

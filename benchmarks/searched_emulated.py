@@ -13,8 +13,6 @@ second call completes what is missing. Printed are the medians, ratios of pairs 
 same twin. With --kept nothing runs.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Sequence

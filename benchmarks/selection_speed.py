@@ -5,8 +5,6 @@
 Both must find the same set. Copying the same array is the least that any compressor could take.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

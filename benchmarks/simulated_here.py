@@ -6,8 +6,6 @@ Runs nothing: it fits the twin to the kept micro-benchmark and forecasts the kep
 this machine: ddlnb calibrate here, and the notebook simulated_here.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

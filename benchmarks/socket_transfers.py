@@ -1,7 +1,5 @@
 """Plain transfers between ranks, all at once and over sockets that stay open."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Callable, Sequence

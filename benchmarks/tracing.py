@@ -4,8 +4,6 @@ Each model is traced at a batch of one in a process of its own, forked from this
 is imported is in memory; the peak is that of the process, less what it starts with.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import resource
 import time

@@ -1,7 +1,5 @@
 """The command line as a person types it, run in this process: a Python of its own takes seconds."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

@@ -4,8 +4,6 @@ What a worker gets from an asynchronous server depends on who pushed before it. 
 the order (`RecordingRule`); repeating it (`InOrder`) makes the run comparable, step by step.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Rings through small networks, found by trying all orders of their hosts."""
 
-from __future__ import annotations
-
 from ddlnb.errors import require
 from ddlnb.networks.network import Network
 from ddlnb.networks.structure import Ring, Structure

@@ -1,7 +1,5 @@
 """Whether a process still runs."""
 
-from __future__ import annotations
-
 import psutil
 
 

@@ -3,8 +3,6 @@
 Where a value has one natural meaning, it works instead.
 """
 
-from __future__ import annotations
-
 import math
 import pickle
 

@@ -1,7 +1,5 @@
 """Choices as text: what is written reads back as it was, and what is read has the right types."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools

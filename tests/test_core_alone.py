@@ -1,7 +1,5 @@
 """The core imports no extension, by name or by string, and works where there is none."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

@@ -3,8 +3,6 @@
 Schedules and frameworks of large models are added in tests/parallelism/test_extending.py.
 """
 
-from __future__ import annotations
-
 import math
 import pickle
 import shutil

@@ -3,8 +3,6 @@
 All are injected by one process, which has the ranks, and the mounts, to itself.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """The house stays small: no room grows by more than a tenth without somebody saying so."""
 
-from __future__ import annotations
-
 import pytest
 
 from .house import CHECKOUT, COLUMNS, ROOT, Count, counted, house, table

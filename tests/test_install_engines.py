@@ -1,7 +1,5 @@
 """The script that builds the engines, with engines that are built in no time."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The package as a whole: light to import, its names listed, its requirements in step."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Bars: in notebooks by themselves, elsewhere on demand, and none where TQDM_DISABLE says so."""
 
-from __future__ import annotations
-
 import ast
 
 import nbformat

@@ -4,8 +4,6 @@ Those that run at once are run by pytest's ``--doctest-modules``. Those that sta
 their time are marked to be skipped there, and run here.
 """
 
-from __future__ import annotations
-
 import ast
 import doctest
 import inspect

@@ -1,7 +1,5 @@
 """Questions and answers: declared once, and the same in Python, on the command line, on a page."""
 
-from __future__ import annotations
-
 import html
 import inspect
 import subprocess

@@ -1,7 +1,5 @@
 """Streams of random numbers: repeated by the same numbers, and unlike any others."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import torch

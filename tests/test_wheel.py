@@ -1,7 +1,5 @@
 """What is built and installed elsewhere: the package with its data, and without its extras."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import sysconfig

@@ -1,7 +1,5 @@
 """A three-layer workload whose times can be added in the head, and small models."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Two small clusters, two workloads, and true values of parameters that a fit should find."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

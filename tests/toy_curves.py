@@ -1,7 +1,5 @@
 """Curves of training runs with losses as a test wants them."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from ddlnb.training.method import training_method

@@ -1,7 +1,5 @@
 """Averaging among workers in one process, for tests of compressors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Forecasts of Fig. 4 as a test wants them, and published cells beside them."""
 
-from __future__ import annotations
-
 import math
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """A small regression that workers train together, for tests of synchronisation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Advice: options, reasons, costs, and what would explain a measured throughput."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Advice on large models: counterfactuals are forecasts, chances are calibrated, words are true."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Scaling curves: how far, and what limits it beyond."""
 
-from __future__ import annotations
-
 import pytest
 
 import ddlnb

@@ -1,7 +1,5 @@
 """What is said of runs on a network that drifts: phases, gains, and rows that are kept."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Ratios to the baselines, errors of forecasts, and what a site is called."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

@@ -1,7 +1,5 @@
 """Patterns of transfers, what a change does, and the kept cells of emulated networks."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

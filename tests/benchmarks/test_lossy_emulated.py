@@ -1,7 +1,5 @@
 """Lossy methods on emulated links: what is kept, what is compared, and real seconds."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import pandas as pd

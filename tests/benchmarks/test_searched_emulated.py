@@ -1,7 +1,5 @@
 """Cells, pairs of runs, and what is said of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """The README quotes how far forecasts of this machine are off: when it is quiet, and under load."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.simulated_here import BUSY, KEPT, kept_errors

@@ -1,7 +1,5 @@
 """Forecasts from names against published cells: what is kept is today's, and holds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """This machine's simulated twin: from a micro-benchmark to a comparison with real runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddlnb.calibration.calibrate import calibrate

@@ -1,7 +1,5 @@
 """Calibration: what is known comes back, and what is not known is said to be so."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

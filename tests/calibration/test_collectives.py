@@ -1,7 +1,5 @@
 """A fit recovers what made its rows, transfers what it may, and says how sure it is."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Forecasts beside measurements: whose rows are compared, and what is said of the errors."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

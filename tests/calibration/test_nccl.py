@@ -1,7 +1,5 @@
 """Laws of NCCL's cost model, and what words for GPUs, networks and settings mean."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

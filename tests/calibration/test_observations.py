@@ -1,7 +1,5 @@
 """Observations: each kind is predicted by its formula, and many are simulated in one go."""
 
-from __future__ import annotations
-
 import pytest
 
 import ddlnb.calibration.observations

@@ -1,7 +1,5 @@
 """The fit of what programs reach of data sheets: recovery, and what is kept."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """How busy the machine was is kept beside the rows, and said beside the result."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Set-ups of calibrations: what the kept file says, and what is wrong with another."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

@@ -1,7 +1,5 @@
 """The forecast of Fig. 4: made from data alone, and never from what it is tested on."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

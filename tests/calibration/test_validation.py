@@ -1,7 +1,5 @@
 """Cross-validation: nothing that repeats a tested row is fitted, and forecasts are compared."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

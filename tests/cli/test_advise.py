@@ -1,7 +1,5 @@
 """`ddlnb advise`: the tables, the sentences and the page."""
 
-from __future__ import annotations
-
 import re
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """`ddlnb import` and `ddlnb collectives`, as a person types them."""
 
-from __future__ import annotations
-
 import io
 
 import pandas as pd

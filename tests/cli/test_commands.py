@@ -1,7 +1,5 @@
 """The commands as a whole: how many, what their help shows, what became of the old names."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Plans for compressed gradients, as a person asks for them: found, kept, priced, and refused."""
 
-from __future__ import annotations
-
 from io import StringIO
 
 import pandas as pd

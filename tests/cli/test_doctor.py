@@ -1,7 +1,5 @@
 """What this machine can run: the doctor tries before it says yes."""
 
-from __future__ import annotations
-
 import io
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """The commands about simulated clusters, as a person types them."""
 
-from __future__ import annotations
-
 import json
 import sys
 from functools import partial

@@ -1,7 +1,5 @@
 """What a forecast says below its table: what to take, what was left out, assumed, run otherwise."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pandas as pd

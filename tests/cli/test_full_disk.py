@@ -1,7 +1,5 @@
 """A disk that is full, and a place that takes no files: one line, and before the work is done."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Hardware by name on the command line: what is listed, what makes a cluster, what is refused."""
 
-from __future__ import annotations
-
 from ddlnb.clusters.file import get_cluster
 from tests.command_line import ddlnb
 

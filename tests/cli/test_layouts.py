@@ -1,7 +1,5 @@
 """`ddlnb layouts`: splits that are ranked, iterations that are played, work that is shared."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """`ddlnb lossy`, as a person types it."""
 
-from __future__ import annotations
-
 from io import StringIO
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the command says beneath its table."""
 
-from __future__ import annotations
-
 from ddlnb.engines.measure import takeovers
 
 

@@ -1,7 +1,5 @@
 """The notebooks are thin, say what they show, run with small parameters, and check themselves."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

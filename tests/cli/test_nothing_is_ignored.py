@@ -1,7 +1,5 @@
 """What would change nothing is refused, and the answer says so: no word is ignored."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddlnb.calibration.calibrate import calibrate

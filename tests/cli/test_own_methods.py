@@ -1,7 +1,5 @@
 """The page on methods and compressors of one's own, as its reader would try it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

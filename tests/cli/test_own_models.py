@@ -1,7 +1,5 @@
 """Models of one's own on the command line and in Python, as a new user would try them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Work of over two minutes says so, and asks a person at a terminal; shorter work says nothing."""
 
-from __future__ import annotations
-
 import shlex
 from contextlib import nullcontext
 from dataclasses import replace

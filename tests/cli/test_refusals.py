@@ -1,7 +1,5 @@
 """What cannot be, or would change nothing, is refused in one line with exit status 2."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

@@ -1,7 +1,5 @@
 """The report: findings first, figures that say what is seen, a way from page to page."""
 
-from __future__ import annotations
-
 import base64
 import html
 import re

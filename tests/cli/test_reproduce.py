@@ -1,7 +1,5 @@
 """Reproducing: what runs, what is kept, what a failure leaves behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """How commands end, whatever they have to say, and how wide their tables are."""
 
-from __future__ import annotations
-
 import pytest
 import typer
 

@@ -1,7 +1,5 @@
 """What documents, notebooks, help and bars say of times is what was kept, and short is short."""
 
-from __future__ import annotations
-
 import io
 import re
 

@@ -1,7 +1,5 @@
 """The command that executes strategies: its table, its lines, and what it refuses."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

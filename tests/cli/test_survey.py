@@ -1,7 +1,5 @@
 """The index of the survey: no item without a verdict or a reason, no place that does not exist."""
 
-from __future__ import annotations
-
 import json
 
 import nbformat

@@ -1,7 +1,5 @@
 """``ddlnb train``, as a person types it."""
 
-from __future__ import annotations
-
 import io
 
 import pandas as pd

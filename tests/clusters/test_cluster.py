@@ -1,7 +1,5 @@
 """Clusters: every file loads, and every mistake in one is told once, with the way out."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

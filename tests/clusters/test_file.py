@@ -1,7 +1,5 @@
 """Cluster files: what is written is read back."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 
 import pytest

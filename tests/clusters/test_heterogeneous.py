@@ -1,7 +1,5 @@
 """Workers that are not alike, as data: factors, delays, and what is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

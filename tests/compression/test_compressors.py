@@ -1,7 +1,5 @@
 """What every compressor of the catalogue promises, whichever it is."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

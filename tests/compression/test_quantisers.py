@@ -3,8 +3,6 @@
 Statistical tests state the probability that they fail although the law holds. Seeds are fixed.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

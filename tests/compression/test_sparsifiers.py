@@ -1,7 +1,5 @@
 """Sparsifiers and low rank: what is kept, what is lost, what travels, and that nothing vanishes."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import partial

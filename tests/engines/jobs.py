@@ -1,7 +1,5 @@
 """Jobs that tests of engines run, what one worker alone makes of them, and what stays behind."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """What is BytePS's own: its sums under load, its priorities, its parts that die."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from pathlib import Path

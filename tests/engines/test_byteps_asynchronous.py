@@ -1,7 +1,5 @@
 """Training methods on BytePS's servers: those that it has the rule for, and the reasons else."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, replace
 from functools import partial

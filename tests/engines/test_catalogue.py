@@ -1,7 +1,5 @@
 """Which engine runs which method, and what is said about those it cannot."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddlnb.engines.catalogue import ENGINES, require_runs, support

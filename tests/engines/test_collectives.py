@@ -1,7 +1,5 @@
 """Collectives on real ranks: the sum, the same bits on all of them, the bytes of the list."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Compressed messages of a plan: merged ones have the bits of those alone, on ranks too."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

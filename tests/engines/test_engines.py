@@ -3,8 +3,6 @@
 The laws are the same for every engine, and for all ways in which messages travel.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise

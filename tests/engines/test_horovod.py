@@ -1,7 +1,5 @@
 """What is Horovod's own: its timeline, its slots, its ways to fail, and MPI."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Measuring: rows of all methods from real workers, resumable, with clear errors."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """The cost of an all-reduce as ranks measure it: a + b M, and the latency that messages share."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddlnb.engines.bench import Bench

@@ -1,7 +1,5 @@
 """A network that changes while a run is on it: what is asked for, and that ranks notice it."""
 
-from __future__ import annotations
-
 import statistics
 
 import pytest

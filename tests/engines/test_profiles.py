@@ -1,7 +1,5 @@
 """The survey's protocol: its numbers, what a machine has room for, and the ways to ask for it."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

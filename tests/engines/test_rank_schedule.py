@@ -1,7 +1,5 @@
 """What each rank is to do in a collective, worked out from the list alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Random models under random valid plans: workers are threads, the network is a shared table."""
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The parameter server: right sums under load, for slow workers too, and nothing for strangers."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

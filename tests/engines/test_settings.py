@@ -1,7 +1,5 @@
 """The settings of a measurement: one value, checked once, changed by name."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """Collectives without processes: ranks are threads here, with a process group each."""
 
-from __future__ import annotations
-
 import random
 import socket
 import struct

@@ -1,7 +1,5 @@
 """What a worker reports of a run: the steady state of overlapping iterations, exact bytes."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

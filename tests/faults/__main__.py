@@ -1,7 +1,5 @@
 """python -m tests.faults: inject faults, and count what became of them."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

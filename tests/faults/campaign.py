@@ -1,7 +1,5 @@
 """Many faults, one after another; a line for each is on disk before the next one is injected."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import tempfile

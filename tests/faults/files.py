@@ -1,7 +1,5 @@
 """Faults of files: the disk is full while rows are written, a results file is cut off."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """What became of one injected fault."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 GRACE_SECONDS = 10.0  # beyond the time-out of a run: ending processes on a machine that is busy

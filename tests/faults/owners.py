@@ -1,7 +1,5 @@
 """Faults of the owner of a sweep: its kernel is killed, or the user presses Ctrl-C."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Ports are taken: those that ranks listened at, and nearly all while others start."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -1,7 +1,5 @@
 """Faults of processes and links: a rank is killed, stopped or slow, a link is cut or lossy."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Where faults happen: ranks that many of them share, and a look at what is left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing.util
 import os

@@ -1,7 +1,5 @@
 """A sweep of short runs, and its results file as somebody sees it who looks on."""
 
-from __future__ import annotations
-
 import csv
 import threading
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Captions: what figures say of themselves."""
 
-from __future__ import annotations
-
 import matplotlib as mpl
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Every figure function: from a small frame to a Figure that says what it shows."""
 
-from __future__ import annotations
-
 import io
 import math
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Figures promise nothing that they do not show, and show nothing that cannot be."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The figures of lossy methods: what they draw is what their tables hold."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

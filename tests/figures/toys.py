@@ -1,7 +1,5 @@
 """Small tables for every figure, and the figures drawn of them."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

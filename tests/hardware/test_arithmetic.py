@@ -1,7 +1,5 @@
 """Data sheets against arithmetic: a number that was typed wrong does not fit its own parts."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

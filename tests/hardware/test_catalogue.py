@@ -1,7 +1,5 @@
 """The hardware that is known by name: laws of the catalogue, names, and words."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

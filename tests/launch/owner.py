@@ -1,7 +1,5 @@
 """A process that owns ranks, to be killed: what it leaves behind is seen from here."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

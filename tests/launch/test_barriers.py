@@ -1,7 +1,5 @@
 """Moments of a run: who acts, who waits, and how both end."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

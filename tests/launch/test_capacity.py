@@ -1,7 +1,5 @@
 """Ranks that cannot fit on this machine are refused before any starts."""
 
-from __future__ import annotations
-
 import time
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Cables of emulated networks, cut and restored while ranks send and train."""
 
-from __future__ import annotations
-
 import threading
 import time
 

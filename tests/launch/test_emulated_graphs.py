@@ -1,7 +1,5 @@
 """Emulated trees and tori: each link shaped and verified, and packets where routes lead them."""
 
-from __future__ import annotations
-
 import statistics
 
 import pytest

@@ -1,7 +1,5 @@
 """What an emulated network is made of, and which trials verify it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Emulated networks: what was asked for is what there is, and nothing of it stays behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Open MPI, SSH and Slurm, each for real: the seven methods, errors in words, nothing left."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What is left when owner and reaper are killed is found and removed; what lives is not touched."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """The load of others is seen, ours is left out, and results say how busy the machine was."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

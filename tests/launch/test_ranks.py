@@ -1,7 +1,5 @@
 """Ranks run a function together, say what went wrong in one error, and leave nothing behind."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

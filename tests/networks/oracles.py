@@ -10,8 +10,6 @@ start-up and latencies have passed after its last byte. Between two events all r
 an event is a message that begins, has left, or has arrived.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

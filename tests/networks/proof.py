@@ -4,8 +4,6 @@ Numbers of 64 bits are added modulo 2^64. A part that is lost, summed twice or s
 there makes another number of them, but for an accident in 10^19.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ddlnb.errors import DdlnbError

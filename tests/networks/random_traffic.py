@@ -1,7 +1,5 @@
 """Networks, collectives and flows drawn at random, for the tests of this room."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import networkx as nx

@@ -6,8 +6,6 @@ A scenario has ``bandwidths`` of links and flows with ``links``, ``bytes``, ``st
 have no latency, as flows would have shares in inverse proportion to it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Every collective of the catalogue, among 2 to 64 workers: proven, and counted by its formula."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Lists of transfers, counted, against the closed forms that plans and clusters use."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Networks as the emulated launcher builds them, without building them."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A list of transfers with a mistake in it is refused, with the rank and the part."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Networks have the nodes, links and distances of their definitions, and the rings that fit."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddlnb.errors import InputError

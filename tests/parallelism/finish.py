@@ -1,7 +1,5 @@
 """When a job with a given amount of work is done, if it fails at moments that are known before."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Every strategy on real ranks: the result of one worker, and what it was said to exchange."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

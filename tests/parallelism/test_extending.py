@@ -1,7 +1,5 @@
 """A schedule or a framework of one's own: one entry, and it is there wherever one is named."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

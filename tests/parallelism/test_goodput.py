@@ -1,7 +1,5 @@
 """Time lost: rates, checkpoint intervals, jobs that fail, and when their work is done."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 
 import numpy as np

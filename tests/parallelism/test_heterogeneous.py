@@ -1,7 +1,5 @@
 """GPUs of several kinds: no sharing ends earlier, what each way yields, and the answer in words."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import combinations, pairwise

@@ -1,7 +1,5 @@
 """Layouts and pipeline schedules: their text, refusals, groups, bubbles and memory."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """What models are, store and send: published values, closed forms and laws of sums over layers."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Played iterations and traffic: against the bare schedule, closed forms and volumes."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Cost formulas, and the fit of latency and bandwidth."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import assume, given

@@ -1,7 +1,5 @@
 """Merging and ordering: the laws that their papers state, checked against brute force."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

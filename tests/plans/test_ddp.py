@@ -1,7 +1,5 @@
 """DDP's buckets against those of torch's own reducer."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

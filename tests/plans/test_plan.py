@@ -1,7 +1,5 @@
 """Plans check themselves: every element once, and an order that all ranks share."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

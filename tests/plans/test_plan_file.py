@@ -1,7 +1,5 @@
 """Plans as files: what is written is read, and what was spoilt is refused in one sentence."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

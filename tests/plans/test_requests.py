@@ -1,7 +1,5 @@
 """Exchanges in lockstep: the oracle that real engines are compared with."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """What counts as drift: by chance only where nothing changed, and at once where something did."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

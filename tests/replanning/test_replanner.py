@@ -1,7 +1,5 @@
 """Plans made anew: who decides, that all ranks follow at once, and what ends them if one dies."""
 
-from __future__ import annotations
-
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor

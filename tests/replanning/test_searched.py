@@ -1,7 +1,5 @@
 """Searched and kept plans on real ranks: exact like any other, by our engine and by Horovod."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

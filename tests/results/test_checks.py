@@ -1,7 +1,5 @@
 """Checks of a table: nothing in a clean one, and each defect found where it was put."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

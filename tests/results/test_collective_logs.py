@@ -1,7 +1,5 @@
 """Logs as nccl-tests, the OSU micro-benchmarks and we ourselves write them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Tables of tidy rows: units in the headers, and an index of what varies."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from ddlnb.results.tables import throughput_table

@@ -1,7 +1,5 @@
 """A results file that somebody measures into is refused to others, and says who it is."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """The tidy table: nothing finished is lost, nothing unreadable is taken for a table."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

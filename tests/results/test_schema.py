@@ -1,7 +1,5 @@
 """Schemas of tables: one clear error that names the file, the line, its values and the rule."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddlnb.errors import InputError, ResultsError

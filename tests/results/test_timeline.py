@@ -1,7 +1,5 @@
 """Timelines: what is exposed, and the trace that other tools open."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

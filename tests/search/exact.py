@@ -17,8 +17,6 @@ The least end of the forward pass is sought. With "where" as big-M constraints a
 follows for the last arrival is added: e_n >= r_j + a (z_j + .. + z_n) + b (m_j + .. + m_n).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The solver's optimum against all merges counted out, and the search against the solver."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """Laws of the search: its plans are plans, no worse than any method, and none beats the bound."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

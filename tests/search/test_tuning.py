@@ -1,7 +1,5 @@
 """ByteScheduler's tuning: never worse than its defaults, and towards the least seconds."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -6,8 +6,6 @@ each as it comes; one that comes while the message is served joins it. `ddlnb.si
 the same with arrays, and tests hold the two equal to the last digit.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Effects declare themselves: the simulator does what they say, and breakdowns read it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

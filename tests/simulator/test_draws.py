@@ -1,7 +1,5 @@
 """Draws: all cells in some, those that may be the fastest in all, and none differently."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Forecasts: tidy rows, honest intervals, one clear error for what does not fit together."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -3,8 +3,6 @@
 Laws over the random situations of `test_simulate`, and iterations that can be added in the head.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import sqrt
 

@@ -4,8 +4,6 @@ A law of the model is not a claim about the world. Times are multiples of 1/1024
 are exact and events that should fall together do.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The worked cases of advice: sentences say what tables hold."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddlnb.errors import InputError

@@ -3,8 +3,6 @@
 All numbers are made up; the table below is built so that every claim holds.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import product
 

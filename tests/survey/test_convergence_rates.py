@@ -5,8 +5,6 @@ How fast gossip mixes: tables and the figure of them.
 The published pattern of gossip algorithms and compressions, and the rule that reads it.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The explorer: what sliders show is what the simulator says, and what is kept is a cluster."""
 
-from __future__ import annotations
-
 import pytest
 
 import ddlnb

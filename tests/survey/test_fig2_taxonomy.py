@@ -1,7 +1,5 @@
 """The tree holds everything registered, once; sentences and refusals are those of the code."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 The overview of Fig. 3: every example shows what its aspect is about.
 """
 
-from __future__ import annotations
-
 import io
 
 import matplotlib as mpl

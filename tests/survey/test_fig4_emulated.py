@@ -1,7 +1,5 @@
 """The three views of a cell: with what settings probes and compared runs are measured."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from ddlnb.calibration import comparison

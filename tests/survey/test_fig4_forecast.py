@@ -1,7 +1,5 @@
 """A panel of Fig. 4: errors by cell, the table and the sentences."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddlnb.survey import fig4_forecast

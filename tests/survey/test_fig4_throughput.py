@@ -1,7 +1,5 @@
 """Fig. 4 on this machine: claims about speed with their noise, and published cells."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

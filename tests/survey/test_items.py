@@ -1,7 +1,5 @@
 """The items of the survey: each once, with its section, and nothing accepted that is none."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddlnb.errors import ResultsError

@@ -1,7 +1,5 @@
 """Choices alone and together, searched places, two jobs on a tree, flows by deadline."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One number through the layers: volumes by formula, transfers by count, links by played flows."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddlnb.errors import InputError

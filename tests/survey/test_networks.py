@@ -1,7 +1,5 @@
 """The tour of networks: claims of layers decided by flows, and clusters on topologies."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddlnb.errors import UnknownName

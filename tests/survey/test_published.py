@@ -3,8 +3,6 @@
 The speed-ups that the text quotes, beside those of tidy rows.
 """
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

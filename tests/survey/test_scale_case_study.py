@@ -1,7 +1,5 @@
 """A large model step by step: memory by its layers, parts that add up, papers left unseen."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """The notebook on time lost: sentences count what its tables hold."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

@@ -1,7 +1,5 @@
 """Forecasts of left-out runs are as near as is said, beat the trivial ones, and rows are kept."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

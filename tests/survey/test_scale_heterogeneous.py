@@ -1,7 +1,5 @@
 """The notebook on unlike GPUs: sentences count what its tables hold."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

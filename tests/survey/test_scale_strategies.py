@@ -1,7 +1,5 @@
 """What the strategies' study says: bubbles by formula, layouts by their parts, rows in words."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

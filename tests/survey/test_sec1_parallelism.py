@@ -1,7 +1,5 @@
 """Three ways of sharing end with the parameters of one worker, and send what formulas say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

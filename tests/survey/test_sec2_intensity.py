@@ -1,7 +1,5 @@
 """The audit of the intensities that the survey prints (A06, A10, A11)."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddlnb.errors import UnknownName

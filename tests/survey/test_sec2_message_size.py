@@ -1,7 +1,5 @@
 """Effective bandwidth: the lines through the quoted messages, and what is measured here."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddlnb.errors import InputError

@@ -1,7 +1,5 @@
 """Large batches: equal samples, rates by rule or tuned, verdicts on pairs of seeds."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Waiting, lead and staleness on a virtual clock, and what they cost in convergence."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

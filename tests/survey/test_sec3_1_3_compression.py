@@ -3,8 +3,6 @@
 Statistical tests average with fixed seeds; tolerances are several standard errors.
 """
 
-from __future__ import annotations
-
 import math
 
 import pandas as pd

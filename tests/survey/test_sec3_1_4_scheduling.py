@@ -1,7 +1,5 @@
 """Section 3.1.4 on simulated clusters: timelines, facts and breakdowns of every method."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddlnb.errors import InputError

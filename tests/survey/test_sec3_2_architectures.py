@@ -1,7 +1,5 @@
 """Section 3.2: the formulas, and what is measured where links can be emulated and where not."""
 
-from __future__ import annotations
-
 import math
 
 import pandas as pd

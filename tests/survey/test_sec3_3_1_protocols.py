@@ -1,7 +1,5 @@
 """What is published about protocols, what is measured, and channels that carry messages whole."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 

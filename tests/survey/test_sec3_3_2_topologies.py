@@ -1,7 +1,5 @@
 """What the survey says of topologies, decided by flows on their graphs."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddlnb.errors import InputError

@@ -1,7 +1,5 @@
 """Every claim of section 4.2 is judged on forecasts and published cells, or says why not."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddlnb.plans.methods import SURVEYED

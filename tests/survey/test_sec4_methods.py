@@ -1,7 +1,5 @@
 """Table 2: the plans of the seven methods, counted anew."""
 
-from __future__ import annotations
-
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.survey.sec4_methods import plans, plans_table

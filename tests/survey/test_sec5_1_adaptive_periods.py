@@ -1,7 +1,5 @@
 """Section 5.1: seconds and rounds of local SGD, and the verdict on an adaptive period."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Section 5.2: losses at equal bytes, and how alike the gradients of methods are."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

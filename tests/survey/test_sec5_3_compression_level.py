@@ -1,7 +1,5 @@
 """Section 5.3: the best density of top-k, and a density of its own for every layer."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

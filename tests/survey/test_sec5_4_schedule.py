@@ -1,7 +1,5 @@
 """Searched plans beside the seven: tables and sentences say what the searches found."""
 
-from __future__ import annotations
-
 import pytest
 
 import ddlnb

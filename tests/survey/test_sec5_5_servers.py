@@ -1,7 +1,5 @@
 """The least number of servers is found in a sweep, and the rule counts bytes."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddlnb.errors import InputError

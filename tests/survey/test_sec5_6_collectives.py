@@ -1,7 +1,5 @@
 """The map names the quickest collective of every field, and a cut never makes one quicker."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddlnb.errors import InputError

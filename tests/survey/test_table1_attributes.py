@@ -1,7 +1,5 @@
 """Words follow from numbers by scales, numbers from laws, and verdicts are not bent."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Time to target, arranged: the quickest per cluster, verdicts as a table, a pure workload."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 

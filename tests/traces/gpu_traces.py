@@ -1,7 +1,5 @@
 """Small traces of a GPU, written by hand, with answers that can be worked out on paper."""
 
-from __future__ import annotations
-
 HOST = 100  # the process
 MAIN, AUTOGRAD = 1, 2  # threads
 COMPUTE, COPY, NCCL = 7, 20, 30  # streams

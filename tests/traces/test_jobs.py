@@ -1,7 +1,5 @@
 """Replays of jobs whose answers a plain simulation knows, and longest paths as of networkx."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import pairwise
 

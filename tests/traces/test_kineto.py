@@ -1,7 +1,5 @@
 """Traces of torch.profiler, made here and written by hand, and timelines of Horovod and BytePS."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

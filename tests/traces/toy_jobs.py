@@ -4,8 +4,6 @@ It shares no code with the package. Every worker runs its program one operation 
 message or a collective ends a fixed time after the last of its ends has begun.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

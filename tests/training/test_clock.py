@@ -5,8 +5,6 @@ links of parameter servers, and who spreads them waits less. Arithmetic without 
 torch's meta device gives.
 """
 
-from __future__ import annotations
-
 import math
 
 import pytest

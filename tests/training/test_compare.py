@@ -3,8 +3,6 @@
 Rates are found on held-out training samples, with one budget, and only stable ones.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

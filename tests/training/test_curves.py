@@ -5,8 +5,6 @@ a table are told apart by every setting, or the table is refused. Orderings are 
 differences of seeds, and a run that diverged is the worse one.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

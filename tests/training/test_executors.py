@@ -1,7 +1,5 @@
 """Real processes and sockets do what lockstep does: every method, by the same generators."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from dataclasses import dataclass, replace

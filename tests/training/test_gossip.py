@@ -1,7 +1,5 @@
 """Gossip: weights of graphs, what mixing preserves, and what compression does to it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import partial

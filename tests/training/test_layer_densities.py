@@ -1,7 +1,5 @@
 """A density for every layer: as a compressor, as a choice for a cluster, and in the study."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -3,8 +3,6 @@
 With signSGD a server counts, and takes and gives one bit per parameter.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """What compression and relaxed synchronisation cost on a cluster: laws of the simulated seconds."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

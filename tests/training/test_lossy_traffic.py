@@ -3,8 +3,6 @@
 Workers that differ cost relaxed methods their rates, leads and links.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

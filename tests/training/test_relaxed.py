@@ -1,7 +1,5 @@
 """Relaxed synchronisation: bounds that hold under any interleaving, staleness, waiting."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from itertools import pairwise

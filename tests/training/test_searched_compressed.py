@@ -3,8 +3,6 @@
 Compressed gradients are merged by what is sent of them, not by what they were.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 

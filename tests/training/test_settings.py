@@ -4,8 +4,6 @@ The size of a step of LARS and LAMB is that of the weights, not of the gradient.
 task is so, and every sample has one owner.
 """
 
-from __future__ import annotations
-
 import math
 import pickle
 import subprocess

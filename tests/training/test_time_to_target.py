@@ -1,7 +1,5 @@
 """Time to target and its verdict: iterations times seconds, and reasons that follow from parts."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

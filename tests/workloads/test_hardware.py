@@ -1,7 +1,5 @@
 """Seconds know their hardware, and are not forecast on other hardware without a word."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

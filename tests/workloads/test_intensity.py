@@ -1,7 +1,5 @@
 """Intensity and C2C, and the parameter counts of the survey (A06 to A09, A16)."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """What is kept of models is what building and running them shows."""
 
-from __future__ import annotations
-
 import pytest
 
 from ddlnb.errors import UnknownName

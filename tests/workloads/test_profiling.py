@@ -1,7 +1,5 @@
 """Measured and derived seconds: what must add up, and what must stay as it was."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from time import perf_counter
 

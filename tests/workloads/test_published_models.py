@@ -1,7 +1,5 @@
 """The models of other papers against their published sizes and closed forms of their work."""
 
-from __future__ import annotations
-
 import resource
 import time
 

@@ -1,7 +1,5 @@
 """Recurrent layers as one call of a library: the FLOPs of torch's own steps, other bytes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What a user may call a model, as one types it, and one error for each way to get it wrong."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Seconds from data sheets: laws, and how far off left-out models are."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

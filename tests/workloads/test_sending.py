@@ -1,7 +1,5 @@
 """Half-precision gradients and accumulation, against the sums that they must come to."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

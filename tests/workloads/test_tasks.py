@@ -1,7 +1,5 @@
 """Tasks: what they promise to the engines, and what they refuse."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import math

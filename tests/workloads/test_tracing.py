@@ -1,7 +1,5 @@
 """The traced structure against what torch really does, on models made to be awkward."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Convolutions that take fewer multiplications: which ones, and that only seconds change."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Workloads and units."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

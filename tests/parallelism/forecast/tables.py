@@ -1,7 +1,5 @@
 """Tables of runs for tests."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

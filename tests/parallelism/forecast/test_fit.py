@@ -1,7 +1,5 @@
 """The kept fit, what its forecasts are off by, draws, and papers and frameworks left out."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 

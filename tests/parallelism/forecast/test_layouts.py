@@ -1,7 +1,5 @@
 """The search: all that divides, the fastest first, with chunks where they can be."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

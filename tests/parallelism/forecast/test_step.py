@@ -1,7 +1,5 @@
 """Laws of the step: what must hold for every case; overlap, schedules, slow runs, and TCP."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """A table of runs gets its forecasts; what is missing is said, what is wrong is named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
