@@ -177,7 +177,7 @@ def unbiased_bound(spacing: float, elements: int) -> float:
         (QSGD(2, bucket=8), lambda t: t.view(4, 8).norm(dim=1).repeat_interleave(8) / 2),
         (TernGrad(), lambda tensor: tensor.abs().max()),
     ],
-    ids=str,
+    ids=["1 level", "4 levels", "127 levels", "buckets", "terngrad"],
 )
 def test_rounding_at_random_is_unbiased(codec, spacing):
     tensor = normal(32)
