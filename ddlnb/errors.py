@@ -106,7 +106,7 @@ EXTRAS = {
     "run": ("ipyparallel", "zmq", "pyroute2", "cloudpickle"),
     "book": (
         *("jupyterlab", "ipywidgets", "ipykernel", "papermill", "nbformat", "nbconvert", "jinja2"),
-        *("jupyter_client", "IPython"),
+        *("jupyter_client", "IPython", "seaborn"),
     ),
 }
 
