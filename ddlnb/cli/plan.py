@@ -74,13 +74,13 @@ class PlannedFor(KeptHardware):
 
     cluster: Annotated[
         str,
-        typer.Option(help="Plan for one of `ddlnb clusters`, or a .yaml file. Or name hardware:"),
+        typer.Option(help="Plan for one of `ddlnb cluster list`, or a .yaml file; or name GPUs:"),
     ] = ""
     gpu: Annotated[
         str,
         typer.Option(
-            help="A GPU of `ddlnb hardware`, such as A100, for a new cluster; without any of the "
-            "next four only its seconds, by data sheet."
+            help="A GPU of `ddlnb cluster list hardware`, such as A100, for a new cluster; without "
+            "any of the next four only its seconds, by data sheet."
         ),
     ] = ""
 

@@ -96,8 +96,8 @@ class Hardware:
             return found if self.nodes is None else nodes_in_use(found, self.nodes)
         require(
             bool(self.gpu or self.machine),
-            "give --cluster (see `ddlnb clusters`), or the hardware by name, such as --gpu A100 "
-            "--nodes 4 --gpus-per-node 8 --network 200GbIB, or --machine p4d --nodes 4",
+            "give --cluster (see `ddlnb cluster list`), or the hardware by name, such as "
+            "--gpu A100 --nodes 4 --gpus-per-node 8 --network 200GbIB, or --machine p4d --nodes 4",
         )
         nodes = 1 if self.nodes is None else self.nodes
         found = cluster_of(self.gpu, nodes, self.gpus_per_node, self.network, machine=self.machine)

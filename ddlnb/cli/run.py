@@ -88,7 +88,7 @@ def _explained(error: Exception, name: str) -> str:
     message = _wrong_value(error) or error.format_message()  # type: ignore[attr-defined]
     message = " ".join(message.split()).rstrip(".").replace("Value error, ", "")  # pydantic's word
     context = getattr(error, "ctx", None)
-    command = context.command_path if context else _called(name)
+    command = context.command_path.strip() if context else _called(name)
     return f"{message[:1].lower()}{message[1:]}; see '{command} --help'"
 
 

@@ -337,7 +337,7 @@ def _sentences(ways: list[Way], samples: int, kinds: Kinds) -> list[str]:
         raise InputError(
             f"no way holds the states of the model: the least, {least.name}, puts "
             f"{least.states / GIB:.0f} GiB on one GPU; take more GPUs with more memory, or split "
-            f"tensors as well (ddlnb scale)"
+            f"tensors as well (ddlnb layouts scale)"
         )
     best, by_name = ways[0], {way.name: way for way in ways}
     said = [

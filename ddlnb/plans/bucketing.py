@@ -1,11 +1,9 @@
 """Which gradients travel together: functions from a workload to messages, in the order they start.
 
 Each function is the idea of one survey method and nothing else. A `Bucketing` declares what its
-function needs to know besides the workload.
-
-The order of priorities, fixed in advance: collectives must start alike on all ranks.
-
-Which server keeps which message.
+function needs to know besides the workload. The order of priorities, which is fixed in advance
+because collectives must start alike on all ranks, and which server keeps which message stand here,
+too.
 """
 
 from __future__ import annotations

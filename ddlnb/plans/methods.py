@@ -8,8 +8,6 @@ compression, scheduling, architecture, protocol, topology. `Method.sentence` pri
 >>> import ddlnb
 >>> [name for name, method in ddlnb.METHODS.items() if method.architecture == "PS"]
 ['BSP-PS', 'WFBP-PS', 'ByteScheduler-PS']
-
-Servers that are asked for, where no method goes through any.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def lower(workload: Workload, cluster: Cluster, plan: Plan, *, keep: bool = True
         not plan.compressed_by,
         f"plan {plan.method!r} compresses messages by {' and '.join(plan.compressed_by)}, and the "
         f"simulator of lossless methods does not know what that takes; ask ddlnb.iteration_cost, "
-        f"which takes a plan, or `ddlnb lossy --plan`",
+        f"which takes a plan, or `ddlnb forecast lossy --plan`",
     )
     return lower_as_dense(workload, cluster, plan, keep=keep)
 

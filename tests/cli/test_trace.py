@@ -89,7 +89,7 @@ def test_an_h100_s_seconds_are_not_those_of_a_cluster_of_other_gpus():
         (["gpu.json", "--method", "MG-WFBP"], "--method needs the --cluster"),
         (["gpu.json", "--throughput", "9"], "--throughput needs the --cluster"),
         (["gpu.json", "--throughput", "9", "--cluster", "survey-100GbIB"], "give the --model, too"),
-        (["gpu.json", "--nodes", "2"], "give --cluster (see `ddlnb clusters`), or the hardware"),
+        (["gpu.json", "--nodes", "2"], "give --cluster (see `ddlnb cluster list`), or the"),
         (["job.csv", "--gpu", "H100"], "job.csv holds no layers; leave out --gpu"),
         (["gpu.json", "--model", "small-conv"], "has 2 gradients in an iteration and model"),
         (["gpu.json", "--figure", "a.png"], "give the batch, or the model"),
