@@ -208,7 +208,7 @@ def test_more_gpus_than_blocks_have_no_pipeline_and_it_is_said():
 
 
 def test_a_model_that_nothing_holds_is_refused_with_the_least():
-    with pytest.raises(InputError, match=r"no way holds the states .*ddlnb scale"):
+    with pytest.raises(InputError, match=r"no way holds the states .*ddlnb layouts scale"):
         ddlnb.balance("llama3-70b", {"H100": 4, "A100": 4}, samples=8, sequence=2048)
 
 
