@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import html
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -177,7 +178,7 @@ class Table:
     rows: Sequence[Mapping[str, Any]]
 
 
-class Answer:
+class Answer(ABC):
     """What comes of a question: rows, tables for people, and sentences.
 
     ``rows`` is a frame with a row per case; whatever else a frame has, such as ``answer["method"]``
@@ -189,9 +190,9 @@ class Answer:
     rows: pd.DataFrame
 
     @property
+    @abstractmethod
     def tables(self) -> tuple[Table, ...]:
         """What is shown of the rows."""
-        raise NotImplementedError
 
     @property
     def sentences(self) -> tuple[str, ...]:
