@@ -1,10 +1,10 @@
 """Keep how long notebooks and the documents' commands take here, in data/times.
 
-    ddlnb reproduce --fresh --yes && python -m benchmarks.run_times --notebooks quick
+    ddlnb survey reproduce --fresh --yes && python -m benchmarks.run_times --notebooks quick
     python -m benchmarks.run_times --commands    # or --commands 'ddlnb measure *'
 
 Run it while nothing else runs; the load before each command is kept beside its seconds. The help of
-commands and the bar of `ddlnb reproduce` take their times from there.
+commands and the bar of `ddlnb survey reproduce` take their times from there.
 """
 
 import fnmatch
@@ -79,7 +79,7 @@ def time_commands(patterns: Sequence[str]) -> None:
 
 
 def keep_notebooks(profile: str, build: Path) -> None:
-    """Keep the times of a finished `ddlnb reproduce`; those that it did not execute stay."""
+    """Keep the times of a finished `ddlnb survey reproduce`; those that it did not execute stay."""
     done = [outcome for outcome in last_outcomes(profile, build=build) if not outcome.error]
     rows = {(row["profile"], row["name"]): row for row in kept_notebooks()}
     for outcome in done:

@@ -3,7 +3,7 @@
     python -m benchmarks.simulated_here [data/measured/2026-11-21_two-cores_loopback]
 
 Runs nothing: it fits the twin to the kept micro-benchmark and forecasts the kept runs. To measure
-this machine: ddlnb calibrate here, and the notebook simulated_here.
+this machine: ddlnb cluster fit here, and the notebook simulated_here.
 """
 
 from pathlib import Path

@@ -1,6 +1,7 @@
 """Bars of progress: in a notebook unless they are refused, elsewhere where they are asked for.
 
-Where the variable TQDM_DISABLE is set there are none, as in notebooks that `ddlnb reproduce` runs.
+Where the variable TQDM_DISABLE is set there are none, as in notebooks that
+`ddlnb survey reproduce` runs.
 """
 
 from __future__ import annotations

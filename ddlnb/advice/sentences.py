@@ -63,8 +63,9 @@ def does_not_fit(question: Question) -> str:
     if smaller is not None:
         return f"{said}. At most {smaller} fit: give that batch."
     return (
-        f"{said}. Not even one sample fits: the model has to be split, as `ddlnb scale` does for "
-        f"large models by name, or its states sharded, or the optimizer has to keep less."
+        f"{said}. Not even one sample fits: the model has to be split, as `ddlnb layouts "
+        f"scale` does for large models by name, or its states sharded, or the optimizer has to "
+        f"keep less."
     )
 
 
@@ -269,7 +270,7 @@ def unknowns(
     if cluster.assumed:
         said.append(
             f"Nobody measured {_listed(cluster.assumed)} of {cluster.name}: their intervals are "
-            f"assumed, and wide. `ddlnb calibrate` or your own values narrow them."
+            f"assumed, and wide. `ddlnb cluster fit` or your own values narrow them."
         )
     if cluster.model_error == ASSUMED_ERROR:
         said.append(

@@ -99,12 +99,12 @@ class Plan:
     ``servers`` is 0 when the exchange uses none; else ``placement`` holds one server per message.
     ``credit_bytes`` bounds the bytes in flight; one message may always be. ``message_bytes`` are
     those of each message, ``digest`` is a text that equal plans share, and printing shows a table.
-    ``collectives`` names how the all-reduce of every message travels (``ddlnb collectives``), "" as
-    the cluster or the engine has it; empty, all do as those have it. ``compressions`` says how each
-    message is compressed ("top-k(0.01) + feedback"), "" for one that goes as it is; empty, all do;
-    a message that is compressed holds whole tensors. With the exchange
-    "split_all_reduce" messages are reduced and scattered as the launch says, and gathered after the
-    backward pass.
+    ``collectives`` names how the all-reduce of every message travels (``ddlnb cluster list
+    topologies`` lists them), "" as the cluster or the engine has it; empty, all do as those have
+    it. ``compressions`` says how each message is compressed ("top-k(0.01) + feedback"), "" for one
+    that goes as it is; empty, all do; a message that is compressed holds whole tensors. With the
+    exchange "split_all_reduce" messages are reduced and scattered as the launch says, and gathered
+    after the backward pass.
     Raises PlanError unless every element of every gradient is in exactly one message.
 
     >>> import ddlnb

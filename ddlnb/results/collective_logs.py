@@ -1,7 +1,7 @@
 """Read logs of benchmarks of collectives into the table of measured collectives.
 
 Known are logs of nccl-tests, whatever a launcher has written before each line, tables of the OSU
-micro-benchmarks, and what our own micro-benchmark keeps (`ddlnb calibrate here`). A log of
+micro-benchmarks, and what our own micro-benchmark keeps (`ddlnb cluster fit here`). A log of
 nccl-tests may hold several tables: the header of a table names its columns, so that logs with and
 without a root, a reduction or a check are read alike, and the list of devices before it says which
 ranks took part. OSU does not say how many ranks there were, and its size is what one rank sends to
@@ -92,7 +92,7 @@ def read_collective_logs(
 
     Known are logs of nccl-tests with or without a launcher's prefixes, of the OSU micro-benchmarks
     (these need ``facts.nodes`` and ``facts.gpus_per_node``), and the ``all_reduces.json`` of
-    `ddlnb calibrate here`. Missing rates are computed. Raises ResultsError for a file that has
+    `ddlnb cluster fit here`. Missing rates are computed. Raises ResultsError for a file that has
     none of these, and InputError for one that does not say what ran on how many ranks.
 
     >>> import ddlnb
@@ -126,7 +126,7 @@ def _read(path: Path, facts: Facts) -> list[dict[str, object]]:
     if not found:
         raise ResultsError(
             f"{path} has no table of nccl-tests, of a collective of the OSU micro-benchmarks or of "
-            "`ddlnb calibrate here`; give the whole output of one of them"
+            "`ddlnb cluster fit here`; give the whole output of one of them"
         )
     return [_complete(row, facts, path) for row in found]
 

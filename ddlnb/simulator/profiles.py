@@ -151,7 +151,7 @@ def _how_to_profile(model: str, batch: object, hardware: str) -> str:
     device = "" if hardware.startswith("cpu") else " --device cuda"
     size = "BATCH" if batch == "*" else batch
     return (
-        f"ddlnb profile --model {model} --batch {size}{device} "
+        f"ddlnb measure profile --model {model} --batch {size}{device} "
         f"--name {model}_b{size}_{hardware or 'HARDWARE'}"
     )
 

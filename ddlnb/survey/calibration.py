@@ -1,7 +1,7 @@
 """The calibration of the survey's testbed: what is left over, and how well it predicts.
 
 The fit itself is kept in data, with the predictions of what was left out of it; making either again
-takes minutes (`ddlnb calibrate survey --write`, `python -m benchmarks.held_out`).
+takes minutes (`ddlnb cluster fit survey --write`, `python -m benchmarks.held_out`).
 """
 
 from __future__ import annotations

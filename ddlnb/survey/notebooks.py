@@ -4,8 +4,8 @@ A notebook says in its metadata, under ``ddlnb``, which section and figure of th
 to, its claim, the library function that does its work, whether it takes times, and which items of
 the survey it reproduces, each with how: computed, simulated, emulated or measured.
 
-The tables are in data/times: seconds of every notebook of a profile within `ddlnb reproduce`, and
-of the commands that the documents show, each with its machine and commit.
+The tables are in data/times: seconds of every notebook of a profile within `ddlnb survey
+reproduce`, and of the commands that the documents show, each with its machine and commit.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def _cores(machine: str) -> int:
 
 
 def reproduce_help(profile: str = "quick", folder: Path = TIMES) -> str | None:
-    """Return what the help of `ddlnb reproduce` says of its time; None if none was kept."""
+    """Return what the help of `ddlnb survey reproduce` says of its time; None if none was kept."""
     rows = [row for row in kept_notebooks(folder) if row["profile"] == profile]
     if not rows:
         return None

@@ -262,7 +262,7 @@ def fitted_values(path: Path = FITTED) -> list[ParameterValues]:
         tuple(Column(name, Kind.POSITIVE) for name in names),
         exact=True,
         what="table of fitted values",
-        way_out="fit them again: ddlnb calibrate survey --write",
+        way_out="fit them again: ddlnb cluster fit survey --write",
     )
     rows = schema.read(path).to_numpy(float).tolist()
     if not rows:

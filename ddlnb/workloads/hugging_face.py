@@ -75,7 +75,7 @@ def task_of_file(path: Path) -> Task:
     except (KeyError, TypeError) as error:
         raise ModelError(
             f"{str(path)!r} has no model_type, so that it is neither a Hugging Face configuration "
-            f"nor a profile; give a config.json or a file that `ddlnb profile` wrote"
+            f"nor a profile; give a config.json or a file that `ddlnb measure profile` wrote"
         ) from error
     config_class = _config_class(str(model_type))
     if config_class is None:

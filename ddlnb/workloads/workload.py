@@ -361,7 +361,7 @@ class Workload:
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise InputError(
                 f"{source} is not a workload profile ({type(error).__name__}: {reason_of(error)}); "
-                f"`ddlnb profile --name` and `ddlnb trace --out` write some"
+                f"`ddlnb measure profile --name` and `ddlnb trace --out` write some"
             ) from error
 
 

@@ -140,7 +140,7 @@ def test_values_of_other_parameters_are_refused(tmp_path):
             fitted_values(file)
     lines = FITTED.read_text().splitlines()
     file.write_text("\n".join([lines[0], "x" + lines[1], *lines[2:]]))
-    with pytest.raises(ResultsError, match=r"line 2 .*fit them again: ddlnb calibrate survey --w"):
+    with pytest.raises(ResultsError, match=r"line 2 .*again: ddlnb cluster fit survey --write"):
         fitted_values(file)
 
 

@@ -95,7 +95,7 @@ REFUSED = {
         ("--gpus 8,x", "'8,x' must be whole numbers, separated by commas"),
         ("--model bert-large", "give --cluster"),
         ("--gpu V100", "give --model"),
-        ("--model bert-large --cluster two-cores-2-workers", "ddlnb profile --model bert-large"),
+        ("--model bert-large --cluster two-cores-2-workers", "measure profile --model bert-large"),
         ("--fig4 --model resnet50", "were run; leave out --model"),
         ("--fig4 --gpus 8", "were run; leave out --gpus"),
         ("--fig4 --method all --batch 8", "leave out --batch and --meth"),

@@ -116,5 +116,5 @@ def test_what_does_not_fit_gets_one_error(words, said):
 
 
 def test_a_model_without_a_profile_for_the_hardware_says_how_to_make_one():
-    with pytest.raises(InputError, match="ddlnb profile --model bert-base"):
+    with pytest.raises(InputError, match="ddlnb measure profile --model bert-base"):
         profile_for("bert-base", SURVEY, local_batch=3)

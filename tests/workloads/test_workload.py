@@ -88,7 +88,7 @@ def test_a_file_that_is_no_profile_is_refused(text):
 def test_a_file_that_is_no_profile_is_named_with_the_way_to_one(tmp_path):
     path = tmp_path / "odd.json"
     path.write_text('{"gradients": []}')
-    said = r"odd.json' is not a workload profile \(KeyError: 'layers'\); `ddlnb profile --name`"
+    said = r"odd.json' is not a workload profile \(KeyError: 'layers'\); `ddlnb measure profile --n"
     with pytest.raises(InputError, match=said):
         resolve(str(path))
 

@@ -53,10 +53,10 @@ def in_parallel(
     """Return the results of calling the function with each of the tuples, in their order.
 
     One job runs in this process, several in new ones; by default there is one per core, or as many
-    as the variable DDLNB_JOBS says, as in notebooks that `ddlnb reproduce` runs side by side. Since
-    new processes need START_SECONDS to begin, work is done here until a piece shows that they would
-    save more. The first error, or Ctrl-C, ends all of them and is raised. Raises InputError for a
-    number of jobs that is not whole and positive.
+    as the variable DDLNB_JOBS says, as in notebooks that `ddlnb survey reproduce` runs side by
+    side. Since new processes need START_SECONDS to begin, work is done here until a piece shows
+    that they would save more. The first error, or Ctrl-C, ends all of them and is raised. Raises
+    InputError for a number of jobs that is not whole and positive.
     """
     jobs = default_jobs() if jobs is None else jobs
     require_whole(jobs=jobs)
