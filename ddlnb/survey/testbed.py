@@ -378,18 +378,24 @@ def quoted_observations(clusters: Sequence[Cluster]) -> list[Observation]:
 
 
 def cell_observations(path: Path = FIG4_CELLS) -> list[Observation]:
-    """Return the published cells of Fig. 4 with up to 8 GPUs, except suspicious ones.
-
-    What runs on one GPU is the same whatever its row says of methods and networks.
-    """
+    """Return the published cells of Fig. 4 with up to 8 GPUs, except suspicious ones."""
     rows = fig4_cells(path)
-    rows = without_suspicious(rows, check_table(rows))
+    return observations_of(without_suspicious(rows, check_table(rows)))
+
+
+def observations_of(cells: pd.DataFrame) -> list[Observation]:
+    """Return an observation of every published cell of Fig. 4, in their order.
+
+    What runs on one GPU is the same whatever its row says of methods and networks. Raises
+    UnknownName for what the figure does not have.
+    """
+    cluster_of, workload_of = cache(fig4_cluster), cache(fig4_workload)  # a file each
     found = []
-    for row in rows.to_dict("records"):
+    for row in cells.to_dict("records"):
         is_alone = row["method"] == SINGLE
-        cluster = fig4_cluster(row["network"] or next(iter(CLUSTERS)), int(row["gpus"]))
+        cluster = cluster_of(row["network"] or next(iter(CLUSTERS)), int(row["gpus"]))
         method = "BSP-A2A" if is_alone else row["method"]
-        cell = cell_as_run(fig4_workload(row["model"]), cluster, method)
+        cell = cell_as_run(workload_of(row["model"]), cluster, method)
         seconds = cell.samples / row["throughput_samples_per_s"]
         spread = ALONE if is_alone else CELL
         found.append(observe(IterationTime(cell), seconds, spread, "published"))
