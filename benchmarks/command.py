@@ -7,7 +7,7 @@ from inspect import signature
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from ddlnb.errors import InputError
+from ddlnb.errors import InputError, ResultsError
 
 
 def command(main: Callable[..., Any], words: Sequence[str] | None = None) -> Any:
@@ -16,7 +16,7 @@ def command(main: Callable[..., Any], words: Sequence[str] | None = None) -> Any
     Names, types and defaults are those of ``main``, and the help ends with what it says: a bool is
     a switch, a `Sequence` takes several values, at once or by repeating the option, and a `Literal`
     has choices. What comes before the ``*`` of its parameters is given without a name. The message
-    of an InputError ends the program.
+    of an InputError or a ResultsError ends the program.
     """
     page = sys.modules[main.__module__].__doc__ or ""
     parser = ArgumentParser(
@@ -32,7 +32,7 @@ def command(main: Callable[..., Any], words: Sequence[str] | None = None) -> Any
             parser.add_argument(name, **(usual | reading | {"action": "store"}))
     try:
         return main(**vars(parser.parse_args(words)))
-    except InputError as error:
+    except (InputError, ResultsError) as error:
         parser.error(str(error))
 
 
