@@ -243,17 +243,31 @@ def versions() -> str:
 @cache
 def commit() -> str:
     """Return the checkout's short commit, with ``+`` if files differ from it; empty outside git."""
+    with suppress(OSError, subprocess.SubprocessError):
+        return _git(ROOT, "rev-parse", "--short", "HEAD") + _changed(ROOT)
+    return ""
 
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(ROOT), *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
-        return done.stdout.strip()
 
-    try:
-        head = git("rev-parse", "--short", "HEAD")
-        return head + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.SubprocessError):
-        return ""
+def last_commit(path: Path) -> str:
+    """Return the short commit that last changed a file, and its date; empty if git knows none.
+
+    After the commit stands ``+`` if the file differs from it.
+    """
+    folder, name = path.resolve().parent, path.resolve().name
+    with suppress(OSError, subprocess.SubprocessError):
+        found = _git(folder, "log", "-1", "--format=%h %cI", "--", name)
+        return found and found.replace(" ", f"{_changed(folder, name)} ")
+    return ""
+
+
+def _changed(folder: Path, name: str = ".") -> str:
+    return "+" if _git(folder, "status", "--porcelain", "--untracked-files=no", "--", name) else ""
+
+
+def _git(folder: Path, *words: str) -> str:
+    command = ["git", "-C", str(folder), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    return done.stdout.strip()
 
 
 def provenance() -> dict[str, str]:
