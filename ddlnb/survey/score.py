@@ -1,0 +1,196 @@
+"""The score of forecasts of Fig. 4 on its published cells, beside that of trivial forecasts.
+
+Trivial forecasts see the published cells with up to 8 GPUs as they stand, and forecast the others
+from them. Errors are relative to what is published: forecast over published, less 1. Tables judge
+cells with 4, with 8 and with more GPUs apart, with and without suspicious ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from hashlib import sha256
+from itertools import product
+from pathlib import Path
+
+import pandas as pd
+
+from ddlnb.calibration.observations import MOST_GPUS
+from ddlnb.calibration.validation import TRIVIAL_FORECASTS
+from ddlnb.errors import InputError, require, require_known
+from ddlnb.files import last_commit
+from ddlnb.plans.methods import SURVEYED
+from ddlnb.results.checks import check_table, without_suspicious
+from ddlnb.results.schema import KEY, NAMED_NETWORK, RATE, THROUGHPUT, Column, Kind, Rule, Schema
+from ddlnb.results.tables import Cell, cells_of
+from ddlnb.survey.fig4_forecast import errors_by_cell
+from ddlnb.survey.published import FIG4
+from ddlnb.survey.testbed import BATCHES, CLUSTERS, observations_of
+
+ALL_CELLS = replace(FIG4, rules=(NAMED_NETWORK,))  # with any number of GPUs
+FORECAST = Schema(
+    (*THROUGHPUT, *(Column(name, Kind.POSITIVE) for name in ("low", "high"))),
+    unique=tuple(KEY),
+    rules=(
+        NAMED_NETWORK,
+        Rule(
+            lambda rows: ~rows[RATE].between(rows["low"], rows["high"]),
+            "the throughput must be between low and high",
+        ),
+    ),
+    what="forecast",
+)
+ORDER = {"model": tuple(BATCHES), "network": tuple(CLUSTERS), "method": tuple(SURVEYED)}
+MORE = f"more than {MOST_GPUS}"  # the size of cells on which a forecast is tested
+TIE = 1e-9  # forecasts that differ by less are one, rounded differently
+QUESTION = ["forecast", *(name for name in KEY if name != "method"), "size"]
+
+
+def read_published(path: str | Path) -> pd.DataFrame:
+    """Return published cells of Fig. 4 with any number of GPUs. Raises ResultsError."""
+    return ALL_CELLS.read(Path(path))
+
+
+def read_forecast(path: str | Path) -> pd.DataFrame:
+    """Return a forecast of cells with its 90 % intervals, low to high. Raises ResultsError."""
+    return FORECAST.read(Path(path))
+
+
+def missing_cells(published: pd.DataFrame) -> list[Cell]:
+    """Return the cells of Fig. 4 that a table lacks which has others with as many GPUs."""
+    there = {*cells_of(published)}
+    sizes = sorted({cell.gpus for cell in there if cell.gpus > 1})
+    whole = product(BATCHES.items(), CLUSTERS, SURVEYED, sizes)
+    cells = [Cell(*model, network, method, gpus) for model, network, method, gpus in whole]
+    return [cell for cell in cells if cell not in there]
+
+
+def trivial_forecasts(published: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the throughput of every published cell by trivial forecasts; none where unknown.
+
+    They see cells with up to 8 GPUs and fewer than the forecast one has, suspicious ones included,
+    so that all larger cells are forecast from that with 8 GPUs.
+    """
+    observations = observations_of(published)
+    small = published["gpus"] <= MOST_GPUS
+    seen = [one for one, is_small in zip(observations, small, strict=True) if is_small]
+    found = {}
+    for name, forecast in TRIVIAL_FORECASTS.items():
+        times = [one.value / forecast(one, seen) for one in observations]
+        unknown = {"low": math.nan, "high": math.nan}
+        found[name] = published[KEY].assign(**{RATE: published[RATE] * times}, **unknown)
+    return found
+
+
+def score_rows(published: pd.DataFrame, forecasts: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return a row per forecast and published cell of several GPUs; trivial forecasts come last.
+
+    Columns: forecast, those of KEY, ``size`` (4, 8 or MORE GPUs), published and predicted
+    throughput, relative_error, low and high, in_interval (unknown of a forecast that has none) and
+    suspicious, which is said of the published cell. Raises InputError for tables that are not of
+    published cells and of forecasts, or for a forecast that lacks a published cell.
+    """
+    published = ALL_CELLS.checked(published).reset_index(drop=True)
+    judged = published[published["gpus"] > 1]
+    require(len(judged) > 0, "no published cell has several GPUs; give a table of such cells")
+    for name, known in ORDER.items():
+        for value in judged[name].unique():
+            require_known(f"{name} of Fig. 4", value, known)
+    several = {name: _complete(name, rows, judged) for name, rows in forecasts.items()}
+    several |= trivial_forecasts(published)
+    errors = {name: errors_by_cell(rows, judged) for name, rows in several.items()}
+    rows = pd.concat(errors, names=["forecast"]).reset_index()
+    rows = rows.rename(columns={"simulated": "predicted"})
+    sizes = rows["gpus"].astype(str).where(rows["gpus"] <= MOST_GPUS, MORE)
+    rows.insert(1 + len(KEY), "size", sizes)
+    rows["in_interval"] = rows["in_interval"].astype("boolean").mask(rows["low"].isna())
+    trusted = {*cells_of(without_suspicious(published, check_table(published)))}
+    rows["suspicious"] = [cell not in trusted for cell in cells_of(rows)]
+    for name, known in (ORDER | {"forecast": tuple(several)}).items():
+        rows[name] = pd.Categorical(rows[name], known)
+    return rows.sort_values(["forecast", *KEY], ignore_index=True)
+
+
+def _complete(name: str, rows: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
+    """Return the checked forecast. Raises InputError if it lacks a published cell."""
+    try:
+        rows = FORECAST.checked(rows)
+    except InputError as error:
+        raise InputError(f"forecast {name}: {error}") from error
+    forecast = {*cells_of(rows)}
+    if lacking := [cell for cell in cells_of(published) if cell not in forecast]:
+        raise InputError(
+            f"forecast {name} lacks {len(lacking)} of {len(published)} published cells, the first "
+            f"is {lacking[0]}; forecast every cell"
+        )
+    return rows
+
+
+def score_table(rows: pd.DataFrame, *by: str) -> pd.DataFrame:
+    """Return errors in %, with and without suspicious cells, by these columns and forecast.
+
+    ``cells`` are those that a forecast has a value for. ``mean`` and ``median`` are of absolute
+    errors, ``bias`` is the mean of signed ones, ``inside`` the share of published values within
+    the 90 % interval.
+    """
+    errors = 100 * rows["relative_error"]
+    inside = 100 * rows["in_interval"].astype("Float64").astype(float)
+    table = rows.assign(error=errors, size_of_error=errors.abs(), share=inside)
+    scored = {
+        kind: part.groupby([*by, "forecast"], observed=True).agg(
+            cells=("error", "count"),
+            mean=("size_of_error", "mean"),
+            median=("size_of_error", "median"),
+            bias=("error", "mean"),
+            inside=("share", "mean"),
+        )
+        for kind, part in {"with": table, "without": table[~table["suspicious"]]}.items()
+    }
+    return pd.concat(scored, names=["suspicious"])
+
+
+def regret_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the ``regret`` of every forecast by model, local_batch, network and gpus.
+
+    It is the share of the best published throughput that is lost by the method that the forecast
+    ranks first; where it ranks several first, their mean. Suspicious cells are left out, and so is
+    what is not a choice: one method alone, or some that are not forecast.
+    """
+    trusted = rows[~rows["suspicious"]]
+    groups = trusted.groupby(QUESTION, observed=True)
+    ranked = groups["predicted"].transform("count")
+    is_choice = (ranked > 1) & (ranked == groups["published"].transform("count"))
+    first = trusted["predicted"] >= (1 - TIE) * groups["predicted"].transform("max")
+    lost = trusted.assign(regret=1 - trusted["published"] / groups["published"].transform("max"))
+    return lost[is_choice & first].groupby(QUESTION, observed=True)["regret"].mean().reset_index()
+
+
+def regret_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return by size and forecast the mean and largest regret in %, and how often it is nothing."""
+    found = regret_rows(rows)
+    table = found.assign(percent=100 * found["regret"], best=found["regret"] == 0)
+    return table.groupby(["size", "forecast"], observed=True).agg(
+        questions=("percent", "size"),
+        mean=("percent", "mean"),
+        max=("percent", "max"),
+        best_advised=("best", "sum"),
+    )
+
+
+def worst_cells(rows: pd.DataFrame, count: int = 10) -> pd.DataFrame:
+    """Return the rows with the largest absolute errors, the largest first, errors in %."""
+    order = rows["relative_error"].abs().sort_values(ascending=False, kind="stable").index
+    worst = rows.loc[order[:count]].assign(error=100 * rows["relative_error"])
+    columns = ["published", "predicted", "low", "high", "error", "suspicious"]
+    return worst[["model", "network", "method", "gpus", *columns]]
+
+
+def file_table(paths: Iterable[Path]) -> pd.DataFrame:
+    """Return the digest of every file, and the commit that last changed it, with its date.
+
+    A forecast is blind if that date is before the cells were opened. The commit is empty where git
+    knows none, and ends in ``+`` if the file differs from it.
+    """
+    rows = [(str(path), sha256(path.read_bytes()).hexdigest(), last_commit(path)) for path in paths]
+    return pd.DataFrame(rows, columns=["file", "sha256", "commit"])

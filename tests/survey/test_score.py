@@ -1,0 +1,249 @@
+"""The score of Fig. 4: synthetic published cells whose errors are known, and laws of any score."""
+
+from hashlib import sha256
+
+import pandas as pd
+import pytest
+
+from benchmarks.fig4_score import WIDTH, main
+from ddlnb.calibration.validation import TRIVIAL_FORECASTS
+from ddlnb.errors import InputError, ResultsError
+from ddlnb.files import DATA, last_commit
+from ddlnb.plans.methods import SURVEYED
+from ddlnb.results.schema import KEY, RATE
+from ddlnb.results.tables import SINGLE, Cell
+from ddlnb.survey.published import FIG4
+from ddlnb.survey.score import (
+    MORE,
+    file_table,
+    missing_cells,
+    read_forecast,
+    read_published,
+    regret_rows,
+    regret_table,
+    score_rows,
+    score_table,
+    worst_cells,
+)
+
+KEPT = DATA / "forecasts" / "fig4.csv"
+OURS = "ours"
+BEST = list(SURVEYED)
+
+
+@pytest.fixture(scope="module")
+def forecast():
+    return read_forecast(KEPT)
+
+
+def published_like(rows, factor=1.0):
+    """Published cells that are this many times the forecast."""
+    made = rows[KEY].assign(**{RATE: factor * rows[RATE]}, std=float("nan"), source="published")
+    return made[FIG4.names]
+
+
+def scaled(rows, factor):
+    return rows.assign(**{name: factor * rows[name] for name in (RATE, "low", "high")})
+
+
+def one_panel(by_gpus, alone=None):
+    """ResNet-50 over 10GbE: the throughputs of the seven methods by number of GPUs."""
+    lines = [
+        ("resnet50", 64, "10GbE", method, gpus, rate)
+        for gpus, rates in by_gpus.items()
+        for method, rate in zip(SURVEYED, rates, strict=True)
+    ]
+    if alone is not None:
+        lines.append(("resnet50", 64, "", SINGLE, 1, alone))
+    return pd.DataFrame(lines, columns=[*KEY, RATE])
+
+
+def with_interval(rows):
+    rows = rows[rows["gpus"] > 1]
+    return rows.assign(low=0.9 * rows[RATE], high=1.1 * rows[RATE])
+
+
+def test_a_perfect_forecast_has_no_error_no_regret_and_every_cell_in_its_interval(forecast):
+    rows = score_rows(published_like(forecast), {OURS: forecast})
+    assert list(rows.columns) == [
+        *("forecast", *KEY, "size", "published", "predicted", "relative_error"),
+        *("low", "high", "in_interval", "suspicious"),
+    ]
+    assert list(rows["forecast"].unique()) == [OURS, *TRIVIAL_FORECASTS]
+    assert not rows["suspicious"].any()
+    table = score_table(rows, "size").xs(OURS, level="forecast")
+    for kind in ("with", "without"):
+        assert table.loc[kind, "cells"].to_dict() == {"4": 63, "8": 63, MORE: 126}
+    assert (table[["mean", "median", "bias"]] == 0).all(axis=None)
+    assert (table["inside"] == 100).all()
+    assert (regret_table(rows).xs(OURS, level="forecast")[["mean", "max"]] == 0).all(axis=None)
+    questions = regret_table(rows).xs(OURS, level="forecast")["questions"]
+    assert questions.to_dict() == {"4": 9, "8": 9, MORE: 18}
+
+
+def test_a_forecast_that_is_a_tenth_too_high_is_off_by_ten_percent_and_advises_as_well(forecast):
+    rows = score_rows(published_like(forecast), {OURS: scaled(forecast, 1.1)})
+    for by in ("size", "model", "network", "method", "gpus"):
+        table = score_table(rows, by).xs(OURS, level="forecast")
+        assert table[["mean", "median", "bias"]].to_numpy() == pytest.approx(10)
+    assert (regret_table(rows).xs(OURS, level="forecast")["max"] == 0).all()
+
+
+def test_errors_and_intervals_are_those_that_were_made(forecast):
+    """16 GPUs a quarter too high, 32 a half too low, and intervals that reach one of the two."""
+    factors = forecast["gpus"].map({4: 1.0, 8: 1.0, 16: 1.25, 32: 0.5})
+    made = scaled(forecast, factors).assign(
+        low=forecast[RATE] * factors.clip(upper=1), high=forecast[RATE] * factors.clip(upper=1.25)
+    )
+    rows = score_rows(published_like(forecast), {OURS: made})
+    tested = rows[rows["size"] == MORE]
+    over = score_table(tested).loc[("with", OURS)]
+    assert over.to_list() == pytest.approx([126, 37.5, 37.5, -12.5, 50])
+    by_gpus = score_table(tested, "gpus").xs((OURS, "without"), level=("forecast", "suspicious"))
+    assert by_gpus.loc[16].to_list() == pytest.approx([63, 25, 25, 25, 100])
+    assert by_gpus.loc[32].to_list() == pytest.approx([63, 50, 50, -50, 0])
+    worst = worst_cells(rows[rows["forecast"] == OURS])
+    assert len(worst) == 10
+    assert (worst["gpus"] == 32).all()
+    assert worst["error"].to_list() == pytest.approx([-50] * 10)
+
+
+def test_the_order_of_rows_changes_nothing(forecast):
+    noisy = published_like(forecast, 1 + 0.2 * (forecast.index.to_series() % 7) / 7)
+    rows = score_rows(noisy, {OURS: forecast})
+    shuffled = score_rows(
+        noisy.sample(frac=1, random_state=1), {OURS: forecast.sample(frac=1, random_state=2)}
+    )
+    pd.testing.assert_frame_equal(rows, shuffled, check_exact=True)
+    pd.testing.assert_frame_equal(regret_table(rows), regret_table(shuffled), check_exact=True)
+
+
+def test_trivial_forecasts_are_the_formulas_of_eight_gpus():
+    """One GPU needs 0.32 s for 64 samples, eight need 0.4 s: 0.08 s of communication."""
+    cells = one_panel({8: [1280.0] * 7, 16: [2000.0] * 7, 32: [3000.0] * 7}, alone=200.0)
+    rows = score_rows(published_like(cells), {})
+    predicted = rows.groupby(["forecast", "gpus"], observed=True)["predicted"].first()
+    assert predicted["linear scaling"].loc[[16, 32]].to_list() == pytest.approx([2560, 5120])
+    ring = [gpus * 64 / (0.32 + 0.08 * (1 - 1 / gpus) / (7 / 8)) for gpus in (16, 32)]
+    assert predicted["ring scaling"].loc[[16, 32]].to_list() == pytest.approx(ring)
+    assert rows["in_interval"].isna().all()
+    assert score_table(rows)["inside"].isna().all()
+
+
+def test_trivial_forecasts_never_see_more_than_eight_gpus(forecast):
+    moved = forecast["gpus"].map({4: 1.0, 8: 1.0, 16: 0.9, 32: 0.7})
+    one, other = (
+        score_rows(published_like(forecast, factor), {}).set_index(["forecast", *KEY])["predicted"]
+        for factor in (1.0, moved)
+    )
+    assert one.to_numpy() == pytest.approx(other.to_numpy(), rel=1e-12, nan_ok=True)
+    assert one.loc["linear scaling"].xs(32, level="gpus").notna().all()
+
+
+def test_regret_is_what_the_advised_method_loses_and_a_tie_loses_its_mean():
+    published = one_panel(
+        {8: [100, 90, 80, 70, 60, 50, 40], 16: [200, 150, 140, 130, 120, 100, 80]}
+    )
+    third_first = one_panel({8: [1, 2, 3, 1, 1, 1, 1], 16: [4, 4, 1, 1, 1, 1, 1]})
+    rows = score_rows(published_like(published), {OURS: with_interval(third_first)})
+    found = regret_rows(rows).set_index(["forecast", "gpus"])["regret"]
+    assert found[OURS].to_dict() == pytest.approx({8: 0.2, 16: (0 + 0.25) / 2})
+    assert found["linear scaling"].to_dict() == pytest.approx({16: 0.0})
+    ties = 1 - (200 + 150 + 140 + 130 + 120 + 100 + 80) / 7 / 200
+    assert found["textbook ring"].to_dict() == pytest.approx({8: 0.3, 16: ties})
+    table = regret_table(rows)
+    assert table.loc[("8", OURS)].to_list() == pytest.approx([1, 20, 20, 0])
+    assert table.loc[(MORE, "linear scaling")].to_list() == pytest.approx([1, 0, 0, 1])
+
+
+def test_what_is_no_choice_has_no_regret():
+    """Linear scaling to four GPUs knows only the method that one GPU stands for."""
+    published = published_like(one_panel({4: [70, 60, 50, 40, 30, 20, 10]}, alone=200.0))
+    rows = score_rows(published, {OURS: with_interval(one_panel({4: [7, 6, 5, 4, 3, 2, 1]}))})
+    known = score_table(rows)["cells"].loc["with"]
+    assert known.to_dict() == {OURS: 7, "textbook ring": 7, "linear scaling": 1, "ring scaling": 0}
+    assert regret_rows(rows)["forecast"].to_list() == [OURS, "textbook ring"]
+    assert regret_rows(rows[rows["method"] == BEST[1]]).empty
+
+
+def test_suspicious_cells_are_scored_apart_and_never_advised():
+    """The first method's row on one of three networks is off, so that its three are suspects."""
+    rates = [100.0, 90, 80, 70, 60, 50, 40]
+    cells = pd.concat(
+        one_panel({4: rates}).assign(network=network) for network in ("10GbE", "100GbE", "100GbIB")
+    ).reset_index(drop=True)
+    published = published_like(cells)
+    published.loc[0, RATE] = 200.0
+    rows = score_rows(published, {OURS: with_interval(cells)})
+    assert rows.loc[rows["suspicious"], "method"].unique().tolist() == [BEST[0]]
+    table = score_table(rows).xs(OURS, level="forecast")
+    assert table.loc["with"].to_list() == pytest.approx([21, 50 / 21, 0, -50 / 21, 100 * 20 / 21])
+    assert table.loc["without"].to_list() == pytest.approx([18, 0, 0, 0, 100])
+    assert regret_table(rows).loc[("4", OURS)].to_list() == pytest.approx([3, 0, 0, 3])
+    only_trusted = regret_rows(rows).set_index(["forecast", "network"])["regret"]
+    by_chance = 1 - (90 + 80 + 70 + 60 + 50 + 40) / 6 / 90
+    assert only_trusted["textbook ring"].to_list() == pytest.approx([by_chance] * 3)
+
+
+def test_cells_that_are_missing_are_named(forecast):
+    lost = Cell("bert-base", 64, "100GbE", "MG-WFBP", 16)
+    there = (forecast[KEY] != pd.Series(lost._asdict())).any(axis=1)
+    assert missing_cells(published_like(forecast)) == []
+    assert missing_cells(published_like(forecast[there])) == [lost]
+    score_rows(published_like(forecast[there]), {OURS: forecast})
+    with pytest.raises(InputError, match=rf"ours lacks 1 of 252 .* first is {lost}; forecast ev"):
+        score_rows(published_like(forecast), {OURS: forecast[there]})
+
+
+def test_what_is_no_table_of_the_figure_is_refused(forecast, tmp_path):
+    published = published_like(forecast)
+    with pytest.raises(InputError, match="forecast ours: the table lacks the columns high; a t"):
+        score_rows(published, {OURS: forecast.drop(columns="high")})
+    with pytest.raises(InputError, match=r"forecast ours: row 0 .* between low and high"):
+        score_rows(published, {OURS: forecast.assign(low=forecast["high"])})
+    with pytest.raises(InputError, match="write exactly model,"):
+        score_rows(published.drop(columns="std"), {OURS: forecast})
+    with pytest.raises(InputError, match=r"unknown method of Fig\. 4 'DeAR'"):
+        score_rows(published.replace("BSP-PS", "DeAR"), {OURS: forecast})
+    with pytest.raises(InputError, match="no published cell has several GPUs"):
+        score_rows(published.iloc[:0], {OURS: forecast})
+    file = tmp_path / "fig4.csv"
+    published.replace("published", "recalled").to_csv(file, index=False)
+    with pytest.raises(ResultsError, match=r"line 2 .*source must be 'published'"):
+        read_published(file)
+    published.assign(network="").to_csv(file, index=False)
+    with pytest.raises(ResultsError, match=r"line 2 .*network is empty"):
+        read_published(file)
+    pd.concat([published, published.tail(1)]).to_csv(file, index=False)
+    with pytest.raises(ResultsError, match=r"line 254 .*twice"):
+        read_published(file)
+
+
+def test_the_command_prints_tables_of_a_terminal_s_width_and_writes_the_rows(
+    forecast, tmp_path, capsys
+):
+    cells, rows = tmp_path / "cells.csv", tmp_path / "rows.csv"
+    published_like(forecast, 1 / 1.25).to_csv(cells, index=False)
+    main(cells=cells, forecast=[KEPT], csv=rows)
+    said = capsys.readouterr().out
+    assert "252 published cells: 63 with 4 GPUs, 63 with 8 GPUs, 63 with 16 GPUs, 63 with" in said
+    assert sha256(KEPT.read_bytes()).hexdigest() in said
+    assert "Errors in % of cells with more than 8 GPUs, by method" in said
+    assert "The worst of cells with more than 8 GPUs by fig4.csv" in said
+    assert "Missing" not in said
+    paths = (str(tmp_path), str(KEPT))
+    assert all(len(line) <= WIDTH for line in said.splitlines() if not line.startswith(paths))
+    read = pd.read_csv(rows)
+    assert len(read) == 252 * (1 + len(TRIVIAL_FORECASTS))
+    ours = read[read["forecast"] == "fig4.csv"]
+    assert ours["relative_error"].to_numpy() == pytest.approx(0.25, rel=1e-5)
+    with pytest.raises(InputError, match="several forecasts have one name"):
+        main(cells=cells, forecast=[KEPT, KEPT])
+
+
+def test_a_file_is_shown_with_its_digest_and_what_git_knows(tmp_path):
+    file = tmp_path / "forecast.csv"
+    file.write_text("made")
+    kept, other = file_table([KEPT, file]).itertuples(index=False)
+    assert other == (str(file), sha256(b"made").hexdigest(), "")
+    assert (kept.file, kept.commit) == (str(KEPT), last_commit(KEPT))
