@@ -56,37 +56,40 @@ def main(
 
 
 def report(published: pd.DataFrame, rows: pd.DataFrame, files: Sequence[Path]) -> Iterator[str]:
-    """Yield the blocks of text that are printed: files, suspicious cells, then tables of scores."""
+    """Yield the blocks of text that are printed: files, cells, tables of scores, and reasons."""
     for file in file_table(files).itertuples():
         yield f"{file.file}\n  sha256 {file.sha256}\n  last changed in {file.commit or 'no commit'}"
-    yield from about_cells(published, rows)
+    yield about_cells(published, rows)
     yield table("Errors in %, by number of GPUs", score_table(rows, "size"))
+    yield table("Regret in %, suspicious cells left out", regret_table(rows))
     tested = rows[rows["size"] == MORE]
     of, tested = (f"cells with {MORE} GPUs", tested) if len(tested) else ("all cells", rows)
     for by in BY:
         yield table(f"Errors in % of {of}, by {by}", score_table(tested, by))
-    yield table("Regret in %, suspicious cells left out", regret_table(rows))
     for name, part in tested[tested["low"].notna()].groupby("forecast", observed=True):
         yield table(f"The worst of {of} by {name}, error in %", worst_cells(part), index=False)
+    found = [one for one in check_table(published) if one.severity == SUSPICIOUS]
+    reasons = (wrapped(f"{one.rule}: {one.message}", "- ") for one in found)
+    yield "\n".join(["Why cells are suspicious", *(reasons if found else ["None is."])])
 
 
-def about_cells(published: pd.DataFrame, rows: pd.DataFrame) -> Iterator[str]:
-    """Yield what is judged, what is missing, and which cells are suspicious, with the reasons."""
-    judged = published[published["gpus"] > 1]
-    sizes = judged["gpus"].value_counts().sort_index()
+def about_cells(published: pd.DataFrame, rows: pd.DataFrame) -> str:
+    """Return how many cells are judged and suspicious, and which of their sizes are missing."""
+    sizes = published.loc[published["gpus"] > 1, "gpus"].value_counts().sort_index()
     each = ", ".join(f"{n} with {counted(gpus, 'GPU')}" for gpus, n in sizes.items())
-    yield f"{counted(len(judged), 'published cell')}: {each}."
-    if missing := missing_cells(published):
-        yield wrapped(f"Missing: {'; '.join(map(str, missing))}.")
     suspicious = rows.drop_duplicates([*KEY])["suspicious"].sum()
-    yield f"Suspicious: {counted(suspicious, 'cell')}."
-    for one in check_table(published):
-        if one.severity == SUSPICIOUS:
-            yield wrapped(f"{one.rule}: {one.message}.")
+    missing = "; ".join(map(str, missing_cells(published))) or "none"
+    return wrapped(
+        f"{counted(sizes.sum(), 'published cell')}: {each}; {suspicious} of them are suspicious, "
+        f"as said at the end. Missing of these sizes: {missing}."
+    )
 
 
-def wrapped(text: str) -> str:
-    return fill(text, WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+def wrapped(text: str, bullet: str = "") -> str:
+    hanging = " " * len(bullet)
+    return fill(
+        text, WIDTH, initial_indent=bullet, subsequent_indent=hanging, break_on_hyphens=False
+    )
 
 
 def table(title: str, frame: pd.DataFrame, **how: bool) -> str:

@@ -226,11 +226,13 @@ def test_the_command_prints_tables_of_a_terminal_s_width_and_writes_the_rows(
     published_like(forecast, 1 / 1.25).to_csv(cells, index=False)
     main(cells=cells, forecast=[KEPT], csv=rows)
     said = capsys.readouterr().out
-    assert "252 published cells: 63 with 4 GPUs, 63 with 8 GPUs, 63 with 16 GPUs, 63 with" in said
+    words = " ".join(said.split())
+    assert "252 published cells: 63 with 4 GPUs, 63 with 8 GPUs, 63 with 16 GPUs, 63 with" in words
     assert sha256(KEPT.read_bytes()).hexdigest() in said
     assert "Errors in % of cells with more than 8 GPUs, by method" in said
     assert "The worst of cells with more than 8 GPUs by fig4.csv" in said
-    assert "Missing" not in said
+    assert "0 of them are suspicious, as said at the end. Missing of these sizes: none." in words
+    assert "Why cells are suspicious\nNone is.\n" in said
     paths = (str(tmp_path), str(KEPT))
     assert all(len(line) <= WIDTH for line in said.splitlines() if not line.startswith(paths))
     read = pd.read_csv(rows)
