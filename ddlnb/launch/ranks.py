@@ -11,6 +11,7 @@ of each.
 from __future__ import annotations
 
 import contextlib
+import logging
 import pickle
 import signal
 import socket
@@ -168,8 +169,9 @@ class Ranks:
     ``run(function, *arguments)`` returns what the function returned on every rank, in their order;
     its first argument is the context, with ``rank`` and ``count``. ``site`` holds the launcher and
     what it was given. After a RankError or an interrupt the next run starts fresh processes: do not
-    rely on anything that a function keeps in a rank. Raises InputError for more ranks than this
-    machine has room for.
+    rely on anything that a function keeps in a rank. Ranks of this machine that are not up within
+    ``start_timeout_seconds`` start once more, and a warning in the log says so. Raises InputError
+    for more ranks than this machine has room for, RankError if they do not come up.
 
     >>> import ddlnb
     >>> with ddlnb.Ranks(2) as ranks:  # doctest: +SKIP
@@ -315,7 +317,7 @@ class Ranks:
             self._end()
         if self._processes is None or self._processes.ended:
             self._processes = None
-            self._processes = RankProcesses(self._spec)
+            self._processes = _started(self._spec)
             self._end = weakref.finalize(self, self._processes.end)  # also at exit
         return self._processes
 
@@ -334,6 +336,22 @@ class Ranks:
     def __repr__(self) -> str:
         state = ", closed" if self._closed else ""
         return f"Ranks({self.count}, launcher={self.site.launcher!r}{state})"
+
+
+def _started(spec: RankSpec) -> RankProcesses:
+    """Return started ranks. Where they are late on this machine, they are ended and start again.
+
+    Engines that cannot register on a busy machine give up, and none would come by waiting longer.
+    A queue or a host that is late once is so again. Raises RankError.
+    """
+    try:
+        return RankProcesses(spec)
+    except RankError as error:
+        if spec.is_remote or not isinstance(error.__cause__, TimeoutError):
+            raise
+        first = str(error).splitlines()[0]
+        logging.getLogger(__name__).warning("%s; they are started once more", first)
+    return RankProcesses(spec)
 
 
 def _own_address(host: str) -> str:

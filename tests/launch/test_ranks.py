@@ -17,9 +17,10 @@ import pytest
 
 from ddlnb.errors import InputError, MissingPart, RankError, UnknownName
 from ddlnb.launch import forked
+from ddlnb.launch.processes import RankProcesses
 from ddlnb.launch.rank import process_group
 from ddlnb.launch.ranks import RankContext, Ranks
-from ddlnb.launch.reaper import TOKEN_VARIABLE
+from ddlnb.launch.reaper import TOKEN_VARIABLE, carriers
 from tests.launch.owner import Owner
 from tests.running import is_running
 
@@ -277,6 +278,34 @@ def test_a_result_that_cannot_travel_is_the_error_of_its_rank(own_ranks):
 def test_ranks_that_cannot_start_say_so_and_are_gone():
     with pytest.raises(RankError, match=r"2 ranks were not started .*start_timeout_seconds=0\.5"):
         Ranks(2, start_timeout_seconds=0.5)
+
+
+@pytest.mark.parametrize("late", [1, 2])
+def test_ranks_that_are_late_start_once_more_and_what_was_late_is_gone(monkeypatch, caplog, late):
+    starts: list[RankProcesses] = []
+    wait = RankProcesses._wait_for_engines
+
+    def wait_too_long(processes: RankProcesses, deadline: float) -> None:
+        starts.append(processes)
+        if len(starts) <= late:
+            raise TimeoutError("only 1 came up in time")
+        wait(processes, deadline)
+
+    monkeypatch.setattr(RankProcesses, "_wait_for_engines", wait_too_long)
+    if late == 1:
+        with Ranks(2) as ranks:
+            assert ranks.run(where) == [(0, 2), (1, 2)]
+    else:
+        with pytest.raises(RankError, match=r"2 ranks were not started .*only 1 came up in time"):
+            Ranks(2)
+    assert len(starts) == 2
+    [record] = caplog.records
+    assert "2 ranks were not started" in record.getMessage()
+    assert "; they are started once more" in record.getMessage()
+    assert "\n" not in record.getMessage()
+    for start in starts:
+        assert not start.folder.exists()
+        assert not carriers(start.token)
 
 
 def test_ranks_start_inside_a_running_event_loop_as_in_a_notebook():
