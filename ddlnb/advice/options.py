@@ -266,7 +266,7 @@ def lossy_options(
         method = training_method(name)
         drawn = [
             iteration_cost(question.workload, cluster, name).iteration_seconds
-            * math.exp(question.cluster.model_error * error)
+            * math.exp(question.cluster.error * error)
             for cluster, error in zip(
                 draw_clusters(question.cluster, draws, seed) if method.overlaps else (),
                 errors,

@@ -14,7 +14,7 @@ from ddlnb.clusters.effects import EFFECTS, SHARE, Effects
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.simulator.tasks import Identity
 
-MOST_PARAMETERS = 30  # of one fit; more than that no set of observations here can tell apart
+MOST_PARAMETERS = 40  # of one fit; more than that no set of observations here can tell apart
 NO_EFFECT = Effects()
 PRIOR_SPREAD = 0.7  # of a value that somebody wrote into a cluster file: a factor of two or so
 WITHIN = 30  # times the written value, and its inverse, are the bounds

@@ -6,7 +6,9 @@ cluster: they are what a plan assumes of links that are all alike.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ddlnb.plans.alpha_beta import double_tree_share, tree_levels
 
@@ -25,6 +27,17 @@ class Load:
     inside_bytes: float
     between_bytes: float
     overlaps: bool
+
+
+class Form(NamedTuple):
+    """An all-reduce as a formula.
+
+    Seconds of its hops, seconds per byte, and the share of the bandwidth while workers compute.
+    """
+
+    hops: float
+    per_byte: float
+    share: float
 
 
 def ring(nodes: int, per_node: int) -> Load:
@@ -87,3 +100,18 @@ ALL_REDUCES = {
     "double-tree": double_tree,
     "hierarchical": hierarchical,
 }
+NCCL = "nccl"  # the double tree for small messages between nodes, else the ring: `nccl_threshold`
+TREE_RATE = 0.92  # what NCCL takes the tree's rate for, over the ring's, between nodes (tuning.cc)
+
+
+def nccl_threshold(ring: Form, tree: Form) -> float:
+    """Return the bytes up to which NCCL takes the double tree.
+
+    It compares what both take by its own estimate, in which the tree has TREE_RATE of the ring's
+    bandwidth. (NCCL 2.4 had a threshold by the number of ranks; later versions estimate.)
+
+    >>> nccl_threshold(Form(1e-3, 1e-9, 1.0), Form(2e-4, 1e-9, 1.0)) / 1e6
+    9.200000000000001
+    """
+    saved, lost = ring.hops - tree.hops, ring.per_byte * (1 / TREE_RATE - 1)
+    return max(0.0, saved) / lost if lost else math.inf

@@ -6,14 +6,16 @@ apart from the effects, which somebody fitted and which carry their uncertainty.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import add
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.clusters.all_reduce import ALL_REDUCES, Load
+from ddlnb.clusters.all_reduce import ALL_REDUCES, NCCL, Form, Load, nccl_threshold
 from ddlnb.clusters.effects import EFFECTS, UNLIMITED, Effects, Unit, effect_from
 from ddlnb.clusters.fabric import Curve, Fabric, Links, Numbers, ServerLoads, fabric_of
 from ddlnb.clusters.heterogeneous import HOMOGENEOUS, Delay, Factors, Heterogeneity, named
@@ -25,6 +27,9 @@ from ddlnb.units import counted
 
 # Of forecasts on clusters that are fitted, medians are off by 3 to 25 % (docs/forecast.md).
 ASSUMED_ERROR = 0.1
+# Of seconds, for every doubling of the workers beyond those of a fit: a judgement, with which nine
+# in ten cells with 8 GPUs are within intervals that know 4 (tests/calibration/test_testbed.py).
+DOUBLING_ERROR = 0.02
 SERVER_PLACES = ("extra machines", "workers' nodes")
 
 
@@ -42,14 +47,16 @@ class Cluster:
     """Workers, how they are joined, and the effects that cost time.
 
     ``workers`` fill nodes of ``gpus_per_node`` one after the other. ``all_reduce`` is the name of
-    the algorithm, or ``auto`` for the best one by size. ``topology`` says how nodes are joined, as
+    the algorithm, ``nccl`` for NCCL's choice of ring or double tree by size and ranks, or ``auto``
+    for the best one by size. ``topology`` says how nodes are joined, as
     ``fat-tree(4)``, ``routing`` and ``changes`` how routes are chosen and what differs, as
     ``cut(host0, edge0_0)``; without a topology, nodes are on one switch. ``server_place`` is None
     when there are no parameter servers. ``planning`` is the cost of an all-reduce by which methods
     merge gradients, where it is not the cluster's own. ``model_error`` is the relative standard
     deviation of measured from simulated seconds that no uncertainty of an effect explains;
     ASSUMED_ERROR where nobody measured it. ``hardware`` is the word for its GPU in the names of
-    profiles.
+    profiles. ``fitted_workers`` is the most that were seen when it was fitted, 0 if it was not:
+    what grows with more is known less, and `error` says so.
 
     ``cost`` is the time of an all-reduce among the workers in use, ``with_workers(8)`` the cluster
     with another number in use, ``with_effects(between_bandwidth=3e9)`` one with other effects, in
@@ -83,6 +90,7 @@ class Cluster:
     placement: str = "balanced"
     planning: AlphaBeta | None = None
     model_error: float = ASSUMED_ERROR
+    fitted_workers: int = 0
     hardware: str = ""
     heterogeneity: Heterogeneity = HOMOGENEOUS
     about: str = field(default="", compare=False)
@@ -127,6 +135,12 @@ class Cluster:
     def assumed(self) -> tuple[str, ...]:
         """The effects whose interval nobody gave."""
         return tuple(name for name in self.intervals if name not in self.fits)
+
+    @property
+    def error(self) -> float:
+        """The model error among the workers in use: above it for each doubling beyond the fit."""
+        doublings = math.log2(max(1.0, self.workers / (self.fitted_workers or self.workers)))
+        return math.hypot(self.model_error, DOUBLING_ERROR * doublings)
 
     @property
     def most_workers(self) -> int:
@@ -177,12 +191,15 @@ class Cluster:
     @property
     def has_closed_form(self) -> bool:
         """Whether an all-reduce is a formula: all links alike, and the algorithm's load known."""
-        return not (self.topology or self.changes) and self.all_reduce in ALL_REDUCES
+        known = self.all_reduce == NCCL or self.all_reduce in ALL_REDUCES
+        return known and not (self.topology or self.changes)
 
     @property
-    def all_reduce_load(self) -> Load:
-        """What an all-reduce among the workers puts on the links, where it is a formula."""
-        return ALL_REDUCES[self.all_reduce](self.nodes_in_use, self.workers_per_node)
+    def tree_threshold(self) -> float:
+        """Bytes up to which all-reduces take NCCL's double tree: 0 within a node, and elsewhere."""
+        if self.all_reduce != NCCL or self.nodes_in_use == 1:
+            return 0.0
+        return nccl_threshold(self._form("ring"), self._form("double-tree"))
 
     @property
     def cost(self) -> AlphaBeta:
@@ -201,14 +218,26 @@ class Cluster:
         """
         if not self.has_closed_form:
             return self._on_fabric("all-reduce")
-        effects, load = self.effects, self.all_reduce_load
+        hops, per_byte, share = self._form(self._of_large)
+        if self.tree_threshold:
+            hops = self._form("double-tree").hops
+        return self._software + hops, per_byte, share
+
+    @property
+    def _of_large(self) -> str:
+        """The algorithm of large messages."""
+        return "ring" if self.all_reduce == NCCL else self.all_reduce
+
+    def _form(self, name: str) -> Form:
+        effects = self.effects
+        load = ALL_REDUCES[name](self.nodes_in_use, self.workers_per_node)
         hops, inside, between = self._links_seconds(load)
         if self.nodes_in_use == 1:
             inside /= effects.closed_ring_share
         joined = max if load.overlaps else add
         free = joined(inside, between)
         busy = joined(inside / effects.inside_share, between / effects.between_share)
-        return self._software + hops, free, free / busy if busy else 1.0
+        return Form(hops, free, free / busy if busy else 1.0)
 
     def _links_seconds(self, load: Load) -> tuple[float, float, float]:
         """Seconds of the hops of a load, and seconds per byte inside and between nodes."""
@@ -219,13 +248,28 @@ class Cluster:
             load.between_bytes / effects.between_bandwidth * slowest,
         )
 
-    def all_reduce_work(self, sizes: NDArray[Any]) -> tuple[float, Numbers, float]:
-        """Latency seconds, seconds of messages of these bytes after it, and the share as above."""
-        latency, per_byte, share = self.all_reduce_seconds
-        if self.has_closed_form or self.workers == 1:
-            return latency, per_byte * sizes, share
-        curve = self._curve("all-reduce")
-        return latency, curve.at(sizes) - curve.latency, share
+    def all_reduce_work(
+        self, sizes: NDArray[Any]
+    ) -> tuple[float | Numbers, Numbers, float | Numbers]:
+        """Latency seconds, seconds of messages of these bytes after it, and the share as above.
+
+        Messages of different sizes may take different algorithms. A message that moves in k parts
+        keeps links busy with the others while one is on its way: of its hops, what is longer than
+        1 - 1/k of its work is its latency.
+        """
+        if not self.has_closed_form and self.workers > 1:
+            latency, _, share = self.all_reduce_seconds
+            curve = self._curve("all-reduce")
+            return latency, curve.at(sizes) - curve.latency, share
+        hops: float | Numbers
+        per_byte: float | Numbers
+        hops, per_byte, share = self._form(self._of_large)
+        if threshold := self.tree_threshold:
+            forms = np.array([self._form(self._of_large), self._form("double-tree")])
+            hops, per_byte, share = forms[(np.asarray(sizes) <= threshold).astype(int)].T
+        work = per_byte * sizes
+        hidden = (1 - 1 / self.effects.parts_in_flight) * work
+        return self._software + np.maximum(hops - hidden, 0.0), work, share
 
     def half_work(self, primitive: Primitive, sizes: NDArray[Any]) -> tuple[float, Numbers, float]:
         """Return what `all_reduce_work` does, for a half of a ring all-reduce of these bytes.
@@ -329,7 +373,7 @@ class Cluster:
     def label(self) -> str:
         """Its name, and what joins its machines where that is not one switch and a ring."""
         words = [self.name, *((f"on {self.topology}",) if self.topology else ())]
-        if self.all_reduce != "ring":
+        if self.all_reduce not in ("ring", NCCL):
             words.append(f"all-reduce {self.all_reduce}")
         return ", ".join([*words, *self.changes])
 

@@ -215,6 +215,14 @@ _SHIPPED = (
         formulas={"collective latency": lambda value, workers: value * workers},
     ),
     Effect(
+        "level_latency",
+        SECONDS,
+        "software",
+        "latency",
+        "software cost of one all-reduce for each doubling of the ranks that take part",
+        formulas={"collective latency": lambda value, workers: value * math.log2(workers)},
+    ),
+    Effect(
         "priority_latency",
         SECONDS,
         "software",
@@ -292,6 +300,14 @@ _SHIPPED = (
         "latency",
         "share of an all-reduce's latency in which the next one cannot start",
         worse="up",
+    ),
+    Effect(
+        "parts_in_flight",
+        FACTOR,
+        "software",
+        "latency",
+        "parts in which an all-reduce moves: one is sent while another is on its way",
+        worse="down",
     ),
     Effect(
         "compute_share",

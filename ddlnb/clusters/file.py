@@ -172,6 +172,7 @@ class ClusterFile(BaseModel):
     placement: str = "balanced"
     planning: PlanningEntry | None = None
     model_error: float = ASSUMED_ERROR
+    fitted_workers: int = 0
     hardware: str = ""
     # Files of 0.1 call it unlike.
     heterogeneity: HeterogeneityEntry | None = Field(

@@ -14,6 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from ddlnb.clusters.all_reduce import NCCL
 from ddlnb.clusters.fabric import AUTO, Curve, Links, ServerLoads
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.networks.collectives.catalogue import (
@@ -31,6 +32,8 @@ from ddlnb.plans.transfers import Collective, Primitive
 LARGEST, SMALLEST = 2.0**32, 2.0**8  # bytes between which a curve is looked at
 STRAIGHT = 5e-3  # relative: a curve that is off by less between two points is a line there
 MOST_HALVINGS = 6
+# All-reduces of which NCCL chooses by size; on a graph the quicker one is taken.
+CHOICES = {NCCL: ("ring", "double-tree")}
 FEW = 4  # messages that a rank sends at once, in algorithms that ``auto`` takes
 
 
@@ -93,10 +96,10 @@ class Fabric:
     ) -> Curve:
         """Return the seconds of a collective against bytes, among the workers of the first nodes.
 
-        With ``auto`` they are those of the best algorithm for each size, of those in which no rank
-        sends more than a few messages at once: a message has a latency here, and takes no time
-        of a core, which is the best case of algorithms of many messages. Raises what
-        `get_collective` raises.
+        With ``nccl`` they are those of the quicker one of ring and double tree. With ``auto`` they
+        are those of the best algorithm for each size, of those in which no rank sends more than a
+        few messages at once: a message has a latency here, and takes no time of a core, which is
+        the best case of algorithms of many messages. Raises what `get_collective` raises.
         """
         return _curve(self, links, nodes, per_node, name, primitive)
 
@@ -107,16 +110,16 @@ class Fabric:
         known = _of_few_messages(nodes * per_node, per_node, primitive)
         return min(
             _collective_on(self, nodes, per_node, one, primitive).seconds(links, LARGEST)
-            for one in (known if name == AUTO else (name,))
+            for one in CHOICES.get(name, known if name == AUTO else (name,))
         )
 
     def require_all_reduce(self, links: Links, name: str) -> None:
         """Raise UnknownName or InputError for an all-reduce, or a cable, that is not there."""
-        known = [*algorithms_for("all-reduce"), AUTO]
+        known = [*algorithms_for("all-reduce"), AUTO, *CHOICES]
         if str(name).partition("(")[0].strip() not in known:
             raise UnknownName("all-reduce", name, known)
         self.network(links)
-        if name != AUTO:
+        if name not in (AUTO, *CHOICES):
             get_algorithm(name)
 
     @property
@@ -171,6 +174,8 @@ def _curve(
 ) -> Curve:
     if name == AUTO:
         return _best(list(fabric._candidates(links, nodes, per_node, primitive).values()))
+    if name in CHOICES:
+        return _best([fabric.curve(links, nodes, per_node, one) for one in CHOICES[name]])
     again = _collective_on(fabric, nodes, per_node, name, primitive)
 
     def seconds(size: float) -> float:

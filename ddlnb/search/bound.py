@@ -173,13 +173,13 @@ def least_of_all_reduces(workload: Workload, cluster: Cluster, names: tuple[str,
     sizes = np.geomspace(least, max(workload.gradient_bytes, least + 1), 256)
     found = [cost.parts(sizes) for cost in all_reduce_costs(cluster, ["", *names])]
     first, second = (Cost(cluster, half).parts(sizes) for half in ("reduce-scatter", "all-gather"))
-    found.append((first[0] + second[0], first[1] + second[1], max(first[2], second[2])))
-    latencies, works, shares = zip(*found, strict=True)
-    per_byte = float((np.stack(works) / sizes).min())  # a curve may bend
+    found.append((first[0] + second[0], first[1] + second[1], np.maximum(first[2], second[2])))
+    latencies, works, shares = map(np.stack, zip(*found, strict=True))
+    per_byte = float((works / sizes).min())  # a curve may bend
     if not cluster.has_closed_form:
         per_byte *= BETWEEN_PROBES
-    share = min(1.0, max(*shares, cluster.effects.latency_share))
-    return LeastTime(min(latencies), per_byte * _sizes(workload), share)
+    share = min(1.0, max(float(shares.max()), cluster.effects.latency_share))
+    return LeastTime(float(latencies.min()), per_byte * _sizes(workload), share)
 
 
 def _sizes(workload: Workload) -> Numbers:

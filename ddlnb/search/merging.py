@@ -35,13 +35,11 @@ def best_merging(workload: Workload, cluster: Cluster, costs: list[Cost]) -> tup
     bytes_of = in_groups(sizes)
     merged = (last > first) * (2 * bytes_of / cluster.effects.copy_bandwidth)
     choices = [cost.parts(bytes_of) for cost in costs]
-    quick = np.argmin(np.stack([latency + work for latency, work, _ in choices]), axis=0)
-    latency = np.array([latency for latency, _, _ in choices])[quick]
-    latency = cluster.effects.occupied_share * latency + merged  # the rest all have alike
-    work = np.stack([work for _, work, _ in choices])[quick, np.arange(len(quick))]
-    share = np.array([share for _, _, share in choices])[quick]
+    latencies, works, shares = map(np.stack, zip(*choices, strict=True))
+    quick = np.argmin(latencies + works, axis=0), np.arange(len(bytes_of))
+    latency = cluster.effects.occupied_share * latencies[quick] + merged  # the rest all have alike
     ready = ready_seconds(workload, cluster)
-    return earliest_ends(ready, latency, work, share, cluster.effects.latency_share)
+    return earliest_ends(ready, latency, works[quick], shares[quick], cluster.effects.latency_share)
 
 
 def groups(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -31,15 +31,16 @@ class Cost:
     cluster: Cluster
     primitive: Primitive = "all-reduce"
 
-    def parts(self, sizes: NDArray[Any]) -> tuple[float, Numbers, float]:
-        """Return latency seconds, seconds of work of messages of these bytes, and their share."""
+    def parts(self, sizes: NDArray[Any]) -> tuple[Numbers, Numbers, Numbers]:
+        """Return latency seconds, seconds of work and its share, of messages of these bytes."""
+        none = np.zeros(len(sizes))
         if self.cluster.workers == 1:
-            return 0.0, np.zeros(len(sizes)), 1.0
+            return none, none, none + 1.0
         if self.primitive == "all-reduce":
             latency, work, share = self.cluster.all_reduce_work(sizes)
         else:
             latency, work, share = self.cluster.half_work(self.primitive, sizes)
-        return latency, np.asarray(work, np.float64), share
+        return none + latency, none + work, none + share
 
     def seconds(self, sizes: NDArray[Any]) -> Numbers:
         """Return the seconds of messages of these bytes."""

@@ -222,7 +222,7 @@ class Circumstances:
 def model_errors(cells: Sequence[Cell], draws: int, seed: int) -> NDArray[np.floating[Any]]:
     """Return a factor of the seconds of every draw and cell: the error of the model in it."""
     generator = np.random.default_rng([seed, draws])
-    errors = np.array([cell.cluster.model_error for cell in cells])
+    errors = np.array([cell.cluster.error for cell in cells])
     found: NDArray[np.floating[Any]] = np.exp(
         errors * generator.standard_normal((draws, len(cells)))
     )
