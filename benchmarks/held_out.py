@@ -7,14 +7,22 @@ each, and those left out are predicted. With ``--kept`` the table of an earlier 
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from benchmarks.command import command
-from ddlnb.calibration.clusters import calibrate_parameters
-from ddlnb.calibration.observations import LABELS, Observation, predictions, row_of
+from ddlnb.calibration.clusters import Calibration, calibrate_parameters
+from ddlnb.calibration.observations import (
+    LABELS,
+    IterationTime,
+    Observation,
+    predictions,
+    row_of,
+)
 from ddlnb.calibration.parameters import Parameter
 from ddlnb.calibration.validation import FITTED, TRIVIAL_FORECASTS, TrivialForecast
 from ddlnb.errors import InputError, UnknownName, require
@@ -23,6 +31,7 @@ from ddlnb.progress import Show, bar
 from ddlnb.survey.calibration import held_out_table
 from ddlnb.survey.testbed import HELD_OUT, cell_observations, quoted_observations, survey_setup
 
+DRAWS = 100  # of the parameters and the model error, for an interval
 BY = ("gpus", "model", "network", "method")
 
 
@@ -60,6 +69,30 @@ def folds_of(observations: Sequence[Observation], by: str) -> list[Fold]:
     return folds
 
 
+def intervals(
+    found: Calibration, tested: Sequence[Observation], model_error: float
+) -> list[tuple[float, float]]:
+    """Return a 90 % interval of every prediction, as forecasts have it.
+
+    The parameters are drawn together from what the fit left, the model error is at least this one,
+    and larger with more workers than were fitted.
+    """
+    fitted = found.parameter_values
+    drawn = [fitted.at(row, fitted) for row in found.posterior.samples(DRAWS).tolist()]
+    seconds = predictions([one.quantity for one in tested], drawn)
+    seen = max((one.labels.gpus or 0 for one in found.observations), default=0)
+    error = max(found.model_error, model_error)
+    errors = [
+        replace(one.quantity.cell.cluster, model_error=error, fitted_workers=seen).error
+        if isinstance(one.quantity, IterationTime)
+        else error
+        for one in tested
+    ]
+    normal = np.random.default_rng(0).standard_normal(seconds.shape)
+    low, high = np.quantile(seconds * np.exp(np.array(errors) * normal), (0.05, 0.95), axis=0)
+    return list(zip(low.tolist(), high.tolist(), strict=True))
+
+
 def cross_validate(
     observations: Sequence[Observation],
     parameters: Sequence[Parameter],
@@ -67,12 +100,14 @@ def cross_validate(
     *,
     trivial: Mapping[str, TrivialForecast] | None = None,
     robust: bool = False,
+    model_error: float = 0.0,
     progress: Show = None,
 ) -> list[dict[str, Any]]:
     """Predict every observation by a fit to those with other values of the label ``by``.
 
     ``by`` is model, network, method, gpus or group. The trivial forecasts get rows of their own and
-    see what the fit sees. ``robust`` is that of `calibrate_parameters`. Raises InputError when
+    see what the fit sees. ``robust`` is that of `calibrate_parameters`, ``model_error`` the least
+    that intervals count with. Raises InputError when
     nothing is left to be fitted.
     """
     rows = []
@@ -81,8 +116,9 @@ def cross_validate(
         found = calibrate_parameters(fold.fitted, parameters, robust=robust)
         quantities = [observation.quantity for observation in fold.tested]
         (predicted,) = predictions(quantities, [found.parameter_values])
-        for observation, value in zip(fold.tested, predicted.tolist(), strict=True):
-            rows.append(row_of(observation, value, FITTED, fold.left_out))
+        within = intervals(found, fold.tested, model_error)
+        for observation, value, around in zip(fold.tested, predicted.tolist(), within, strict=True):
+            rows.append(row_of(observation, value, FITTED, fold.left_out, around))
             rows += [
                 row_of(observation, forecast(observation, fold.fitted), name, fold.left_out)
                 for name, forecast in (trivial or {}).items()
@@ -94,7 +130,12 @@ def held_out(by: Sequence[str]) -> pd.DataFrame:
     """Return a row per cell left out and forecast."""
     setup = survey_setup()
     observations = [*quoted_observations(setup.clusters), *cell_observations()]
-    kinds = {"trivial": TRIVIAL_FORECASTS, "robust": True, "progress": True}
+    kinds = {
+        "trivial": TRIVIAL_FORECASTS,
+        "robust": True,
+        "model_error": setup.model_error,
+        "progress": True,
+    }
     found = (cross_validate(observations, setup.parameters, label, **kinds) for label in by)
     return pd.DataFrame([row for rows in found for row in rows if row["method"] is not None])
 

@@ -116,6 +116,7 @@ class Calibration:
         intervals, unidentified = self.intervals, self.identifiability.unidentified
         sources = sorted({observation.labels.source for observation in self.observations})
         data = f"fitted to {len(self.observations)} observations ({', '.join(sources)})"
+        seen = max((one.labels.gpus or 0 for one in self.observations), default=0)
         clusters = []
         for cluster in base:
             fits = dict(cluster.fits)
@@ -123,9 +124,8 @@ class Calibration:
                 remark = "not identified by the data, " * (parameter.name in unidentified)
                 fits[effect] = Fit(*intervals[parameter.name], f"{parameter.name}: {remark}{data}")
             error = min(self.model_error, MOST_MODEL_ERROR)
-            clusters.append(
-                replace(self.parameter_values.on(cluster), fits=fits, model_error=error)
-            )
+            fitted = self.parameter_values.on(cluster)
+            clusters.append(replace(fitted, fits=fits, model_error=error, fitted_workers=seen))
         return clusters
 
 

@@ -92,6 +92,33 @@ class IterationTime(Quantity):
 
 
 @dataclass(frozen=True)
+class Ratio(Quantity):
+    """Seconds of the quickest of some cells over those of another, at most ``most``.
+
+    What a text says of several cells together; ``what`` names it.
+    """
+
+    what: str
+    quickest_of: tuple[Cell, ...]
+    over: Cell
+    most: float = math.inf
+
+    @property
+    def labels(self) -> Labels:
+        """Return that it is of no cell alone."""
+        cluster = self.over.cluster
+        return Labels(self.over.workload.model, cluster.network, None, None, self.what)
+
+    def cells(self, values: ParameterValues) -> tuple[Cell, ...]:
+        """Return all cells, the other one last."""
+        return tuple(with_values(cell, values) for cell in (*self.quickest_of, self.over))
+
+    def value(self, values: ParameterValues, seconds: Sequence[float]) -> float:
+        """Return the ratio."""
+        return min(min(seconds[:-1]) / seconds[-1], self.most)
+
+
+@dataclass(frozen=True)
 class HopTime(Quantity):
     """Seconds of one message over one link between nodes: latency and bytes over bandwidth."""
 
@@ -129,8 +156,9 @@ class AllReduceTime(Quantity):
 
     def value(self, values: ParameterValues, seconds: Sequence[float]) -> float:
         """Return its seconds."""
-        latency, per_byte, _ = values.on(self.cluster).all_reduce_seconds
-        return latency + per_byte * self.message_bytes
+        size = np.array([self.message_bytes])
+        latency, work, _ = values.on(self.cluster).all_reduce_work(size)
+        return float((latency + work)[0])
 
 
 def predictions(quantities: Sequence[Quantity], several: Sequence[ParameterValues]) -> np.ndarray:
@@ -235,12 +263,18 @@ def observe(quantity: Quantity, value: float, spread: float, source: str) -> Obs
 
 
 def row_of(
-    observation: Observation, predicted: float, forecast: str, left_out: str = ""
+    observation: Observation,
+    predicted: float,
+    forecast: str,
+    left_out: str = "",
+    interval: tuple[float, float] = (math.nan, math.nan),
 ) -> dict[str, Any]:
     """Return the row of an observation and its prediction by a forecast of this name.
 
-    ``left_out`` is the label value without which the prediction was made, "" if with everything.
+    ``left_out`` is the label value without which the prediction was made, "" if with everything;
+    ``interval`` is that of the prediction, if it has one.
     """
+    low, high = interval
     return {
         **asdict(observation.labels),
         "forecast": forecast,
@@ -249,6 +283,8 @@ def row_of(
         "spread": observation.spread,
         "predicted": predicted,
         "relative_error": predicted / observation.value - 1,
+        "low": low,
+        "high": high,
     }
 
 

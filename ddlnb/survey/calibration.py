@@ -121,9 +121,14 @@ def held_out_table(path: Path = HELD_OUT) -> pd.DataFrame:
     """
     rows = read_frame(path)
     rows["error"] = 100 * rows["relative_error"].abs()
+    inside = rows["observed"].between(rows["low"], rows["high"])
+    rows["inside"] = (100.0 * inside).where(rows["low"].notna())
     label = rows["left_out"].str.split().str[0].rename("left out")
-    grouped = rows.groupby([label, "forecast"], sort=False)["error"]
-    table = grouped.agg(rows="size", predicted="count", mean="mean", median="median", worst="max")
+    grouped = rows.groupby([label, "forecast"], sort=False)
+    table = grouped["error"].agg(
+        rows="size", predicted="count", mean="mean", median="median", worst="max"
+    )
+    table["inside interval (%)"] = grouped["inside"].mean()
     return table.round(1).rename(
         columns={name: f"{name} error (%)" for name in ("mean", "median", "worst")}
     )
