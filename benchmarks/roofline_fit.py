@@ -90,7 +90,7 @@ def measured() -> list[Measured]:
 
 
 def _survey() -> list[Measured]:
-    rows = pd.read_csv(PUBLISHED / "fig4_upto8.csv").query("method == 'single'")
+    rows = pd.read_csv(PUBLISHED / "fig4.csv").query("method == 'single'")
     rates = dict(zip(rows["model"], rows["throughput_samples_per_s"], strict=True))
     return [
         Measured(

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from ddlnb.calibration.fit import LEAST_RATIO, ROUGH, Numbers, Problem, soft_l1, square
-from ddlnb.calibration.observations import Observation, predictions, require_small
+from ddlnb.calibration.observations import Observation, predictions
 from ddlnb.calibration.parameters import Parameter, ParameterValues, prior_of, require_parameters
 from ddlnb.calibration.posterior import Identifiability, Posterior, explore
 from ddlnb.clusters.cluster import Cluster, Fit
@@ -143,13 +143,12 @@ def calibrate_parameters(
     ``robust`` counts large residuals linearly (soft L1), so that a few wrong observations do no
     harm. The search starts from the priors and from ``starts - 1`` random draws of them; with 4 or
     more it seldom ends in a minimum that is not the lowest. Intervals come from the shape of the
-    cost around the minimum. Raises InputError for more than 30 parameters, and for published
-    observations of more than 8 GPUs.
+    cost around the minimum. Raises InputError for more than
+    MOST_PARAMETERS parameters.
     """
     require(bool(observations), "observations is empty; give at least one")
     require_whole(starts=starts)
     require_parameters(parameters)
-    require_small(observations)
     problem = problem_of(observations, parameters, robust=robust, progress=progress)
     generator = np.random.default_rng(seed)
     minima = [problem.minimise(problem.prior.mean)]

@@ -2,8 +2,8 @@
 
 A quantity says which cells have to be simulated for it, and what its value is given their seconds;
 `predictions` simulates those of many quantities, and of many values of parameters, together. An
-observation is a quantity with the value that was seen and how exactly; it also says whether it may
-be fitted, and beside a prediction it makes a row.
+observation is a quantity with the value that was seen and how exactly; beside a prediction it makes
+a row.
 """
 
 from __future__ import annotations
@@ -235,7 +235,6 @@ def _labels(cell: Cell, method: str | None, group: str) -> Labels:
 
 
 LEAST_SPREAD = 0.02  # of measured seconds, however alike their repetitions are
-MOST_GPUS = 8  # of a published cell that may be fitted: larger ones test forecasts
 LABELS = ("model", "network", "method", "gpus", "group")  # by which observations are left out
 
 
@@ -286,22 +285,6 @@ def row_of(
         "low": low,
         "high": high,
     }
-
-
-def require_small(observations: Sequence[Observation]) -> None:
-    """Raise InputError for a published cell with more GPUs than may be fitted.
-
-    The number of GPUs is that of the simulated cells, whatever the labels say.
-    """
-    for observation in observations:
-        labels = observation.labels
-        gpus = max(labels.gpus or 0, observation.quantity.labels.gpus or 0)
-        if labels.source == "published" and gpus > MOST_GPUS:
-            raise InputError(
-                f"published cell {labels.model} {labels.method} on {labels.network} with {gpus} "
-                f"GPUs must not be fitted: cells with more than {MOST_GPUS} GPUs are held out to "
-                f"test forecasts; leave it out"
-            )
 
 
 def row_observations(cluster: Cluster, rows_path: str | Path) -> list[Observation]:

@@ -129,7 +129,7 @@ def check(
 
     Exits with 1 when cells are suspicious.
 
-    Examples: `ddlnb survey check data/published/fig4_upto8gpus.csv` and
+    Examples: `ddlnb survey check data/published/fig4.csv` and
     `ddlnb survey check mine.csv --gpus-per-node 8 --csv`.
     """
     from ddlnb.results.checks import SUSPICIOUS, check_table, findings_frame

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
 
 import pandas as pd
 
-from ddlnb.calibration.observations import MOST_GPUS
 from ddlnb.calibration.validation import TRIVIAL_FORECASTS
 from ddlnb.errors import InputError, require, require_known
 from ddlnb.files import last_commit
@@ -28,7 +26,7 @@ from ddlnb.survey.fig4_forecast import errors_by_cell
 from ddlnb.survey.published import FIG4
 from ddlnb.survey.testbed import BATCHES, CLUSTERS, observations_of
 
-ALL_CELLS = replace(FIG4, rules=(NAMED_NETWORK,))  # with any number of GPUs
+MOST_GPUS = 8  # of cells that the kept forecasts had seen
 FORECAST = Schema(
     (*THROUGHPUT, *(Column(name, Kind.POSITIVE) for name in ("low", "high"))),
     unique=tuple(KEY),
@@ -49,7 +47,7 @@ QUESTION = ["forecast", *(name for name in KEY if name != "method"), "size"]
 
 def read_published(path: str | Path) -> pd.DataFrame:
     """Return published cells of Fig. 4 with any number of GPUs. Raises ResultsError."""
-    return ALL_CELLS.read(Path(path))
+    return FIG4.read(Path(path))
 
 
 def read_forecast(path: str | Path) -> pd.DataFrame:
@@ -91,7 +89,7 @@ def score_rows(published: pd.DataFrame, forecasts: Mapping[str, pd.DataFrame]) -
     suspicious, which is said of the published cell. Raises InputError for tables that are not of
     published cells and of forecasts, or for a forecast that lacks a published cell.
     """
-    published = ALL_CELLS.checked(published).reset_index(drop=True)
+    published = FIG4.checked(published).reset_index(drop=True)
     judged = published[published["gpus"] > 1]
     require(len(judged) > 0, "no published cell has several GPUs; give a table of such cells")
     for name, known in ORDER.items():

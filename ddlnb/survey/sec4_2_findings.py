@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ddlnb.calibration.observations import MOST_GPUS
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require
 from ddlnb.figures.style import (
@@ -226,7 +225,7 @@ def _own_cells(found: Mapping[str, pd.DataFrame]) -> list[str]:
     both = [claim for claim in theirs.index if None not in (theirs[claim], ours[claim])]
     alike = [claim for claim in both if theirs[claim] is ours[claim]]
     return [
-        f"The survey's own cells with up to {MOST_GPUS} GPUs contradict {len(contradicted)} of its "
+        f"The survey's own cells contradict {len(contradicted)} of its "
         f"claims ({', '.join(contradicted) or 'none'}).",
         f"Forecasts and published cells agree on {len(alike)} of the {len(both)} claims that both "
         f"can judge.",
