@@ -183,6 +183,12 @@ def cluster(launch: RankSpec, token: str, folder: Path, before: Sequence[str] = 
         for file in _PROFILE_FILES:
             with contextlib.suppress(FileNotFoundError):
                 shutil.copy(f"{profile_folder(launch.launcher)}/{file}", folder)
+    # What forks them imports for seconds, and meanwhile the controller comes up; others may be
+    # where its file is not.
+    together = names.get("engines") == _FORKED
+    config.EngineLauncher.engine_args.append(
+        f"--IPEngine.wait_for_url_file={launch.timeout_seconds}"
+    )
     log = logging.getLogger(f"{__name__}.ipyparallel")
     log.setLevel(logging.CRITICAL + 1)
     return ipyparallel.Cluster(
@@ -194,6 +200,7 @@ def cluster(launch: RankSpec, token: str, folder: Path, before: Sequence[str] = 
         log=log,
         log_level=logging.CRITICAL + 1,
         delay=0.0,
+        send_engines_connection_env=not together,
         controller_ip=launch.host,
         controller_location=launch.host,
         **names,
