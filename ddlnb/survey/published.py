@@ -83,10 +83,9 @@ def quoted(quote_id: str, item: str) -> float:
 
 
 def fig4_cells(path: Path = FIG4_CELLS) -> pd.DataFrame:
-    """Return the published cells of Fig. 4 with up to 8 GPUs, single-GPU rates included.
+    """Return the published cells of Fig. 4, single-GPU rates included, which name no network.
 
-    The latter name no network. Raises ResultsError when the file is not such a table, or holds a
-    cell with more GPUs.
+    Raises ResultsError when the file is not such a table.
     """
     return FIG4.read(path)
 

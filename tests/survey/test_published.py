@@ -1,4 +1,4 @@
-"""The published numbers: complete as data, and closed to the cells that test forecasts.
+"""The published numbers, complete as data.
 
 The speed-ups that the text quotes, beside those of tidy rows.
 """
@@ -10,6 +10,7 @@ import pytest
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import ResultsError, UnknownName
 from ddlnb.plans.methods import SURVEYED
+from ddlnb.results.checks import NOTE, SUSPICIOUS, check_table, without_suspicious
 from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
 from ddlnb.survey.published import (
@@ -26,7 +27,7 @@ from ddlnb.survey.testbed import as_run, fig4_workload
 from tests.toy_forecasts import forecasts
 
 HEADER = ",".join(FIG4.names)
-# Made-up numbers: no cell of the figure is in this edition.
+# Made-up numbers.
 QUOTE = "id,section,item,value,unit,tag"
 CELL = "small-conv,64,made-up,none,{gpus},{throughput},{std},{source}"
 
@@ -73,10 +74,10 @@ def test_unknown_quotes_are_answered_with_the_known_ones():
         quoted("A06", "intensity of resnet-50")
 
 
-def test_the_published_cells_are_here_with_up_to_eight_gpus():
-    """Seven methods, three models and three networks on 4 and 8 GPUs, and three rates of one."""
+def test_the_published_cells_are_all_here():
+    """Seven methods, three models and three networks on 4 to 32 GPUs, and three rates of one."""
     cells = fig4_cells()
-    assert cells["gpus"].value_counts().to_dict() == {4: 63, 8: 63, 1: 3}
+    assert cells["gpus"].value_counts().to_dict() == {4: 63, 8: 63, 16: 63, 32: 63, 1: 3}
     alone = cells[cells["method"] == "single"]
     assert alone.set_index("model")["throughput_samples_per_s"].to_dict() == {
         "resnet50": 253.1,
@@ -84,7 +85,24 @@ def test_the_published_cells_are_here_with_up_to_eight_gpus():
         "bert-large": 49.0,
     }
     assert set(alone["network"]) == {""}
-    assert "63 cells with 4 GPUs, 63 cells with 8 GPUs, and 3 rates" in about_fig4_cells()
+    assert "63 cells with 32 GPUs, and 3 rates of one GPU" in about_fig4_cells()
+
+
+def test_the_suspicious_published_cells_are_those_that_the_data_say():
+    """As data/published/README.md counts them."""
+    cells = fig4_cells()
+    findings = check_table(cells)
+    assert len(cells) - len(without_suspicious(cells, findings)) == 23
+    beyond = [one for one in findings if one.rule == "more than linear"]
+    assert [one.severity for one in beyond] == [SUSPICIOUS] + 14 * [NOTE]
+    assert {str(cell) for cell in beyond[0].cells} == {
+        f"bert-large/8 100GbE ByteScheduler-PS {gpus} GPUs" for gpus in (8, 16)
+    }
+    dominated = {one.cells[0] for one in findings if one.rule == "dominated network"}
+    slow = {cell[:4] for cell in dominated if cell.network == "100GbE"}
+    assert {(model, method) for model, _, _, method in slow} == {
+        (model, method) for model in ("resnet50", "bert-large") for method in ("BSP-PS", "WFBP-PS")
+    }
 
 
 def test_cells_are_read_as_they_stand_and_only_one_gpu_needs_no_network(tmp_path):
