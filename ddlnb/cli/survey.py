@@ -139,7 +139,9 @@ def check(
     findings = check_table(rows, gpus_per_node=gpus_per_node)
     suspicious = [finding for finding in findings if finding.severity == SUSPICIOUS]
     if findings or csv:
-        print_table(findings_frame(findings).to_dict("records"), csv, f"Findings in {table}")
+        frame = findings_frame(findings)
+        shown = frame if csv else frame.drop(columns="cells")  # messages name them, too
+        print_table(shown.to_dict("records"), csv, f"Findings in {table}")
     if not csv:
         cells = {cell for finding in suspicious for cell in finding.cells}
         typer.echo(f"{counted(len(rows), 'cell')}, {len(cells) or 'none'} of them suspicious.")

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from ddlnb.errors import require, require_whole
+from ddlnb.plans.methods import METHODS
 from ddlnb.results.tables import (
     GPUS_PER_NODE,
     NETWORKS,
@@ -54,18 +55,35 @@ def is_comparable(other: Cell, cell: Cell) -> bool:
     return other.gpus == cell.gpus and same_model != (other.method == cell.method)
 
 
-def is_near_linear(rates: Mapping[Cell, float], slow: Cell, fast: Cell, gpus_per_node: int) -> bool:
-    """Return whether both run nearly at the rate per GPU that they would have without a network.
+def free_seconds(rates: Mapping[Cell, float], cell: Cell, gpus_per_node: int) -> float:
+    """Return the seconds per sample and GPU that the cell would have without a network.
 
-    That is the rate of the same method on the most GPUs within one node, else the highest of the
-    model, one GPU alone included. (GPUs share the PCIe of their node: measured by one GPU alone,
-    what is bound by the node would seem to be bound by the network.)
+    Those of the same method on the most GPUs within one node, else the least of the model, one GPU
+    alone included. (GPUs share the PCIe of their node: measured by one GPU alone, what is bound by
+    the node would seem to be bound by the network.)
     """
-    model = [cell for cell in rates if cell[:2] == slow[:2]]
-    own = [c for c in model if c.method == slow.method and c.gpus <= gpus_per_node]
-    full = [cell for cell in own if cell.gpus == max(cell.gpus for cell in own)]
-    free = max(rates[cell] / cell.gpus for cell in full or model)
-    return min(rates[slow], rates[fast]) / slow.gpus >= NEAR_LINEAR * free
+    model = [one for one in rates if one[:2] == cell[:2]]
+    own = [one for one in model if one.method == cell.method and one.gpus <= gpus_per_node]
+    full = [one for one in own if one.gpus == max(one.gpus for one in own)]
+    return min(one.gpus / rates[one] for one in full or model)
+
+
+def is_near_linear(rates: Mapping[Cell, float], slow: Cell, fast: Cell, gpus_per_node: int) -> bool:
+    """Return whether both run nearly at the rate per GPU that they would have without a network."""
+    free = free_seconds(rates, slow, gpus_per_node)
+    return free * min(rates[slow], rates[fast]) / slow.gpus >= NEAR_LINEAR
+
+
+def lost_share(
+    rates: Mapping[Cell, float], few: Cell, many: Cell, gpus_per_node: int
+) -> float | None:
+    """Return how long each of many GPUs waits for the network, over how long each of fewer does.
+
+    It is seconds per sample, less those without a network; None if the fewer do not wait.
+    """
+    free = free_seconds(rates, few, gpus_per_node)
+    lost, kept = (cell.gpus / rates[cell] - free for cell in (few, many))
+    return kept / lost if lost > 0 else None
 
 
 def scaling_curves(rates: Mapping[Cell, float]) -> list[list[Cell]]:
@@ -173,7 +191,7 @@ def check_table(
     findings = [
         *_dominated_networks(rates, noises, networks, gpus_per_node),
         *_replicates_that_differ(rates, gpus_per_node),
-        *_more_than_linear(rates),
+        *_more_than_linear(rates, noises, gpus_per_node),
         *_fewer_with_more(rates),
         *_noise_out_of_line(noises),
         *_outside_its_range(rows, rates),
@@ -205,6 +223,15 @@ def without_suspicious(rows: pd.DataFrame, findings: Iterable[Finding]) -> pd.Da
 # The rules. Each gives its findings; none knows of the others.
 
 
+def no_difference(least: float, noises: Mapping[Cell, float], *cells: Cell) -> float:
+    """Return up to which relative difference the cells are the same: their noise together.
+
+    That is half of CLEAR_GAIN at most: the noisiest cell must not pass for the same as any other.
+    """
+    noise = math.hypot(*(noises.get(cell, 0.0) for cell in cells))
+    return min(max(least, noise), CLEAR_GAIN / 2)
+
+
 def _dominated_networks(
     rates: Mapping[Cell, float],
     noises: Mapping[Cell, float],
@@ -220,9 +247,7 @@ def _dominated_networks(
     steps = [step for step in faster_networks(rates, networks) if step[0].gpus > gpus_per_node]
     gains = {step: rates[step[1]] / rates[step[0]] - 1 for step in steps}
     for (slow, fast), gain in gains.items():
-        noise = math.hypot(noises.get(slow, 0.0), noises.get(fast, 0.0))
-        # Half of CLEAR_GAIN at most: the noisiest cell must not pass for the same as any other.
-        same = min(max(SAME, noise), CLEAR_GAIN / 2)
+        same = no_difference(SAME, noises, slow, fast)
         if gain > same or is_near_linear(rates, slow, fast, gpus_per_node):
             continue
         others = {
@@ -258,29 +283,50 @@ def _replicates_that_differ(rates: Mapping[Cell, float], gpus_per_node: int) -> 
             )
 
 
-def _more_than_linear(rates: Mapping[Cell, float]) -> Iterator[Finding]:
-    """Find throughput that grows by more than the number of GPUs; either cell may be wrong."""
+def _more_than_linear(
+    rates: Mapping[Cell, float], noises: Mapping[Cell, float], gpus_per_node: int
+) -> Iterator[Finding]:
+    """Find throughput that grows by more than the number of GPUs; either cell may be wrong.
+
+    With parameter servers it may: every node of GPUs brings a server, so that with N times the
+    nodes a node sends to N times as many, each with connections of its own. Where these are the
+    limit, the wait for the network falls, at most to 1 / N. Down to there it is only a note.
+    """
     for curve in scaling_curves(rates):
-        compared: list[tuple[tuple[Cell, ...], float, str]] = [
-            (
-                (few, many),
-                many.gpus / few.gpus * rates[few],
-                f"{many.gpus / few.gpus:g} times {few}",
-            )
-            for few, many in pairwise(curve)
-        ]
-        alone = [one for one in rates if one.method == SINGLE and one[:2] == curve[0][:2]]
-        if alone and curve[0].method != SINGLE:
-            rate = median(rates[single] / single.gpus for single in alone)
-            compared += [
-                ((*alone, cell), cell.gpus * rate, f"{cell.gpus} times one GPU alone")
-                for cell in curve
-            ]
-        for cells, linear, words in compared:
-            excess = rates[cells[-1]] / linear - 1
-            if excess > SUPER_LINEAR:
-                said = f"{cells[-1]} is {excess:.1%} above {words}"
-                yield Finding("more than linear", cells, said)
+        for few, many in pairwise(curve):
+            times = many.gpus / few.gpus
+            excess = rates[many] / rates[few] / times - 1
+            if excess <= no_difference(SUPER_LINEAR, noises, few, many):
+                continue
+            said, severity = f"{many} is {excess:.1%} above {times:g} times {few}", SUSPICIOUS
+            share = lost_share(rates, few, many, gpus_per_node)
+            if few.gpus > gpus_per_node and has_servers(few) and share is not None:
+                severity = NOTE if share >= 1 / times else SUSPICIOUS
+                explained = f"{1 / times:.0%} or more" if severity == NOTE else "no such fall"
+                said += (
+                    f"; a sample's wait for the network fell to {share:.0%} of what it was: "
+                    f"{times:g} times the servers explain {explained}"
+                )
+            yield Finding("more than linear", (few, many), said, severity)
+        yield from _more_than_alone(rates, curve)
+
+
+def has_servers(cell: Cell) -> bool:
+    """Return whether the cell's method is known to exchange through parameter servers."""
+    return cell.method in METHODS and METHODS[cell.method].architecture == "PS"
+
+
+def _more_than_alone(rates: Mapping[Cell, float], curve: Sequence[Cell]) -> Iterator[Finding]:
+    """Find cells that have more than one GPU alone, times their number."""
+    alone = [one for one in rates if one.method == SINGLE and one[:2] == curve[0][:2]]
+    if not alone or curve[0].method == SINGLE:
+        return
+    rate = median(rates[single] / single.gpus for single in alone)
+    for cell in curve:
+        excess = rates[cell] / (cell.gpus * rate) - 1
+        if excess > SUPER_LINEAR:
+            said = f"{cell} is {excess:.1%} above {cell.gpus} times one GPU alone"
+            yield Finding("more than linear", (*alone, cell), said)
 
 
 def _fewer_with_more(rates: Mapping[Cell, float]) -> Iterator[Finding]:

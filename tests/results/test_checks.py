@@ -160,6 +160,48 @@ def test_noise_decides_what_is_the_same_up_to_half_of_a_clear_gain():
     assert found(noisiest, DOMINATED) == []
 
 
+@pytest.mark.parametrize(
+    ("method", "gpus", "times", "severities", "said"),
+    [
+        (
+            "WFBP-PS",
+            16,
+            2.3,
+            [NOTE],
+            "fell to 54% of what it was: 2 times the servers explain 50% or more",
+        ),
+        (
+            "WFBP-PS",
+            16,
+            2.4,
+            [SUSPICIOUS],
+            "to 41% of what it was: 2 times the servers explain no such fall",
+        ),
+        ("WFBP-A2A", 16, 2.3, [SUSPICIOUS], "is 15.0% above 2 times"),
+        # Within one node there are no servers, so that there is nothing to have twice.
+        ("WFBP-PS", 8, 2.1, [SUSPICIOUS], "is 5.0% above 2 times"),
+    ],
+)
+def test_more_servers_explain_more_than_linear_down_to_their_share(
+    method, gpus, times, severities, said
+):
+    """A GPU has 65 samples/s over 100GbE and 90.45 within its node; half the wait leaves 75.6."""
+    rows = edited({cell(gpus=gpus): as_fast_as(cell(gpus=gpus // 2), times)})
+    findings = found(rows.replace("early", method), LINEAR)
+    pair = (cell(method=method, gpus=gpus // 2), cell(method=method, gpus=gpus))
+    judged = [finding for finding in findings if finding.cells == pair]
+    assert [finding.severity for finding in judged] == severities
+    assert said in judged[0].message
+
+
+def test_what_is_within_the_noise_is_not_more_than_linear():
+    rows = edited({cell(gpus=16): as_fast_as(cell(), 2.08)})
+    assert len(found(rows.assign(std=rows[RATE] * 0.02), LINEAR)) == 1
+    assert found(rows.assign(std=rows[RATE] * 0.03), LINEAR) == []
+    clear = edited({cell(gpus=16): as_fast_as(cell(), 2.12)})
+    assert len(found(clear.assign(std=clear[RATE] * 0.5), LINEAR)) == 1
+
+
 def test_more_than_one_gpu_times_their_number_is_suspicious():
     single = Cell("small-conv", BATCH, "none", "single", 1)
     rows = edited({single: 80.0})
