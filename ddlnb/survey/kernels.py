@@ -1,10 +1,9 @@
 """Kernels forked from one process that has imported what notebooks need.
 
-    python -m ddlnb.survey.kernels MODULE...    # then a line of JSON for every kernel
-
 Importing torch, pandas and matplotlib takes a kernel of its own seconds of a core: more than most
-notebooks compute. The process imports them for all, runs nothing of them, forks for every line, and
-answers with the process id. It ends with its standard input; kernels end when it has.
+notebooks compute. The process imports them for all, runs nothing of them, forks for every line of
+JSON that it reads, and answers with the process id. It ends with its standard input, and kernels
+end when it has.
 """
 
 from __future__ import annotations
@@ -30,6 +29,13 @@ if TYPE_CHECKING:
 
 FIGURES = "module://matplotlib_inline.backend_inline"  # as ipykernel says if nobody has before it
 NAME = "forked"
+# Not with -P, which its kernels would obey: a notebook imports what lies in its folder.
+START = """
+import sys
+sys.path[:] = filter(None, sys.path)
+from ddlnb.survey.kernels import main
+main(sys.argv[1:])
+"""
 
 
 class ForkedKernel(psutil.Process):
@@ -70,7 +76,7 @@ class ForkedKernels(LocalProvisioner):
 def fork_kernels(modules: Sequence[str]) -> None:
     """Have all kernels of this process forked from one that imports these modules, from now on."""
     ForkedKernels.source = subprocess.Popen(
-        [sys.executable, "-P", "-m", __name__, *modules],
+        [sys.executable, "-c", START, *modules],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -110,7 +116,3 @@ def main(modules: Sequence[str]) -> None:
         np.random.seed()  # or all would draw the same: its state was copied
         sys.argv = ["kernel", *request["words"], f"--IPKernelApp.parent_handle={parent}"]
         return IPKernelApp.launch_instance()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
