@@ -5,7 +5,8 @@
 Errors are relative to what is published, in %: ``mean`` and ``median`` of absolute ones, ``bias``
 of signed ones; ``inside`` is the share of cells within the 90 % interval, which trivial forecasts
 have not. Regret is the share of the best published throughput that is lost by the method that a
-forecast ranks first. Trivial forecasts see the published cells with up to 8 GPUs.
+forecast ranks first. Trivial forecasts see the published cells with up to 8 GPUs. Cells on the
+wrong interface are those of parameter servers over 100GbE that are as fast as over 10GbE.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,7 @@ from ddlnb.survey.score import (
     regret_table,
     score_rows,
     score_table,
+    summary_table,
     worst_cells,
 )
 from ddlnb.units import counted
@@ -60,10 +62,11 @@ def report(published: pd.DataFrame, rows: pd.DataFrame, files: Sequence[Path]) -
     for file in file_table(files).itertuples():
         yield f"{file.file}\n  sha256 {file.sha256}\n  last changed in {file.commit or 'no commit'}"
     yield about_cells(published, rows)
-    yield table("Errors in %, by number of GPUs", score_table(rows, "size"))
-    yield table("Regret in %, suspicious cells left out", regret_table(rows))
     tested = rows[rows["size"] == MORE]
     of, tested = (f"cells with {MORE} GPUs", tested) if len(tested) else ("all cells", rows)
+    yield table(f"Errors and regret in % of {of}, by what is left out", summary_table(tested))
+    yield table("Errors in %, by number of GPUs", score_table(rows, "size"))
+    yield table("Regret in %, suspicious cells left out", regret_table(rows))
     for by in BY:
         yield table(f"Errors in % of {of}, by {by}", score_table(tested, by))
     for name, part in tested[tested["low"].notna()].groupby("forecast", observed=True):

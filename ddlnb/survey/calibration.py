@@ -47,6 +47,8 @@ from ddlnb.figures.style import (
 from ddlnb.results.schema import read_frame
 from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.published import FIG4_CELLS as FIG4_CELLS
+from ddlnb.survey.score import blind_rows as blind_rows
+from ddlnb.survey.score import summary_table as summary_table
 from ddlnb.survey.testbed import CLUSTERS as CLUSTERS
 from ddlnb.survey.testbed import (
     HELD_OUT,

@@ -17,15 +17,16 @@ import pandas as pd
 
 from ddlnb.calibration.validation import TRIVIAL_FORECASTS
 from ddlnb.errors import InputError, require, require_known
-from ddlnb.files import last_commit
+from ddlnb.files import DATA, last_commit
 from ddlnb.plans.methods import SURVEYED
-from ddlnb.results.checks import check_table, without_suspicious
+from ddlnb.results.checks import SAME, check_table, faster_networks, has_servers, without_suspicious
 from ddlnb.results.schema import KEY, NAMED_NETWORK, RATE, THROUGHPUT, Column, Kind, Rule, Schema
-from ddlnb.results.tables import Cell, cells_of
+from ddlnb.results.tables import GPUS_PER_NODE, Cell, cell_rates, cells_of
 from ddlnb.survey.fig4_forecast import errors_by_cell
-from ddlnb.survey.published import FIG4
+from ddlnb.survey.published import FIG4, fig4_cells
 from ddlnb.survey.testbed import BATCHES, CLUSTERS, observations_of
 
+BLIND = tuple(sorted((DATA / "forecasts").glob("fig4_*.csv")))  # made before cells were opened
 MOST_GPUS = 8  # of cells that the kept forecasts had seen
 FORECAST = Schema(
     (*THROUGHPUT, *(Column(name, Kind.POSITIVE) for name in ("low", "high"))),
@@ -85,9 +86,10 @@ def score_rows(published: pd.DataFrame, forecasts: Mapping[str, pd.DataFrame]) -
     """Return a row per forecast and published cell of several GPUs; trivial forecasts come last.
 
     Columns: forecast, those of KEY, ``size`` (4, 8 or MORE GPUs), published and predicted
-    throughput, relative_error, low and high, in_interval (unknown of a forecast that has none) and
-    suspicious, which is said of the published cell. Raises InputError for tables that are not of
-    published cells and of forecasts, or for a forecast that lacks a published cell.
+    throughput, relative_error, low and high, in_interval (unknown of a forecast that has none);
+    suspicious and wrong_interface (`on_the_wrong_interface`) are said of the published cell. Raises
+    InputError for tables that are not of published cells and of forecasts, or for a forecast that
+    lacks a published cell.
     """
     published = FIG4.checked(published).reset_index(drop=True)
     judged = published[published["gpus"] > 1]
@@ -104,10 +106,28 @@ def score_rows(published: pd.DataFrame, forecasts: Mapping[str, pd.DataFrame]) -
     rows.insert(1 + len(KEY), "size", sizes)
     rows["in_interval"] = rows["in_interval"].astype("boolean").mask(rows["low"].isna())
     trusted = {*cells_of(without_suspicious(published, check_table(published)))}
+    wrong = on_the_wrong_interface(published)
     rows["suspicious"] = [cell not in trusted for cell in cells_of(rows)]
+    rows["wrong_interface"] = [cell in wrong for cell in cells_of(rows)]
     for name, known in (ORDER | {"forecast": tuple(several)}).items():
         rows[name] = pd.Categorical(rows[name], known)
     return rows.sort_values(["forecast", *KEY], ignore_index=True)
+
+
+def on_the_wrong_interface(published: pd.DataFrame) -> set[Cell]:
+    """Return the cells of parameter servers over 100GbE that are as fast as over 10GbE.
+
+    That is up to SAME, and beyond one node, within which no network is used.
+    """
+    rates = cell_rates(published)
+    pairs = faster_networks(rates, ("10GbE", "100GbE"))
+    return {
+        fast
+        for slow, fast in pairs
+        if has_servers(fast)
+        and fast.gpus > GPUS_PER_NODE
+        and rates[fast] < (1 + SAME) * rates[slow]
+    }
 
 
 def _complete(name: str, rows: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
@@ -132,41 +152,68 @@ def score_table(rows: pd.DataFrame, *by: str) -> pd.DataFrame:
     errors, ``bias`` is the mean of signed ones, ``inside`` the share of published values within
     the 90 % interval.
     """
-    errors = 100 * rows["relative_error"]
-    inside = 100 * rows["in_interval"].astype("Float64").astype(float)
-    table = rows.assign(error=errors, size_of_error=errors.abs(), share=inside)
-    scored = {
-        kind: part.groupby([*by, "forecast"], observed=True).agg(
-            cells=("error", "count"),
-            mean=("size_of_error", "mean"),
-            median=("size_of_error", "median"),
-            bias=("error", "mean"),
-            inside=("share", "mean"),
-        )
-        for kind, part in {"with": table, "without": table[~table["suspicious"]]}.items()
-    }
+    selected = {"with": rows, "without": rows[~rows["suspicious"]]}
+    scored = {kind: _errors(part, *by) for kind, part in selected.items()}
     return pd.concat(scored, names=["suspicious"])
+
+
+def _errors(rows: pd.DataFrame, *by: str) -> pd.DataFrame:
+    error = 100 * rows["relative_error"]
+    inside = 100 * rows["in_interval"].astype("Float64").astype(float)
+    table = rows.assign(error=error, size_of_error=error.abs(), share=inside)
+    return table.groupby([*by, "forecast"], observed=True).agg(
+        cells=("error", "count"),
+        mean=("size_of_error", "mean"),
+        median=("size_of_error", "median"),
+        bias=("error", "mean"),
+        inside=("share", "mean"),
+    )
+
+
+def summary_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return what `score_table` and `regret_table` say of all rows, by forecast.
+
+    ``left_out`` are no cells, the suspicious ones, or those on the wrong interface alone.
+    """
+    selected = {
+        "none": rows,
+        "suspicious": rows[~rows["suspicious"]],
+        "wrong interface": rows[~rows["wrong_interface"]],
+    }
+    tables = {}
+    for left_out, part in selected.items():
+        regret = 100 * regret_rows(part).groupby("forecast", observed=True)["regret"].mean()
+        tables[left_out] = _errors(part).assign(regret=regret)
+    return pd.concat(tables, names=["left_out"])
+
+
+def blind_rows() -> pd.DataFrame:
+    """Return `score_rows` of the forecasts made before cells with more than 8 GPUs were opened."""
+    rows = score_rows(fig4_cells(), {path.name: read_forecast(path) for path in BLIND})
+    return rows[rows["size"] == MORE]
 
 
 def regret_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the ``regret`` of every forecast by model, local_batch, network and gpus.
 
     It is the share of the best published throughput that is lost by the method that the forecast
-    ranks first; where it ranks several first, their mean. Suspicious cells are left out, and so is
-    what is not a choice: one method alone, or some that are not forecast.
+    ranks first; where it ranks several first, their mean. What is not a choice is left out: one
+    method alone, or some that are not forecast.
     """
-    trusted = rows[~rows["suspicious"]]
-    groups = trusted.groupby(QUESTION, observed=True)
+    groups = rows.groupby(QUESTION, observed=True)
     ranked = groups["predicted"].transform("count")
     is_choice = (ranked > 1) & (ranked == groups["published"].transform("count"))
-    first = trusted["predicted"] >= (1 - TIE) * groups["predicted"].transform("max")
-    lost = trusted.assign(regret=1 - trusted["published"] / groups["published"].transform("max"))
+    first = rows["predicted"] >= (1 - TIE) * groups["predicted"].transform("max")
+    lost = rows.assign(regret=1 - rows["published"] / groups["published"].transform("max"))
     return lost[is_choice & first].groupby(QUESTION, observed=True)["regret"].mean().reset_index()
 
 
 def regret_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return by size and forecast the mean and largest regret in %, and how often it is nothing."""
-    found = regret_rows(rows)
+    """Return by size and forecast the mean and largest regret in %, and how often it is nothing.
+
+    Suspicious cells are left out.
+    """
+    found = regret_rows(rows[~rows["suspicious"]])
     table = found.assign(percent=100 * found["regret"], best=found["regret"] == 0)
     return table.groupby(["size", "forecast"], observed=True).agg(
         questions=("percent", "size"),

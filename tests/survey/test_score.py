@@ -8,13 +8,15 @@ import pytest
 from benchmarks.fig4_score import WIDTH, main
 from ddlnb.calibration.validation import TRIVIAL_FORECASTS
 from ddlnb.errors import InputError, ResultsError
-from ddlnb.files import DATA, last_commit
+from ddlnb.files import DATA, ROOT, last_commit
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.results.schema import KEY, RATE
 from ddlnb.results.tables import SINGLE, Cell
 from ddlnb.survey.published import FIG4
 from ddlnb.survey.score import (
+    BLIND,
     MORE,
+    blind_rows,
     file_table,
     missing_cells,
     read_forecast,
@@ -23,6 +25,7 @@ from ddlnb.survey.score import (
     regret_table,
     score_rows,
     score_table,
+    summary_table,
     worst_cells,
 )
 
@@ -67,7 +70,7 @@ def test_a_perfect_forecast_has_no_error_no_regret_and_every_cell_in_its_interva
     rows = score_rows(published_like(forecast), {OURS: forecast})
     assert list(rows.columns) == [
         *("forecast", *KEY, "size", "published", "predicted", "relative_error"),
-        *("low", "high", "in_interval", "suspicious"),
+        *("low", "high", "in_interval", "suspicious", "wrong_interface"),
     ]
     assert list(rows["forecast"].unique()) == [OURS, *TRIVIAL_FORECASTS]
     assert not rows["suspicious"].any()
@@ -180,9 +183,50 @@ def test_suspicious_cells_are_scored_apart_and_never_advised():
     assert table.loc["with"].to_list() == pytest.approx([21, 50 / 21, 0, -50 / 21, 100 * 20 / 21])
     assert table.loc["without"].to_list() == pytest.approx([18, 0, 0, 0, 100])
     assert regret_table(rows).loc[("4", OURS)].to_list() == pytest.approx([3, 0, 0, 3])
-    only_trusted = regret_rows(rows).set_index(["forecast", "network"])["regret"]
+    only_trusted = regret_rows(rows[~rows["suspicious"]]).set_index(["forecast", "network"])[
+        "regret"
+    ]
     by_chance = 1 - (90 + 80 + 70 + 60 + 50 + 40) / 6 / 90
     assert only_trusted["textbook ring"].to_list() == pytest.approx([by_chance] * 3)
+
+
+def test_cells_as_fast_as_over_the_slower_network_are_on_the_wrong_interface():
+    """Over 100GbE the servers' first method is as fast as over 10GbE; no other cell is."""
+    rates = {4: [500.0] * 7, 8: [500.0, 490, 480, 470, 460, 450, 440]}
+    faster = one_panel({4: rates[4], 8: [1.5 * rate for rate in rates[8]]})
+    stuck = faster["method"].eq("BSP-PS") & faster["gpus"].eq(8)
+    cells = one_panel(rates)
+    faster[RATE] = faster[RATE].where(~stuck, 1.005 * cells[RATE])
+    cells = pd.concat([cells, faster.assign(network="100GbE")], ignore_index=True)
+    off = scaled(with_interval(cells), 1.1)
+    off.loc[off["method"].eq("BSP-PS") & off["gpus"].eq(8), RATE] *= 1.2
+    off["high"] *= 2
+    rows = score_rows(published_like(cells), {OURS: off})
+    wrong = rows[rows["wrong_interface"] & rows["forecast"].eq(OURS)]
+    assert wrong[["network", "method", "gpus"]].to_numpy().tolist() == [["100GbE", "BSP-PS", 8]]
+    table = summary_table(rows).xs(OURS, level="forecast")
+    assert table["cells"].to_dict() == {"none": 28, "suspicious": 27, "wrong interface": 27}
+    assert table.loc["none", "mean"] == pytest.approx(10 + 2 * 22 / 28)
+    assert table.loc["wrong interface", "mean"] == pytest.approx(10 + 22 / 27)
+
+
+def test_the_pages_have_the_score_that_the_command_prints():
+    """docs/forecast.md for each choice of cells, the forecasts' page for the trusted ones."""
+    table = summary_table(blind_rows())
+    counts = table["cells"].groupby("left_out").first().to_dict()
+    assert counts == {"none": 126, "suspicious": 114, "wrong interface": 118}
+    docs = (ROOT / "docs" / "forecast.md").read_text()
+    for name, of_all in table.groupby("forecast", observed=True):
+        shown = [name if name in TRIVIAL_FORECASTS else f"`{name}`"]
+        for one in of_all.itertuples():
+            inside = "-" if pd.isna(one.inside) else f"{one.inside:.0f}"
+            shown.append(f"{one.mean:.1f} / {one.median:.1f} / {inside} / {one.regret:.1f}")
+        assert f"| {' | '.join(shown)} |" in docs
+    page = (DATA / "forecasts" / "README.md").read_text()
+    for path in BLIND:
+        one = table.loc[("suspicious", path.name)]
+        said = f"{one['mean']:.1f} % | {one['median']:.1f} % | {one['inside']:.0f} %"
+        assert f"{said} | {one['regret']:.1f} % |" in page
 
 
 def test_cells_that_are_missing_are_named(forecast):
