@@ -1,135 +1,81 @@
-"""ByteScheduler's own search: partition and credit, by Bayesian optimisation (Peng et al. 2019).
+"""How far ByteScheduler's tuned sizes are from the best pair of a fine grid, on the survey's cells.
 
-Its paper (section 5) tunes two sizes for every model and network: the next pair to try is the one
-with the largest expected improvement under a Gaussian process of the seconds of an iteration over
-the logarithms of both sizes. Here the seconds are simulated, or whatever ``seconds`` measures.
+    python -m benchmarks.bytescheduler_tuning [--model resnet50 --model bert-base] [--csv FILE]
+
+The grid has other sizes than the search, half as far apart, and reaches further down.
 """
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy.special import ndtr
+import pandas as pd
 
+from benchmarks.command import command
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.errors import require, require_whole
-from ddlnb.plans.methods import Method
+from ddlnb.plans.methods import METHODS, Method
 from ddlnb.simulator.events import play
 from ddlnb.simulator.program import lower
-from ddlnb.simulator.simulate import plan_on
-from ddlnb.units import KIB, MIB
+from ddlnb.simulator.simulate import plan_on, sized_on
+from ddlnb.survey.testbed import BATCHES, CLUSTERS, GPUS, fig4_cluster, fig4_workload
+from ddlnb.units import KIB, MS
 from ddlnb.workloads.workload import Workload
 
-Numbers = NDArray[np.float64]
-SMALLEST, LARGEST = 256 * KIB, 64 * MIB  # of a partition
-MOST_CREDIT = 16  # partitions in flight
-STARTS = 5  # pairs tried before the process is asked
-LENGTH = 0.3  # over which seconds stay alike, as a share of the range of a logarithm
-NOISE = 1e-3
-GRID = 25
+TUNING = [method for method in METHODS.values() if method.tunes]
+PARTITIONS = [round(256 * KIB * 2 ** (half / 2)) for half in range(19)]  # to 128 MiB
+CREDITS = [2 ** (half / 2) for half in range(15)]  # to 128 partitions
 
 
-@dataclass(frozen=True)
-class Tuned:
-    """The method with its best sizes, its seconds, and all pairs tried, with theirs."""
-
-    method: Method
-    iteration_seconds: float
-    tried: tuple[tuple[int, int, float], ...]
+def with_default_sizes(method: Method) -> Method:
+    """Return the method with the sizes of its row, which it has without a cluster."""
+    return method.tuned(partition=method.partition_bytes, credit=method.credit_bytes)
 
 
-def tune(
-    method: Method,
-    seconds: Callable[[Method], float],
-    *,
-    trials: int = 20,
-    seed: int = 0,
-) -> Tuned:
-    """Return a method with a partition and a credit, tuned so that ``seconds`` are few.
+def grid() -> Iterator[dict[str, int]]:
+    """Yield every pair of a partition and a credit."""
+    for partition, credit in product(PARTITIONS, CREDITS):
+        yield {"partition": partition, "credit": round(partition * credit)}
 
-    Raises InputError for a method without both sizes.
 
-    >>> from ddlnb.plans.methods import METHODS
-    >>> best = tune(METHODS["ByteScheduler-A2A"], lambda one: abs(one.partition_bytes - 4e6))
-    >>> 2e6 < best.method.partition_bytes < 8e6
-    True
-    """
-    own_partition, own_credit = method.partition_bytes, method.credit_bytes
-    require(
-        own_partition is not None and own_credit is not None,
-        f"method {method.name!r} has no partition and credit to tune; take a ByteScheduler",
+def seconds(workload: Workload, cluster: Cluster, method: Method) -> float:
+    """Return the seconds of a steady iteration."""
+    plan = plan_on(cluster, workload, method)
+    return play(lower(workload, cluster, plan, keep=False)).iteration_seconds
+
+
+def tuned_cells(
+    models: Sequence[str] = tuple(BATCHES),
+    networks: Sequence[str] = tuple(CLUSTERS),
+    gpus: Sequence[int] = GPUS,
+) -> pd.DataFrame:
+    """Return the milliseconds of every cell: default sizes, tuned, and the best of the grid."""
+    rows = []
+    for model, network, count, method in product(models, networks, gpus, TUNING):
+        workload, cluster = fig4_workload(model), fig4_cluster(network, count)
+        tuned = sized_on(cluster, workload, method)
+        methods = {"default": with_default_sizes(method), "tuned": tuned}
+        found = {name: seconds(workload, cluster, one) for name, one in methods.items()}
+        found["grid"] = min(seconds(workload, cluster, method.tuned(**one)) for one in grid())
+        rows.append(
+            {"model": model, "network": network, "gpus": count, "method": method.name}
+            | {name: taken / MS for name, taken in found.items()}
+            | {"off": found["tuned"] / found["grid"] - 1, "settings": tuned.sizes}
+        )
+    return pd.DataFrame(rows)
+
+
+def main(*, model: Sequence[str] = (), csv: Path | None = None) -> None:
+    """Print every cell, by default of all models; about ten minutes. --csv also writes the rows."""
+    rows = tuned_cells(model or tuple(BATCHES))
+    if csv:
+        rows.to_csv(csv, index=False, float_format="%.6g")
+    print(rows.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+    print(
+        f"\n{len(rows)} cells: tuned over default {(rows['tuned'] / rows['default']).min():.2f} to "
+        f"{(rows['tuned'] / rows['default']).max():.2f}; off the grid {rows['off'].mean():.2%} on "
+        f"average, {rows['off'].max():.2%} at most"
     )
-    require_whole(trials=trials)
-    generator = np.random.default_rng(seed)
-    axis = np.linspace(0.0, 1.0, GRID)
-    grid = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
-    assert own_partition is not None
-    assert own_credit is not None
-    tried = [(own_partition, own_credit, seconds(method))]
-    points = [_point(own_partition, own_credit)]
-    for number in range(trials - 1):
-        if number < STARTS:
-            point = generator.random(2)
-        else:
-            values = np.array([taken for _, _, taken in tried])
-            point = grid[np.argmax(expected_improvement(np.array(points), values, grid))]
-        partition, credit = _sizes(point)
-        sized = replace(method, partition_bytes=partition, credit_bytes=credit)
-        tried.append((partition, credit, seconds(sized)))
-        points.append(point)
-    partition, credit, least = min(tried, key=lambda one: one[2])
-    best = replace(method, partition_bytes=partition, credit_bytes=credit)
-    return Tuned(best, least, tuple(tried))
 
 
-def tune_on(
-    workload: Workload, cluster: Cluster, method: Method, *, trials: int = 20, seed: int = 0
-) -> Tuned:
-    """Return `tune` with the seconds that the simulator finds on a cluster of alike workers."""
-    require(cluster.is_homogeneous, f"tuning plays alike workers, and those of {cluster!r} differ")
-
-    def seconds(one: Method) -> float:
-        program = lower(workload, cluster, plan_on(cluster, workload, one), keep=False)
-        return play(program).iteration_seconds
-
-    return tune(method, seconds, trials=trials, seed=seed)
-
-
-def expected_improvement(points: Numbers, values: Numbers, grid: Numbers) -> Numbers:
-    """Return by how much each point of a grid is expected to be below the least value.
-
-    A Gaussian process with a squared-exponential kernel is fitted to the standardised values.
-    """
-    scale = float(values.std()) or 1.0
-    standard = (values - values.mean()) / scale
-    between = _kernel(points, points) + NOISE * np.eye(len(points))
-    across = _kernel(grid, points)
-    solved = np.linalg.solve(between, np.column_stack([standard, across.T]))
-    mean = across @ solved[:, 0]
-    variance = np.maximum(1.0 - np.sum(across * solved[:, 1:].T, axis=1), 1e-12)
-    deviation = np.sqrt(variance)
-    below = standard.min() - mean
-    z = below / deviation
-    density = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
-    found: Numbers = below * ndtr(z) + deviation * density
-    return found
-
-
-def _kernel(left: Numbers, right: Numbers) -> Numbers:
-    apart = ((left[:, None, :] - right[None, :, :]) / LENGTH) ** 2
-    found: Numbers = np.exp(-apart.sum(axis=2) / 2)
-    return found
-
-
-def _sizes(point: Numbers) -> tuple[int, int]:
-    partition = SMALLEST * (LARGEST / SMALLEST) ** float(point[0])
-    return round(partition), round(partition * MOST_CREDIT ** float(point[1]))
-
-
-def _point(partition: int, credit: int) -> Numbers:
-    first = math.log(partition / SMALLEST) / math.log(LARGEST / SMALLEST)
-    second = math.log(max(credit / partition, 1.0)) / math.log(MOST_CREDIT)
-    found: Numbers = np.clip(np.array([first, second]), 0.0, 1.0)
-    return found
+if __name__ == "__main__":
+    command(main)

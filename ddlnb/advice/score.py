@@ -42,8 +42,8 @@ def option_rows(
 
     ``low`` and ``high`` are the 90 % interval of the throughput in so many ``draws``.
     ``chance_best`` is the share of draws in which the option is the fastest of those that are
-    `compared`. ``speedup`` is over one GPU at the batch asked about;
-    ``gpu_hours`` and ``cost`` are those of a million samples.
+    `compared`. ``settings`` are the partition and the credit. ``speedup`` is over one GPU at the
+    batch asked about; ``gpu_hours`` and ``cost`` are those of a million samples.
     """
     import pandas as pd
 
@@ -57,6 +57,7 @@ def option_rows(
             {
                 "option": option.name,
                 "kind": str(option.kind),
+                "settings": cell.sized.sizes,
                 "gpus": cell.cluster.workers,
                 "server_machines": option.server_machines,
                 THROUGHPUT: rate,
@@ -87,6 +88,7 @@ def lossy_rows(question: Question, found: Sequence[LossyOption]) -> pd.DataFrame
             {
                 "option": one.name,
                 "kind": str(Kind.COMPRESSION if one.compresses else Kind.SYNCHRONISATION),
+                "settings": "",
                 "gpus": question.cluster.workers,
                 "server_machines": one.cost.server_machines,
                 THROUGHPUT: rate,

@@ -12,7 +12,7 @@ from ddlnb.advice.question import Question
 from ddlnb.advice.score import THROUGHPUT
 from ddlnb.clusters.cluster import ASSUMED_ERROR
 from ddlnb.search.result import SearchResult
-from ddlnb.simulator.recommendation import POOR, TIE
+from ddlnb.simulator.recommendation import POOR, TIE, sizes_in_words
 from ddlnb.units import gpus_in_words, show_bytes, show_rate, show_rates, show_seconds
 
 if TYPE_CHECKING:
@@ -81,9 +81,15 @@ def _what(question: Question, rows: pd.DataFrame) -> str:
     chance = best["chance_best"]
     sure = "" if math.isnan(chance) else f", the fastest in {chance:.0%} of the draws"
     return (
-        f"On {best['gpus']} GPUs of {question.cluster.name} take {the}{best['option']}: "
+        f"On {best['gpus']} GPUs of {question.cluster.name} take {the}{_sized(best)}: "
         f"{_rate(best)}{sure}{ties}."
     )
+
+
+def _sized(row: pd.Series) -> str:
+    """Return an option with its partition and credit, where it has both."""
+    has_both = "credit=" in row["settings"]
+    return f"{row['option']} with {sizes_in_words(row['settings'])}" if has_both else row["option"]
 
 
 def _as_fast(rows: pd.DataFrame) -> str:
@@ -92,14 +98,14 @@ def _as_fast(rows: pd.DataFrame) -> str:
     if row is None:
         return ""
     times = row[THROUGHPUT] / best[THROUGHPUT]
-    what = "One GPU alone is" if row["gpus"] == 1 else f"{_in_words(row)} are"
+    what = "One GPU alone is" if row["gpus"] == 1 else f"{_in_words(_sized(row))} are"
     how = "no slower than" if times <= 1 + TIE else f"{times:.2f} times as fast as"
     return f"{what} {how} all {best['gpus']}: {_rate(row)}. Use no more, or send less."
 
 
-def _in_words(row: pd.Series) -> str:
+def _in_words(option: str) -> str:
     """Return an option on fewer GPUs within a sentence: "4 GPUs by DeAR"."""
-    return str(row["option"]).replace(", ", " by ", 1)
+    return option.replace(", ", " by ", 1)
 
 
 def _smaller(rows: pd.DataFrame) -> pd.Series | None:
@@ -160,7 +166,7 @@ def _machines(rows: pd.DataFrame) -> str:
     is_level = served[THROUGHPUT] >= (1 - TIE) * served[THROUGHPUT].max()
     top = served.loc[served.loc[is_level, "server_machines"].idxmin()]
     gain = top[THROUGHPUT] / best[THROUGHPUT]
-    machines = f"{top['server_machines']} more machines as servers ({top['option']})"
+    machines = f"{top['server_machines']} more machines as servers ({_sized(top)})"
     if gain <= 1 + TIE:
         return f"{_first(machines)} gain nothing."
     dearer = top["cost"] / best["cost"] - 1
@@ -231,7 +237,7 @@ def _buy(question: Question, rows: pd.DataFrame, reasons: pd.DataFrame) -> str:
         reasons["what"].str.contains("between nodes")
         & (reasons["times_as_fast"] > (1 + TIE) * level)
     ]
-    everyone = f"all {rows['gpus'].iloc[0]} GPUs faster than {_in_words(row)}"
+    everyone = f"all {rows['gpus'].iloc[0]} GPUs faster than {_in_words(row['option'])}"
     if faster.empty:
         return f"No bandwidth that was tried would make {everyone}."
     parts = [

@@ -309,10 +309,13 @@ def row_observations(cluster: Cluster, rows_path: str | Path) -> list[Observatio
 
 
 def as_measured(row: Mapping[str, Any]) -> Method:
-    """Return the method of a measured row with the sizes that its settings name."""
+    """Return the method of a measured row with the sizes that its settings name, else its own."""
     sizes = dict(word.split("=") for word in str(row["settings"]).split() if "=" in word)
     method = get_method(row["method"])
-    return method.tuned(partition=sizes.get("partition"), credit=sizes.get("credit"))
+    return method.tuned(
+        partition=sizes.get("partition", method.partition_bytes),
+        credit=sizes.get("credit", method.credit_bytes),
+    )
 
 
 def noise_of(row: Mapping[str, Any]) -> float:

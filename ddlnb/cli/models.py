@@ -107,6 +107,7 @@ def methods(csv: Csv = False) -> None:
             "messages": method.bucketing.name,
             "partition": show_bytes(method.partition_bytes) if method.partition_bytes else "-",
             "credit": show_bytes(method.credit_bytes) if method.credit_bytes else "-",
+            "tuned": "on clusters" if method.tunes else "-",
             "forward needs": method.gate.value,
             "engines": " ".join(e for m, e, reason in support() if m == method.name and not reason),
         }

@@ -41,7 +41,8 @@ def plan_on_cluster(
     """Return the plan of a method on a cluster; of a searched one, print how good it is."""
     from ddlnb.search.compressed import DENSE
     from ddlnb.search.search import Searching, search_plan
-    from ddlnb.simulator.simulate import plan_on
+    from ddlnb.simulator.recommendation import tuned_in_words
+    from ddlnb.simulator.simulate import plan_on, sized_on
 
     typer.echo(f"{workload!r} on {on!r}; {workload.source}")
     if not isinstance(method.planner, Searching):
@@ -52,6 +53,8 @@ def plan_on_cluster(
             f"`ddlnb forecast lossy "
             f"--method 'bsp + {sent}' --base {method.name}`",
         )
+        if method.tunes:
+            typer.echo(tuned_in_words(sized_on(on, workload, method, servers)))
         return plan_on(on, workload, method, servers)
     refuse_unused("a searched plan goes without servers", servers=servers)
     show = sys.stderr.isatty()

@@ -60,6 +60,7 @@ def timeline(
     from ddlnb.clusters.file import get_cluster
     from ddlnb.simulator.breakdown import breakdown
     from ddlnb.simulator.forecast import sound_pairs
+    from ddlnb.simulator.recommendation import tuned_in_words
     from ddlnb.simulator.simulate import Cell, simulate
 
     require("model" in asked, "give --model; see `ddlnb models`, or docs/own_model.md for yours")
@@ -74,7 +75,8 @@ def timeline(
         one.name: simulate(workload, on, one, servers=servers, iterations=iterations)
         for one in chosen
     }
-    split = breakdown([Cell(workload, on, one, servers) for one in chosen])
+    cells = [Cell(workload, on, one, servers) for one in chosen]
+    split = breakdown(cells)
     rows = [
         {
             "method": name,
@@ -90,6 +92,9 @@ def timeline(
     for name, parts in zip(lines, split, strict=True):
         if parts.is_reordered:
             typer.echo(f"{name}: without some of these, messages go in an order that takes longer.")
+    for cell in cells:
+        if cell.method.tunes:
+            typer.echo(tuned_in_words(cell.sized))
     for name, line in lines.items():
         if str(on.heterogeneity):
             typer.echo(f"{name}: {_lanes(line)}")

@@ -54,8 +54,7 @@ class Target:
         """
         words = []
         if self.method is not None:
-            sizes = {"partition": self.method.partition_bytes, "credit": self.method.credit_bytes}
-            words += [f"{name}={size}B" for name, size in sizes.items() if size]
+            words += self.method.sizes.split()
             if self.reduces_itself and settings.topology != "ring":
                 words.append(f"topology={settings.topology}")
             if self.reduces_itself and settings.collective is not None:
@@ -176,11 +175,9 @@ def _baselines(asked: bool | Sequence[str], engines: list[Engine]) -> list[str]:
 
 def _require_own_name(method: Method) -> None:
     known = METHODS.get(method.name, method)
-    sizes_differ = replace(known, partition_bytes=None, credit_bytes=None) == replace(
-        method, partition_bytes=None, credit_bytes=None
-    )
+    sizes = {"partition_bytes": None, "credit_bytes": None, "tunes": False}
     require(
-        sizes_differ,
+        replace(known, **sizes) == replace(method, **sizes),
         f"method {method.name!r} differs from the catalogue's of that name in more than "
         f"its sizes; give it a name of its own",
     )

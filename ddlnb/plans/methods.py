@@ -101,7 +101,9 @@ class Method:
     ``bucketing`` groups gradients into messages, ``exchange`` is "push_pull", "all_reduce" or
     "split_all_reduce", ``launch`` says when messages may start, ``priority`` whether those of early
     layers go first, and ``gate`` what the next forward pass waits for. ``partition_bytes`` is the
-    largest message and ``credit_bytes`` the most bytes in flight, None for no limit.
+    largest message and ``credit_bytes`` the most bytes in flight, None for no limit. A method that
+    ``tunes`` has those for which it is quickest on the cluster that it is planned for
+    (`ddlnb.simulator.tuning`), and without a cluster, as in a measurement, those that stand here.
     ``planner`` makes the plan instead of all these, if there is one. ``plan(workload)`` returns the
     `Plan`, ``sentence()`` the survey's description,
     ``tuned(partition="1MB")`` another partition.
@@ -124,6 +126,7 @@ class Method:
     gate: Gate
     partition_bytes: int | None = None
     credit_bytes: int | None = None
+    tunes: bool = False
     synchronisation: str = "BSP"
     compression: str | None = None
     planner: Planner | None = None
@@ -141,6 +144,16 @@ class Method:
     @property
     def _is_ordered_in_advance(self) -> bool:
         return self.priority and self.exchange == "all_reduce"
+
+    @property
+    def sizes(self) -> str:
+        """Its partition and credit, for the tidy column ``settings``; empty without any.
+
+        >>> METHODS["ByteScheduler-PS"].tuned(credit="64MB").sizes
+        'partition=4096000B credit=64000000B'
+        """
+        sizes = {"partition": self.partition_bytes, "credit": self.credit_bytes}
+        return " ".join(f"{name}={size}B" for name, size in sizes.items() if size)
 
     def sentence(self, protocol: str = "TCP/IP", topology: str | None = None) -> str:
         """Return the survey's one-sentence description of the method.
@@ -210,12 +223,15 @@ class Method:
     def tuned(
         self, *, partition: str | int | None = None, credit: str | int | None = None
     ) -> Method:
-        """Return the method with another partition size or credit where it has one, else itself."""
+        """Return the method with another partition size or credit where it has one, else itself.
+
+        With a size given by hand it tunes none.
+        """
         method = self
         if partition is not None and self.partition_bytes is not None:
-            method = replace(method, partition_bytes=bytes_from(partition))
+            method = replace(method, partition_bytes=bytes_from(partition), tunes=False)
         if credit is not None and self.credit_bytes is not None:
-            method = replace(method, credit_bytes=bytes_from(credit))
+            method = replace(method, credit_bytes=bytes_from(credit), tunes=False)
         return method
 
 
@@ -264,7 +280,7 @@ def _element_size(workload: Workload) -> int:
 
 
 _ROWS = [
-    # name, scheduling, messages, exchange, launch, priority, gate, partition, credit
+    # name, scheduling, messages, exchange, launch, priority, gate, partition, credit, tunes
     Method("BSP-PS", None, ONE_BUCKET, "push_pull",
            Launch.AFTER_BACKWARD, False, Gate.ALL_LAYERS, BYTEPS_PARTITION),
     Method("BSP-A2A", None, ONE_BUCKET, "all_reduce",
@@ -276,9 +292,9 @@ _ROWS = [
     Method("MG-WFBP", "tensor fusion", MERGED, "all_reduce",
            Launch.WHEN_READY, False, Gate.ALL_LAYERS),
     Method("ByteScheduler-PS", "tensor partition", PER_TENSOR, "push_pull",
-           Launch.WHEN_READY, True, Gate.OWN_LAYER, BYTEPS_PARTITION, 4 * BYTEPS_PARTITION),
+           Launch.WHEN_READY, True, Gate.OWN_LAYER, BYTEPS_PARTITION, 4 * BYTEPS_PARTITION, True),
     Method("ByteScheduler-A2A", "tensor partition", PER_TENSOR, "all_reduce",
-           Launch.WHEN_READY, True, Gate.OWN_LAYER, 4 * MB, 16 * MB),
+           Launch.WHEN_READY, True, Gate.OWN_LAYER, 4 * MB, 16 * MB, True),
     Method("DeAR", "tensor fusion", BUFFERED, SPLIT,
            Launch.WHEN_READY, False, Gate.OWN_LAYER),
 ]  # fmt: skip

@@ -207,8 +207,7 @@ def single_seconds(cell: Cell) -> float:
 
 
 def _labels(cell: Cell) -> dict[str, object]:
-    plan, cluster, method = cell.plan, cell.cluster, cell.method
-    sizes = {"partition": method.partition_bytes, "credit": method.credit_bytes}
+    plan, cluster, method = cell.plan, cell.cluster, cell.sized
     return {
         "model": cell.workload.model,
         "structure": cell.workload.structure,
@@ -219,7 +218,7 @@ def _labels(cell: Cell) -> dict[str, object]:
         "engine": "simulator",
         "source": "simulated",
         "servers": plan.servers,
-        "settings": " ".join(f"{key}={size}B" for key, size in sizes.items() if size),
+        "settings": method.sizes,
         "machine": cluster.label,
         "messages": len(plan.messages),
         "plan": plan.digest,

@@ -9,12 +9,14 @@ from ddlnb.clusters.cluster import ASSUMED_ERROR, Cluster
 from ddlnb.clusters.effects import EFFECTS
 from ddlnb.plans.methods import METHODS, Method
 from ddlnb.results.schema import RATE
+from ddlnb.units import bytes_from, show_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
 
 POOR = 0.5  # of linear speed-up: below, GPUs wait for one another more than they compute
 TIE = 0.02  # of the best throughput: less is not worth a change
+SIZES = ("partition=", "credit=")  # in the column settings
 CHANCE = 0.1  # of the draws in which a method is the best: as much is no matter of chance alone
 
 
@@ -104,7 +106,7 @@ def remarks(
 
     ``methods`` are those that were forecast, and ``drawn`` says whether intervals were asked for.
     """
-    said = [_left_out(on, methods), _within_a_node(rows, on, methods)]
+    said = [_left_out(on, methods), _within_a_node(rows, on, methods), _tuned(rows, methods)]
     if drawn:
         said.append(_assumed(on))
     return [one for one in said if one]
@@ -133,6 +135,34 @@ def _within_a_node(rows: pd.DataFrame, on: Cluster, methods: Sequence[Method]) -
         f"On {counts} GPUs, within one node, no parameter server takes part, as in BytePS: {names} "
         f"{verb} gradients inside the node."
     )
+
+
+def _tuned(rows: pd.DataFrame, methods: Sequence[Method]) -> str:
+    """Return which sizes were found at the largest number of GPUs, where any were looked for."""
+    gpus = rows["gpus"].max()
+    settings = rows[rows["gpus"] == gpus].set_index("method")["settings"]
+    found = [f"{one.name} has {sizes_in_words(settings[one.name])}" for one in methods if one.tunes]
+    if not found or gpus == 1:
+        return ""
+    return (
+        f"Partition and credit are tuned in simulation (--partition and --credit take yours): on "
+        f"{gpus} GPUs {_listed(found)}."
+    )
+
+
+def tuned_in_words(method: Method) -> str:
+    """Return the sizes of a method that were found for a cluster (`sized_on`)."""
+    return f"{method.name} is tuned in simulation: {sizes_in_words(method.sizes)}."
+
+
+def sizes_in_words(settings: str) -> str:
+    """Return the sizes of a method that the column ``settings`` names, "" without any.
+
+    >>> sizes_in_words("partition=4096000B credit=64000000B")
+    'a partition of 4.1 MB and a credit of 64 MB'
+    """
+    sizes = [word.split("=") for word in settings.split() if word.startswith(SIZES)]
+    return " and ".join(f"a {name} of {show_bytes(bytes_from(size))}" for name, size in sizes)
 
 
 def _assumed(on: Cluster) -> str:

@@ -19,6 +19,7 @@ from ddlnb.simulator.events import Prepared, Seconds, play_prepared, prepared, s
 from ddlnb.simulator.profiles import workload_on
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.tasks import Identity
+from ddlnb.simulator.tuning import tuned
 from ddlnb.simulator.workers import workers_of
 from ddlnb.workloads.workload import Workload
 
@@ -35,17 +36,28 @@ def plan_on(
     """Return the plan of a method for a workload on a cluster.
 
     Priorities are played with the cluster's own cost of an all-reduce; gradients are merged with
-    the one that the cluster says methods believe in, if it does. ``servers`` is the number of
-    parameter servers, by default one for every node in use.
+    the one that the cluster says methods believe in, if it does. A method that tunes its sizes has
+    those of `sized_on`. ``servers`` is the number of parameter servers, by default one for every
+    node in use.
     """
-    method = get_method(method)
+    method = sized_on(cluster, workload, method, servers)
     if method.planner is not None:
         return _planned_on(Identity((workload,)), method, cluster)
-    servers = cluster.default_servers if servers is None else servers
-    if not method.needs_cost:
-        return _plan_on(Identity((workload,)), method, servers, cluster.placement, None)
-    believed = cluster.cost if method.priority else cluster.planning or cluster.cost
-    return _plan_on(Identity((workload,)), method, servers, cluster.placement, believed)
+    return _plan_on(Identity((workload,)), method, *_circumstances(cluster, method, servers))
+
+
+def sized_on(
+    cluster: Cluster, workload: Workload, method: str | Method, servers: int | None = None
+) -> Method:
+    """Return the method with the partition and credit that it has there: tuned, if it tunes.
+
+    They are those for which a steady iteration on the cluster takes the fewest seconds (`tuned`),
+    without the random delays of its workers, over which seconds settle only slowly.
+    """
+    method = get_method(method)
+    if not method.tunes:
+        return method
+    return _sized_on(Identity((workload,)), method, servers, cluster)
 
 
 def simulate(
@@ -110,6 +122,11 @@ class Cell:
         return plan_on(self.planned_on or self.cluster, self.workload, self.method, self.servers)
 
     @property
+    def sized(self) -> Method:
+        """The cell's method with the sizes that its plan was made with."""
+        return sized_on(self.planned_on or self.cluster, self.workload, self.method, self.servers)
+
+    @property
     def samples(self) -> int:
         """Samples that all workers together go through in one iteration."""
         return self.cluster.workers * self.workload.local_batch
@@ -135,6 +152,28 @@ def steady_seconds(cells: Sequence[Cell], *, keep: bool = False) -> list[Seconds
     batches = iter(lambda: list(islice(programs, BATCH)), [])
     with ThreadPoolExecutor(PLAYED_AT_ONCE) as pool:  # plays while the next ones are prepared
         return list(chain.from_iterable(pool.map(_all_played, batches)))
+
+
+def _circumstances(cluster: Cluster, method: Method, servers: int | None) -> tuple[int, str, Cost]:
+    """Return what rules plan with: servers, their placement, the cost of an all-reduce."""
+    servers = cluster.default_servers if servers is None else servers
+    if not method.needs_cost:
+        return servers, cluster.placement, None
+    believed = cluster.cost if method.priority else cluster.planning or cluster.cost
+    return servers, cluster.placement, believed
+
+
+@lru_cache(maxsize=KEPT)
+def _sized_on(of: Identity, method: Method, servers: int | None, cluster: Cluster) -> Method:
+    workload: Workload = of.parts[0]
+    used, placement, cost = _circumstances(cluster, method, servers)
+    steady = replace(cluster, heterogeneity=replace(cluster.heterogeneity, delay=None))
+
+    def seconds(one: Method) -> float:
+        plan = one.plan(workload, cost=cost, servers=used, placement=placement)
+        return play_prepared(prepared(lower(workload, steady, plan, keep=False))).iteration_seconds
+
+    return tuned(method, workload, seconds, used if method.architecture == "PS" else 0)
 
 
 @lru_cache(maxsize=KEPT)

@@ -201,7 +201,7 @@ def as_run(method: str | Method) -> Method:
     if method.name == "MG-WFBP":
         return replace(method, bucketing=Bucketing(merged_as_run, needs_cost=True))
     if method.name == "ByteScheduler-A2A":
-        return replace(method, partition_bytes=16 * MB, credit_bytes=64 * MB)
+        return method.tuned(partition=16 * MB, credit=64 * MB)
     if method.name == "ByteScheduler-PS":
         return replace(METHODS["WFBP-PS"], name=method.name, scheduling=method.scheduling)
     return method

@@ -143,7 +143,7 @@ def test_with_prices_further_machines_are_judged_by_what_a_sample_costs(question
         found = advise_on(asked, lossy=(), most_plans=0, draws=0)
         said[hour] = next(one for one in found.sentences if "more machines as servers" in one)
         cost = found.options.set_index("option")["cost"]
-        served = said[hour].partition("(")[2].partition(")")[0]
+        served = said[hour].partition("(")[2].partition(")")[0].partition(" with ")[0]
         if not math.isnan(hour):
             share = abs(cost[served] / cost.iloc[0] - 1)
             word = "less" if hour < 1 else "more"
