@@ -9,7 +9,7 @@ interval of a framework or GPU that nothing was fitted to is as wide as those we
 stand three trivial forecasts, which a forecast must beat to be worth its parameters.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -74,14 +74,13 @@ def folds(runs: Observations) -> Iterator[Fold]:
             yield Fold(axis, f"{axis} {degree:.0f}", column == degree)
 
 
-def cross_validate(runs: Observations | None = None) -> Rows:
+def cross_validate(runs: Observations, chosen: Iterable[Fold]) -> Rows:
     """Return one row per left-out run and forecast: ours, with and without slow runs, and others.
 
     Columns kind, left_out, forecast, run (its index), model, gpus, measured, tokens_per_s_per_gpu,
     and for ours low, high, memory_gib, measured_gib, fits.
     """
-    runs = runs or observed()
-    return [row for fold in folds(runs) for row in _left_out(runs, fold)]
+    return [row for fold in chosen for row in _left_out(runs, fold)]
 
 
 def _left_out(runs: Observations, fold: Fold) -> Iterator[dict[str, object]]:
@@ -262,8 +261,9 @@ def main(*, write: bool = False, kept: bool = False) -> None:
     if kept:
         rows, unseen = (pd.read_csv(path).to_dict("records") for path in (ROWS, UNSEEN))
     else:
-        fitted = with_unseen(with_frameworks(fit(observed())))
-        rows, unseen = cross_validate(), unseen_rows(fitted)
+        runs = observed()
+        fitted = with_unseen(with_frameworks(fit(runs)))
+        rows, unseen = cross_validate(runs, folds(runs)), unseen_rows(fitted)
         if write:
             write_atomically(SAVED, fit_text(fitted))
             for path, found in ((ROWS, rows), (UNSEEN, unseen)):

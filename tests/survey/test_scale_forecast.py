@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.scale_validation import cross_validate
+from benchmarks.scale_validation import cross_validate, folds
 from ddlnb.errors import UnknownName
 from ddlnb.parallelism.forecast.fit import observed
 from ddlnb.survey import scale_forecast as study
@@ -58,8 +58,18 @@ def test_the_table_of_parameters_gives_units_and_meanings() -> None:
 
 @pytest.mark.slow
 def test_the_kept_rows_are_what_cross_validation_gives(rows: pd.DataFrame) -> None:
-    again = pd.DataFrame(cross_validate(observed()))
-    assert len(again) == len(rows)
-    ours = rows["forecast"] == "ours"
-    ratio = again["tokens_per_s_per_gpu"][ours] / rows["tokens_per_s_per_gpu"][ours]
+    """All folds are there, with as many rows of every forecast; one of each kind is fitted."""
+    runs = observed()
+    every = list(folds(runs))
+    kept = rows[rows["forecast"] == "ours"]
+    assert kept.groupby(["kind", "left_out"])["run"].apply(list).to_dict() == {
+        (fold.kind, fold.left_out): np.flatnonzero(fold.test).tolist() for fold in every
+    }
+    assert set(rows["forecast"].value_counts()) == {len(kept)}
+    again = pd.DataFrame(cross_validate(runs, {fold.kind: fold for fold in every}.values()))
+    name = ["kind", "left_out", "forecast", "run"]
+    both = again.merge(rows, on=name, validate="one_to_one", suffixes=("", "_kept"))
+    assert len(both) == len(again)
+    ours = both[both["forecast"] == "ours"]
+    ratio = ours["tokens_per_s_per_gpu"] / ours["tokens_per_s_per_gpu_kept"]
     assert (np.abs(ratio - 1) < 0.02).mean() > 0.95
