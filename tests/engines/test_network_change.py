@@ -5,7 +5,7 @@ import statistics
 import pytest
 
 from ddlnb.engines.bench import Bench
-from ddlnb.engines.settings import DEFAULTS
+from ddlnb.engines.settings import DEFAULTS, MEASURING
 from ddlnb.engines.targets import Target, targets_of
 from ddlnb.errors import InputError
 from ddlnb.launch.emulation.network import lacking
@@ -85,7 +85,7 @@ def test_all_ranks_take_up_a_plan_for_the_network_that_theirs_became():
         cost=QUICK,
     )
     searched = Target("searched", "torch", SEARCHED_METHOD)
-    with Ranks.at(settings.site, 2) as ranks:
+    with Ranks.at(settings.site, 2, imports=MEASURING) as ranks:
         bench = Bench(replayed(MADE_UP), ranks, settings)
         job, reports = bench.run(searched, iterations=settings.iterations, warmup=WARMUP)
         again = Bench(replayed(MADE_UP), ranks, settings.changed(becomes=(), replan=None))
