@@ -9,6 +9,9 @@ cell, up to EQUAL, since noise must not refute it. "Most" is more than half of t
 there a tie counts only where the claim includes it. Claims about a network are judged by cells
 beyond one node, because the others do not use it; the rest by every cell there is.
 
+Where a table has standard deviations, a value nearer to its bound than its noise may be on either
+side. A claim whose verdict turns with such cells is undecided: these cells do not tell.
+
 >>> import ddlnb
 >>> ddlnb.survey.CLAIMS["A44"].text
 'BSP-A2A is faster than BSP-PS in most cells'
@@ -28,9 +31,28 @@ import pandas as pd
 
 from ddlnb.errors import require_whole
 from ddlnb.plans.methods import SURVEYED
+from ddlnb.results.checks import relative_noises
 from ddlnb.results.tables import GPUS_PER_NODE, SINGLE, Cell, cell_rates
 
 FAILURES_SHOWN = 5  # of a claim; the others are counted
+NOISE = "cannot be decided with these cells: noise may turn the verdict"
+
+
+class Rate(float):
+    """A throughput or a ratio of some, with its relative standard deviation."""
+
+    noise: float
+
+    def __new__(cls, value: float, noise: float = 0.0) -> Rate:
+        """Return the number that knows its noise."""
+        rate = super().__new__(cls, value)
+        rate.noise = noise
+        return rate
+
+    def __truediv__(self, other: float) -> Rate:
+        """Return the ratio, which has the noise of both: errors are taken to be independent."""
+        return Rate(float(self) / float(other), math.hypot(self.noise, getattr(other, "noise", 0)))
+
 
 Values = dict[Cell, float]  # what is compared with a range
 
@@ -97,6 +119,15 @@ class Part:
         worst_first = sorted(miss, key=lambda cell: -miss[cell])
         return {cell: values[cell] for cell in worst_first if miss[cell] > 0}
 
+    def within_noise(self, values: Values) -> Values:
+        """Return the values that are nearer to an end of the range than their noise."""
+        return {
+            cell: value
+            for cell, value in values.items()
+            if min(abs(value - self.low), abs(value - self.high))
+            < value * getattr(value, "noise", 0.0)
+        }
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -114,16 +145,28 @@ class Claim:
 
 
 class Comparison(NamedTuple):
-    """One part of a claim, compared: how many of its cells support it."""
+    """One part of a claim, compared: how many of its cells support it.
+
+    ``doubtful`` of the supporting and ``hopeful`` of the failing ones are so within their noise.
+    """
 
     part: Part
     supporting: int
     cells: int
+    doubtful: int = 0
+    hopeful: int = 0
 
     @property
-    def holds(self) -> bool:
-        """Return whether enough cells support it."""
-        return self.part.strength.is_met(self.supporting, self.cells)
+    def holds(self) -> bool | None:
+        """Return whether enough cells support it; None if that depends on noise."""
+        least, most = self.between
+        meets = {self.part.strength.is_met(support, self.cells) for support in (least, most)}
+        return meets.pop() if len(meets) == 1 else None
+
+    @property
+    def between(self) -> tuple[int, int]:
+        """Return how many cells support it at least and at most, whatever the noise."""
+        return self.supporting - self.doubtful, self.supporting + self.hopeful
 
     @property
     def margin(self) -> float:
@@ -131,36 +174,55 @@ class Comparison(NamedTuple):
         return self.supporting / self.cells - self.part.strength.share
 
 
+def compared(part: Part, values: Values) -> Comparison:
+    """Return the comparison of a part with its values, of which there is at least one."""
+    failing, near = part.failing(values), part.within_noise(values)
+    hopeful = len(near.keys() & failing.keys())
+    counts = len(values) - len(failing), len(values)
+    return Comparison(part, *counts, len(near) - hopeful, hopeful)
+
+
 def deciding(found: Sequence[Comparison]) -> Comparison | None:
-    """Return the comparison on which a claim stands or falls: the one with the least margin."""
-    return min(found, key=lambda one: (one.holds, one.margin), default=None)
+    """Return the comparison on which a claim stands or falls.
+
+    It is the one with the least margin, of those that fail, else of those that noise leaves open.
+    """
+    order = (False, None, True)
+    return min(found, key=lambda one: (order.index(one.holds), one.margin), default=None)
+
+
+def _open(verdicts: set[bool | None]) -> str:
+    """Return why comparisons without a false one do not decide a claim; empty if they do."""
+    return NOISE if None in verdicts and False not in verdicts else ""
 
 
 def _in_columns(one: Comparison | None) -> dict[str, object]:
     """Return the columns of a verdict on what decides it; without a comparison they are empty."""
     if one is None:
-        return {"decided_by": "", "needed": "", "deciding_cells": 0, "deciding_support": 0}
+        empty = {"decided_by": "", "needed": "", "deciding_cells": 0, "deciding_support": 0}
+        return {**empty, "support_at_least": 0, "support_at_most": 0}
     return {
         "decided_by": one.part.needs,
         "needed": one.part.strength.value,
         "deciding_cells": one.cells,
         "deciding_support": one.supporting,
+        "support_at_least": one.between[0],
+        "support_at_most": one.between[1],
     }
 
 
 def judged(claim: Claim, table: Table) -> dict[str, object]:
     """Judge one claim by a table, and return its row."""
-    compared = {part: values for part in claim.parts if (values := part.values(table))}
-    lacking = [part.needs for part in claim.parts if part not in compared]
-    verdicts: list[bool] = []
+    values_of = {part: values for part in claim.parts if (values := part.values(table))}
+    lacking = [part.needs for part in claim.parts if part not in values_of]
     failures: list[str] = []
     found: list[Comparison] = []
-    for part, values in compared.items():
-        failing = part.failing(values)
-        found.append(Comparison(part, len(values) - len(failing), len(values)))
-        verdicts.append(found[-1].holds)
-        if not (verdicts[-1] and part.strength is Strength.ANY):  # where one is enough, none fails
+    for part, values in values_of.items():
+        found.append(compared(part, values))
+        if not (found[-1].holds and part.strength is Strength.ANY):  # where one is enough
+            failing = part.failing(values)
             failures += [f"{cell} is {value:.3f} {part.unit}" for cell, value in failing.items()]
+    verdicts = {one.holds for one in found}
     cells, supporting = sum(one.cells for one in found), sum(one.supporting for one in found)
     more = len(failures) - FAILURES_SHOWN
     shown = [*failures[:FAILURES_SHOWN], *([f"and {more} more"] if more > 0 else [])]
@@ -168,11 +230,11 @@ def judged(claim: Claim, table: Table) -> dict[str, object]:
         "claim": claim.id,
         "section": claim.section,
         "text": claim.text,
-        "holds": None if lacking and all(verdicts) else all(verdicts),
+        "holds": False if False in verdicts else None if lacking or None in verdicts else True,
         "cells": cells,
         "share": supporting / cells if cells else math.nan,
         "failures": "; ".join(shown),
-        "reason": f"the table has no {', and no '.join(lacking)}" if lacking else "",
+        "reason": f"the table has no {', and no '.join(lacking)}" if lacking else _open(verdicts),
         **_in_columns(deciding(found)),
     }
 
@@ -350,6 +412,7 @@ MAIN_CAUSE = 0.5  # "because of": what explains more than half of a loss
 COLUMNS = [
     *("claim", "section", "text", "holds", "cells", "share", "failures", "reason"),
     *("decided_by", "needed", "deciding_cells", "deciding_support"),
+    *("support_at_least", "support_at_most"),
 ]
 
 # In the order of their ids.
@@ -637,13 +700,14 @@ CLAIMS: dict[str, Claim] = {claim.id: claim for claim in _ALL}
 def evaluate_claims(rows: pd.DataFrame, *, gpus_per_node: int = GPUS_PER_NODE) -> pd.DataFrame:
     """Judge every claim by a throughput table: one row each, with the share of supporting cells.
 
-    ``holds`` is True or False, or None where the table lacks the cells, and ``reason`` says which.
+    ``holds`` is True or False, or None where the table lacks the cells, or where their noise (its
+    column ``std``, if there is one) leaves open what they say; ``reason`` says why.
     ``cells`` is the number judged and ``share`` that of the supporting ones, from 0 to 1.
     ``failures`` are the cells against the claim, worst first. A claim of several parts fails with
     any of them, even if another cannot be judged; a cell counts once for each part. ``decided_by``
     is the part on which it stands or falls, in words; ``deciding_support`` of its
-    ``deciding_cells`` support it, and ``needed`` says how many must. Raises InputError if the rows
-    are no table.
+    ``deciding_cells`` support it, whatever the noise ``support_at_least`` and ``support_at_most``,
+    and ``needed`` says how many must. Raises InputError if the rows are no table.
 
     >>> import ddlnb
     >>> resnet50 = ddlnb.read_profile("resnet50_b64_rtx2080ti")
@@ -653,6 +717,9 @@ def evaluate_claims(rows: pd.DataFrame, *, gpus_per_node: int = GPUS_PER_NODE) -
     [True, '']
     """
     require_whole(gpus_per_node=gpus_per_node)
-    table = Table(cell_rates(rows), gpus_per_node)
+    rates = cell_rates(rows)
+    noises = relative_noises(rows, rates)
+    noisy = {cell: Rate(rate, noises.get(cell, 0.0)) for cell, rate in rates.items()}
+    table = Table(noisy, gpus_per_node)
     lines = [judged(claim, table) for claim in CLAIMS.values()]
     return pd.DataFrame(lines, columns=COLUMNS).astype({"holds": object})

@@ -1,4 +1,8 @@
-"""The findings of section 4.2, judged on forecasts and on published cells."""
+"""The findings of section 4.2, judged on published cells; forecasts stand beside.
+
+What a simulation says never refutes a sentence about measurements: it agrees with the published
+cells or does not.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +31,13 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.plans.methods import SURVEYED
+from ddlnb.results.checks import check_table, without_suspicious
 from ddlnb.results.schema import KEY, RATE
 from ddlnb.results.statistics import Verdict
 from ddlnb.results.tables import GPUS_PER_NODE, SINGLE, cell_rates
 from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
-from ddlnb.survey.claims import CLAIMS, Strength, Table, evaluate_claims
+from ddlnb.survey.claims import CLAIMS, NOISE, Strength, Table, evaluate_claims
 from ddlnb.survey.items import Findings, ItemVerdict, findings
 from ddlnb.survey.published import about_fig4_cells, beside_quotes, fig4_cells
 from ddlnb.survey.testbed import (
@@ -50,17 +55,14 @@ LARGE_BATCH = 128  # of the run with V100s that the text reports (A43)
 NVLINK = "v100-nvlink"
 
 
-# Claims on ByteScheduler-PS against WFBP-PS. As the survey ran them they differ in the order of the
-# server's queue alone, which the simulator does not model, so their forecasts are the same.
-NOT_TOLD_APART = ("A51", "A58")
-UNKNOWN = {
-    "holds": None,
-    "cells": 0,
-    "share": np.nan,
-    "failures": "",
-    "reason": "forecasts do not tell ByteScheduler-PS from WFBP-PS, as the survey ran them",
+# Claims on two methods whose forecasts may be the same, as what tells them apart (the order of the
+# servers' queue) need not be modelled. Of equals a claim says nothing.
+ABOUT_EQUALS = {
+    "A51": ("ByteScheduler-PS", "WFBP-PS"),
+    "A58": ("ByteScheduler-PS", "WFBP-PS"),
 }
-NOT_JUDGED = "not judged"
+UNKNOWN = {"holds": None, "cells": 0, "share": np.nan, "failures": ""}
+NOT_JUDGED, UNDECIDED = "not judged", "undecided"
 WORDS = {True: "holds", False: "fails", None: NOT_JUDGED}
 
 # Forecasts beyond the cells of Fig. 4.
@@ -112,14 +114,21 @@ def with_single(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([rows, kept], ignore_index=True)
 
 
+def trusted_cells() -> pd.DataFrame:
+    """Return the published cells that are not suspicious, by the rules of `ddlnb survey check`."""
+    cells = fig4_cells()
+    return without_suspicious(cells, check_table(cells))
+
+
 def verdicts(
     rows: pd.DataFrame,
     larger_batch: pd.DataFrame | None = None,
     published: pd.DataFrame | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """Judge every claim by source: "simulated", and "published" where there are cells.
+    """Judge every claim by source: "published", where there are cells, and "simulated".
 
-    ``larger_batch`` are further rows, which only the claim about batches (A57) is judged by.
+    ``published`` are the trusted cells by default. ``larger_batch`` are further rows, which only
+    the claim about batches (A57) is judged by.
     """
     found = evaluate_claims(with_single(rows))
     if larger_batch is not None:
@@ -127,39 +136,63 @@ def verdicts(
         wider = evaluate_claims(with_single(both))
         found = pd.concat([found[found["claim"] != "A57"], wider[wider["claim"] == "A57"]])
         found = found.sort_values("claim", ignore_index=True)
-    found.loc[found["claim"].isin(NOT_TOLD_APART), list(UNKNOWN)] = list(UNKNOWN.values())
-    cells = fig4_cells() if published is None else published
+    rates = rows.pivot_table(index=[k for k in KEY if k != "method"], columns="method", values=RATE)
+    for claim, (one, other) in ABOUT_EQUALS.items():
+        if np.allclose(rates.get(one, np.nan), rates.get(other, np.nan), rtol=1e-9, atol=0):
+            reason = f"forecasts do not tell {one} from {other}, as the survey ran them"
+            unknown = {**UNKNOWN, "reason": reason}
+            found.loc[found["claim"] == claim, list(unknown)] = list(unknown.values())
+    cells = trusted_cells() if published is None else published
     judged = {"published": evaluate_claims(cells)} if len(cells) else {}
-    return {"simulated": found} | judged
+    return judged | {"simulated": found}
+
+
+def verdict_words(judged: pd.DataFrame) -> pd.Series:
+    """Return a word for every row of `evaluate_claims`: holds, fails, undecided or not judged."""
+    words = judged["holds"].map(WORDS.get)
+    return words.mask(judged["reason"] == NOISE, UNDECIDED)
+
+
+def agreement(found: Mapping[str, pd.DataFrame]) -> pd.Series:
+    """Return by claim whether the simulator agrees with the published cells; None: one is open."""
+    theirs, ours = (found[name].set_index("claim")["holds"] for name in ("published", "simulated"))
+    return pd.Series(
+        {
+            claim: None if None in (theirs[claim], ours[claim]) else theirs[claim] is ours[claim]
+            for claim in theirs.index
+        },
+        dtype=object,
+    )
 
 
 def verdicts_table(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Return a row per claim: the survey's sentence in our words, and the verdicts by source.
 
-    A verdict is holds, fails or not judged; the cells that support it stand beside.
+    A verdict is one of `verdict_words`; the cells that support it stand beside, and whether the
+    simulator agrees with the published cells.
     """
     sentences = pd.Series({name: claim.text for name, claim in CLAIMS.items()})
     columns = {("survey", "says"): sentences}
     for source, frame in found.items():
         by_claim = frame.set_index("claim")
-        columns[source, "verdict"] = by_claim["holds"].map(WORDS.get)
+        columns[source, "verdict"] = verdict_words(by_claim)
         share = (by_claim["share"] * by_claim["cells"]).round()
         columns[source, "supporting"] = share.fillna(0).astype(int)
         columns[source, "cells"] = by_claim["cells"]
-    return pd.DataFrame(columns)
+    if "published" in found:
+        columns["simulated", "agrees"] = agreement(found).map({True: "yes", False: "no"}.get)
+    return pd.DataFrame(columns).fillna("")
 
 
-def failing_cells(rows: pd.DataFrame, larger_batch: pd.DataFrame | None = None) -> pd.DataFrame:
+def failing_cells(rows: pd.DataFrame) -> pd.DataFrame:
     """Return every cell against a claim that fails, worst first, with the value against it.
 
-    The arguments are those of `verdicts`. A cell stands there once for each comparison it fails.
+    A cell stands there once for each comparison it fails.
     """
-    found = verdicts(rows, larger_batch)["simulated"]
-    wider = rows if larger_batch is None else pd.concat([rows, larger_batch], ignore_index=True)
+    judged = evaluate_claims(rows)
+    table = Table(cell_rates(rows), GPUS_PER_NODE)
     lines = []
-    for claim in found.loc[[holds is False for holds in found["holds"]], "claim"]:
-        judged = wider if claim == "A57" else rows
-        table = Table(cell_rates(with_single(judged)), GPUS_PER_NODE)
+    for claim in judged.loc[[holds is False for holds in judged["holds"]], "claim"]:
         for part in CLAIMS[claim].parts:
             for cell, value in part.failing(part.values(table)).items():
                 lines.append({"claim": claim, **cell._asdict(), "value": value, "unit": part.unit})
@@ -176,73 +209,95 @@ def failing_by_place(failing: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(counts, axis=1) if len(failing) else pd.DataFrame()
 
 
-def contradictions(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return the worst simulated cells against every claim that fails, or why it is not judged."""
+def contradictions(judged: pd.DataFrame) -> pd.DataFrame:
+    """Return the worst cells against every claim that fails, or why it was not decided."""
     lines = [
-        (row["claim"], NOT_JUDGED, row["reason"])
-        if row["holds"] is None
-        else (row["claim"], *failure.partition(" is ")[::2])
-        for row in found["simulated"].to_dict("records")
+        (row["claim"], *failure.partition(" is ")[::2])
+        if row["holds"] is False
+        else (row["claim"], word, row["reason"])
+        for row, word in zip(judged.to_dict("records"), verdict_words(judged), strict=True)
         if not row["holds"]
-        for failure in row["failures"].split("; ")
+        for failure in (row["failures"].split("; ") if row["holds"] is False else [""])
     ]
     return pd.DataFrame(lines, columns=["claim", "cell", "is"]).set_index("claim")
 
 
 def claim_findings(found: Mapping[str, pd.DataFrame]) -> Findings:
-    """Return which claims hold, fail and are not judged, for every source in a sentence."""
+    """Return which claims hold, fail and are open by the cells of the first source.
+
+    Where these are published ones, a second sentence says where the simulator agrees. Verdicts of
+    the survey's index are those of published cells; a simulation counts only where it supports a
+    claim that they cannot judge.
+    """
+    source = next(iter(found))
     return findings(
-        *map(_summary, found, found.values()),
-        *_own_cells(found),
+        _summary(source, found[source]),
+        _about_simulator(agreement(found)) if source == "published" else "",
         about_fig4_cells(),
         items=[
-            ItemVerdict(row["claim"], _VERDICTS[row["holds"]], source, _reason(row))
+            ItemVerdict(row["claim"], verdict, source, _reason(row))
             for source, judged in found.items()
-            for row in judged.to_dict("records")
+            for row, verdict in zip(
+                judged.to_dict("records"), _item_verdicts(source, found), strict=True
+            )
         ],
     )
 
 
-_VERDICTS = {True: Verdict.HOLDS, False: Verdict.CONTRADICTED, None: None}
+_VERDICTS = {
+    "holds": Verdict.HOLDS,
+    "fails": Verdict.CONTRADICTED,
+    UNDECIDED: Verdict.UNDECIDED,
+    NOT_JUDGED: None,
+}
+
+
+def _item_verdicts(source: str, found: Mapping[str, pd.DataFrame]) -> list[Verdict | None]:
+    words = verdict_words(found[source])
+    if source == "simulated":
+        others = verdict_words(found["published"]) if "published" in found else NOT_JUDGED
+        words = words.where((words == "holds") & (others == NOT_JUDGED), NOT_JUDGED)
+    return [_VERDICTS[word] for word in words]
 
 
 def _reason(row: Mapping[str, Any]) -> str:
-    if row["holds"] is None:
+    if row["holds"] is None and not row["deciding_cells"]:
         return str(row["reason"])
     said = f"{row['deciding_support']} of {row['deciding_cells']} cells support it"
     if len(CLAIMS[row["claim"]].parts) > 1:
         said = f"{said} in the comparison that decides ({row['decided_by']})"
+    if row["holds"] is None:
+        said = f"{said}, {row['support_at_least']} to {row['support_at_most']} within noise"
     return f"{said}; needed: {row['needed']}"
 
 
-def _own_cells(found: Mapping[str, pd.DataFrame]) -> list[str]:
-    """Return which claims the survey's own cells contradict, and where forecasts agree."""
-    if "published" not in found:
-        return []
-    theirs = found["published"].set_index("claim")["holds"]
-    ours = found["simulated"].set_index("claim")["holds"]
-    contradicted = [claim for claim, holds in theirs.items() if holds is False]
-    both = [claim for claim in theirs.index if None not in (theirs[claim], ours[claim])]
-    alike = [claim for claim in both if theirs[claim] is ours[claim]]
-    return [
-        f"The survey's own cells contradict {len(contradicted)} of its "
-        f"claims ({', '.join(contradicted) or 'none'}).",
-        f"Forecasts and published cells agree on {len(alike)} of the {len(both)} claims that both "
-        f"can judge.",
-    ]
+def _about_simulator(agrees: pd.Series) -> str:
+    both, no = agrees.notna().sum(), agrees.index[[one is False for one in agrees]]
+    but = f"; it disagrees on {', '.join(no)}" if len(no) else ""
+    return f"The simulator agrees on {both - len(no)} of the {both} claims that both judge{but}."
+
+
+VERBS = {
+    "holds": "hold",
+    "fails": "fail",
+    UNDECIDED: "cannot be decided with these cells",
+    NOT_JUDGED: "are not judged",
+}
 
 
 def _summary(source: str, judged: pd.DataFrame) -> str:
-    verbs = {True: "hold", False: "fail", None: "are not judged"}
+    by_word = judged["claim"].groupby(verdict_words(judged)).agg(list)
     groups = [
-        f"{len(claims)} {verb} ({', '.join(claims)})"
-        for holds, verb in verbs.items()
-        if (claims := [row.claim for row in judged.itertuples() if row.holds is holds])
+        f"{len(by_word[word])} {verb} ({', '.join(by_word[word])})"
+        for word, verb in VERBS.items()
+        if word in by_word
     ]
     return f"Of {len(judged)} claims, judged on {source} cells, {'; '.join(groups)}."
 
 
-VERDICT_COLOURS = {"holds": "#009E73", "fails": "#D55E00"}
+VERDICT_COLOURS = {"holds": "#009E73", "fails": "#D55E00", UNDECIDED: "#7F7F7F"}
+AGREES = {True: "agrees", False: "disagrees", None: "alone"}
+PALE = 0.4  # how opaque bars of the simulator are beside those of published cells
 CHARACTERS = 76  # of a claim, on one line
 
 
@@ -251,36 +306,41 @@ def claim_verdicts(verdicts: Mapping[str, pd.DataFrame]) -> Figure:
     """The verdict on every claim: the share of the cells that support it, and what it needs.
 
     Of a claim of several comparisons the one is drawn that decides. ``verdicts`` gives the frame of
-    `ddlnb.survey.claims.evaluate_claims` for every source, such as ``{"simulated": ...}``; one of
-    ``"published"`` is hatched.
+    `ddlnb.survey.claims.evaluate_claims` for every source, such as ``{"simulated": ...}``. Beside
+    ``"published"`` it says whether the simulator agrees; its bars are pale then.
     """
     first = next(iter(verdicts.values()))
     require(len(first) > 0, "there are no rows to draw")
     height = 0.86 / len(verdicts)
     lines = len(first) * max(1, 0.6 * len(verdicts))
     figure, ax = plt.subplots(figsize=(12.5, 1.3 + 0.44 * lines))
+    words = {source: verdict_words(frame) for source, frame in verdicts.items()}
     for number, (source, frame) in enumerate(verdicts.items()):
         require(list(frame["claim"]) == list(first["claim"]), "the frames differ in their claims")
+        said = list(words[source])
+        look = PUBLISHED if source == "published" else {}
+        if source == "simulated" and "published" in verdicts:
+            said = [f"simulator {AGREES[one]}" for one in agreement(verdicts)]
+            look = {"alpha": PALE}
         for y, row in enumerate(frame.to_dict("records")):
             at = y + (number - (len(verdicts) - 1) / 2) * height
-            _bar(ax, at, height, row, published=source == "published")
+            _bar(ax, at, height, row, words[source].iloc[y], said[y], look)
     labels = [
         textwrap.fill(f"{row['claim']} (s. {row['section']}): {row['text']}", CHARACTERS)
         for row in first.to_dict("records")
     ]
     names_down(ax, labels, fontsize=8)
-    ax.set_xlim(0, 1.34)
+    ax.set_xlim(0, 1.42)
     ax.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
     ax.set_xlabel("share of the cells that support the claim")
     ax.grid(False, axis="y")
-    words = {source: frame["holds"].map(WORDS.get) for source, frame in verdicts.items()}
     ax.set_title("; ".join(map(_count, words, words.values())), fontsize=11)
     handles: list[Patch | Line2D] = [
         Patch(color=colour, label=verdict)
         for verdict, colour in VERDICT_COLOURS.items()
         if any((found == verdict).any() for found in words.values())
     ]
-    if (words.get("published", pd.Series(NOT_JUDGED)) != NOT_JUDGED).any():
+    if "published" in verdicts:
         handles.append(legend_published())
     needed = Line2D(
         [], [], color="black", linewidth=2, label="needed: one, more\nthan half, or all"
@@ -292,13 +352,24 @@ def claim_verdicts(verdicts: Mapping[str, pd.DataFrame]) -> Figure:
 
 
 def _count(source: str, words: pd.Series) -> str:
-    judged = (words != NOT_JUDGED).sum()
-    hold = f"{(words == 'holds').sum()} of {judged} judged claims hold"
-    return f"{source}: {hold if judged else 'no claim can be judged'}"
+    counts = words[words != NOT_JUDGED].value_counts()
+    said = ", ".join(
+        f"{count} {word if count == 1 else word.removesuffix('s')}"
+        for word, count in counts.items()
+    )
+    return f"{source} cells: {said or 'no claim can be judged'}"
 
 
-def _bar(ax: Axes, y: float, height: float, row: Mapping[Any, Any], *, published: bool) -> None:
-    verdict = WORDS[row["holds"]]
+def _bar(
+    ax: Axes,
+    y: float,
+    height: float,
+    row: Mapping[Any, Any],
+    verdict: str,
+    said: str,
+    look: Mapping[str, Any],
+) -> None:
+    """Draw one bar in the colour of its verdict, and what is said of it."""
     if verdict == NOT_JUDGED:
         lacks = not row["reason"] or row["reason"].startswith("the table has no")
         why = "the table lacks the cells" if lacks else row["reason"]
@@ -306,9 +377,9 @@ def _bar(ax: Axes, y: float, height: float, row: Mapping[Any, Any], *, published
         return
     support, cells = row["deciding_support"], row["deciding_cells"]
     share, needed = support / cells, Strength(row["needed"]).share
-    look = {**(PUBLISHED if published else {}), "color": VERDICT_COLOURS[verdict]}
-    ax.barh(y, share, height * 0.8, edgecolor="white", linewidth=0, **look)
+    colour = VERDICT_COLOURS[verdict]
+    ax.barh(y, share, height * 0.8, edgecolor="white", linewidth=0, **{**look, "color": colour})
     ax.plot([needed] * 2, [y - height / 2, y + height / 2], color="black", linewidth=2, zorder=3)
-    said = f"{verdict}: {support} of {cells}"
-    weight = "bold" if verdict == "fails" else "normal"
-    beside(ax, 1.0, y, said, xytext=(6, 0), color=VERDICT_COLOURS[verdict], fontweight=weight)
+    weight = "bold" if said == "fails" else "normal"
+    text = f"{said}: {support} of {cells}"
+    beside(ax, 1.0, y, text, xytext=(6, 0), color=colour, fontweight=weight)

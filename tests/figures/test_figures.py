@@ -17,6 +17,7 @@ from ddlnb.figures.gantt import pack
 from ddlnb.figures.style import OTHER_COLOUR
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.timeline import Span
+from ddlnb.survey.claims import NOISE
 from tests.figures.toys import (
     ACTIVITIES,
     BREAKDOWNS,
@@ -197,12 +198,25 @@ def test_every_verdict_is_written_beside_its_bar():
     assert "holds: 9 of 10" in said
     assert "fails: 4 of 8" in said
     assert "not judged: the table lacks the cells" in said
-    assert "1 of 2 judged claims hold" in said
+    assert "simulated cells: 1 holds, 1 fails" in said
     unknown = JUDGED.replace(
         {"reason": {"the table has no larger batches": "forecasts do not tell them apart"}}
     )
     said = text_of(figures.claim_verdicts({"simulated": unknown}))
     assert "not judged: forecasts do not tell them apart" in said
+
+
+def test_bars_beside_published_cells_say_whether_the_simulator_agrees():
+    judged = JUDGED.iloc[:2]
+    found = {"published": judged, "simulated": judged.assign(holds=True)}
+    said = text_of(figures.claim_verdicts(found))
+    assert "fails: 4 of 8" in said
+    assert "simulator agrees: 9 of 10" in said
+    assert "simulator disagrees: 4 of 8" in said
+    undecided = judged.assign(holds=None, reason=NOISE)
+    said = text_of(figures.claim_verdicts({"published": undecided, "simulated": judged}))
+    assert "undecided: 9 of 10" in said
+    assert "simulator alone: 4 of 8" in said
 
 
 def test_a_bar_passes_the_line_of_what_is_needed_only_if_its_claim_holds():

@@ -11,7 +11,15 @@ import pytest
 
 from ddlnb.errors import InputError
 from ddlnb.plans.methods import SURVEYED
-from ddlnb.survey.claims import CLAIMS, Comparison, Strength, deciding, evaluate_claims
+from ddlnb.survey.claims import (
+    CLAIMS,
+    NOISE,
+    Comparison,
+    Rate,
+    Strength,
+    deciding,
+    evaluate_claims,
+)
 
 GPUS = (4, 8, 16, 32)
 BATCHES = {"resnet50": (64, 32), "bert-base": (64,), "bert-large": (8,)}
@@ -102,6 +110,37 @@ def test_of_several_comparisons_the_one_that_fails_decides():
     assert deciding(found) is found[1]
     assert deciding(found[::2]) is found[0]
     assert deciding([]) is None
+
+
+@pytest.mark.parametrize(
+    ("noise", "holds", "least", "most"), [(0.02, True, 4, 4), (0.06, None, 3, 4)]
+)
+def test_a_verdict_that_noise_may_turn_is_undecided(noise, holds, least, most):
+    """One cell of four is 4 % above the bound; it takes noise of both cells to reach it."""
+    rows = survey_cells().query("model == 'resnet50' and network == '10GbE'")
+    rows = rows.assign(std=noise / math.sqrt(2) * rows[RATE])
+    bound = rows.query("method == 'WFBP-PS'").set_index("gpus")[RATE] * 0.98
+    near = (rows["method"] == "MG-WFBP") & (rows["gpus"] == 8)
+    rows.loc[near, RATE] = 1.04 * bound[8]
+    line = judged(rows, "A46")
+    assert line["holds"] is holds
+    assert (line["deciding_support"], line["deciding_cells"]) == (4, 4)
+    assert (line["support_at_least"], line["support_at_most"]) == (least, most)
+    assert line["reason"] == ("" if holds else NOISE)
+    assert judged(rows.drop(columns="std"), "A46")["holds"] is True
+
+
+def test_noise_does_not_excuse_a_cell_that_is_clearly_out_of_range():
+    rows = scaled(0.5, method=["MG-WFBP"], network=["100GbIB"], gpus=[8], model=["resnet50"])
+    line = judged(rows.assign(std=0.06 * rows[RATE]), "A46")
+    assert line["holds"] is False
+    assert line["reason"] == ""
+
+
+def test_a_ratio_has_the_noise_of_both():
+    ratio = Rate(6.0, 0.03) / Rate(3.0, 0.04)
+    assert (ratio, ratio.noise) == (2.0, pytest.approx(0.05))
+    assert (Rate(6.0, 0.03) / 2).noise == 0.03
 
 
 def test_every_claim_holds_in_a_table_made_for_it():
