@@ -158,7 +158,9 @@ def agreement(found: Mapping[str, pd.DataFrame]) -> pd.Series:
     theirs, ours = (found[name].set_index("claim")["holds"] for name in ("published", "simulated"))
     return pd.Series(
         {
-            claim: None if None in (theirs[claim], ours[claim]) else theirs[claim] is ours[claim]
+            claim: None
+            if None in (theirs[claim], ours[claim])
+            else bool(theirs[claim] == ours[claim])
             for claim in theirs.index
         },
         dtype=object,
