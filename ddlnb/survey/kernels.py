@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from jupyter_client.connect import KernelConnectionInfo
 
 FIGURES = "module://matplotlib_inline.backend_inline"  # as ipykernel says if nobody has before it
+COLUMNS = 20  # that pandas shows in a kernel; imported elsewhere, it takes that for a terminal
 NAME = "forked"
 # Not with -P, which its kernels would obey: a notebook imports what lies in its folder.
 START = """
@@ -96,6 +97,8 @@ def main(modules: Sequence[str]) -> None:
     for name in modules:
         with contextlib.suppress(Exception):  # the notebook that needs it says why it cannot be
             importlib.import_module(name)
+    if pandas := sys.modules.get("pandas"):
+        pandas.set_option("display.max_columns", COLUMNS)
     gc.freeze()  # so that no collection touches, and copies, the pages that all share
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who ends is gone at once
     parent = os.getpid()
