@@ -168,7 +168,8 @@ def forecast_bars(
     ``forecast_rows`` are those of `ddlnb.simulator.forecast`, ``published_rows`` those of Fig. 4,
     of which only the panel's are drawn. One part for every number of GPUs, whose axes end at the
     same share of linear speed-up: bars of one height scale equally well. A number on a bar is the
-    speed-up over one GPU, a line on it the 90 % interval of the forecast or one published std.
+    speed-up over one GPU, a line on it the 90 % interval of the forecast or one published std. A
+    question mark stands on published cells that a column ``suspicious`` marks.
     """
     rows = forecast_rows[forecast_rows["method"] != "single"]
     require(not rows.empty, "there are no rows to draw")
@@ -216,7 +217,8 @@ def forecast_bars(
     if top_share > 1:
         handles.append(legend_line("black", "linear speed-up", "--"))
     legend(figure, handles)
-    note = f"number on a bar: speed-up over one GPU | {_missing(published, methods, counts)}"
+    doubt = ", ?: suspicious" if any(map(_is_suspicious, published.to_dict("records"))) else ""
+    note = f"number on a bar: speed-up over one GPU{doubt} | {_missing(published, methods, counts)}"
     say_source(figure, shown, note)
     return figure
 
@@ -273,8 +275,13 @@ def _draw_bars(
             reach = [[down], [up]]
             ax.errorbar(x, rate, yerr=reach, color="black", linewidth=1, capsize=2, zorder=3)
         if np.isfinite(speedup := row["speedup"]):
-            label = on_bar(ax, x, rate + up, f"{speedup:.{1 if speedup >= 10 else 2}f}", lift=4)
+            said = f"{speedup:.{1 if speedup >= 10 else 2}f}" + " ?" * _is_suspicious(row)
+            label = on_bar(ax, x, rate + up, said, lift=4)
             label.set_bbox({"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.6})
+
+
+def _is_suspicious(row: dict[Any, Any]) -> bool:
+    return row.get("suspicious") is True
 
 
 def _missing(published: pd.DataFrame, methods: list[str], counts: list[int]) -> str:

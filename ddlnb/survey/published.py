@@ -13,6 +13,7 @@ import pandas as pd
 
 from ddlnb.errors import UnknownName
 from ddlnb.files import PUBLISHED
+from ddlnb.results.checks import check_table, without_suspicious
 from ddlnb.results.schema import KEY, NAMED_NETWORK, THROUGHPUT, Column, Kind, Schema
 from ddlnb.results.tables import GPUS_PER_NODE
 from ddlnb.units import counted
@@ -90,9 +91,16 @@ def fig4_cells(path: Path = FIG4_CELLS) -> pd.DataFrame:
     return FIG4.read(path)
 
 
-def about_fig4_cells() -> str:
-    """Return a sentence on how many published cells of Fig. 4 there are, and of which sizes."""
+def judged_cells() -> pd.DataFrame:
+    """Return the published cells of Fig. 4 and whether each is ``suspicious`` (`check_table`)."""
     cells = fig4_cells()
+    trusted = without_suspicious(cells, check_table(cells))
+    return cells.assign(suspicious=~cells.index.isin(trusted.index))
+
+
+def about_fig4_cells() -> str:
+    """Return how many published cells of Fig. 4 there are, of which sizes, how many suspicious."""
+    cells = judged_cells()
     counts = cells["gpus"].value_counts().sort_index()
     alone = counts.pop(1) if 1 in counts else 0
     each = ", ".join(
@@ -100,7 +108,7 @@ def about_fig4_cells() -> str:
     )
     return (
         f"{len(cells)} published rows of Fig. 4 are in this edition: {each}, and {alone} rates of "
-        f"one GPU."
+        f"one GPU. {cells['suspicious'].sum()} of them are suspicious (`ddlnb survey check`)."
     )
 
 

@@ -31,7 +31,6 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.plans.methods import SURVEYED
-from ddlnb.results.checks import check_table, without_suspicious
 from ddlnb.results.schema import KEY, RATE
 from ddlnb.results.statistics import Verdict
 from ddlnb.results.tables import GPUS_PER_NODE, SINGLE, cell_rates
@@ -39,7 +38,7 @@ from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
 from ddlnb.survey.claims import CLAIMS, NOISE, Strength, Table, evaluate_claims
 from ddlnb.survey.items import Findings, ItemVerdict, findings
-from ddlnb.survey.published import about_fig4_cells, beside_quotes, fig4_cells
+from ddlnb.survey.published import about_fig4_cells, beside_quotes, judged_cells
 from ddlnb.survey.testbed import (
     BATCHES,
     CLUSTERS,
@@ -116,8 +115,8 @@ def with_single(rows: pd.DataFrame) -> pd.DataFrame:
 
 def trusted_cells() -> pd.DataFrame:
     """Return the published cells that are not suspicious, by the rules of `ddlnb survey check`."""
-    cells = fig4_cells()
-    return without_suspicious(cells, check_table(cells))
+    cells = judged_cells()
+    return cells[~cells["suspicious"]]
 
 
 def verdicts(

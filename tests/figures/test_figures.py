@@ -164,6 +164,16 @@ def test_published_bars_without_a_single_gpu_have_no_speed_up():
     assert len(said) == len(METHODS)
 
 
+def test_suspicious_published_cells_have_a_question_mark():
+    cells = published()
+    doubtful = cells.assign(suspicious=cells["method"] == "BSP-PS")
+    figure = figures.forecast_bars(forecasts(), doubtful)
+    said = [text.get_text() for text in figure.axes[0].texts]
+    assert sum(one.endswith(" ?") for one in said) == 1
+    assert "?: suspicious" in text_of(figure)
+    assert "?" not in text_of(figures.forecast_bars(forecasts(), cells))
+
+
 @pytest.mark.parametrize("bounded", [True, False])
 def test_a_forecast_bar_has_a_line_only_if_its_interval_is_known(bounded):
     frame = forecasts((4,)) if bounded else forecasts((4,)).assign(low=math.nan, high=math.nan)
