@@ -241,22 +241,42 @@ def balanced(messages: Sequence[Message], servers: int) -> tuple[int, ...]:
 def hashed(messages: Sequence[Message], servers: int) -> tuple[int, ...]:
     """Place every message by a hash of its key, as BytePS does; the load is uneven.
 
-    The key of part i of the j-th tensor by name is j * 2**16 + i; the hash is djb2 over its decimal
-    digits. A message of several tensors has the key of its first one.
+    The key of part i of the j-th tensor is j * 2**16 + i; the hash is djb2 over its decimal digits.
+    Gradients are numbered by name, and after them, as they come, the tensors that several of them
+    are merged into.
 
     >>> from ddlnb.plans.plan import Piece
     >>> hashed([Message((Piece("w", 4 * i, 4 * i + 4),)) for i in range(6)], 2)
     (1, 0, 1, 0, 1, 0)
     """
-    names = sorted({message.pieces[0].gradient for message in messages})
-    number = {name: index for index, name in enumerate(names)}
-    parts: Counter[str] = Counter()
+    names = sorted({piece.gradient for message in messages for piece in message.pieces})
+    number = {(name,): index for index, name in enumerate(names)}
+    parts: Counter[tuple[str, ...]] = Counter()
     placement = []
-    for message in messages:
-        name = message.pieces[0].gradient
-        placement.append(_djb2(str((number[name] << 16) + parts[name])) % servers)
-        parts[name] += 1
+    for tensor in _tensors(messages):
+        key = number.setdefault(tensor, len(number))
+        placement.append(_djb2(str((key << 16) + parts[tensor])) % servers)
+        parts[tensor] += 1
     return tuple(placement)
+
+
+def _tensors(messages: Sequence[Message]) -> list[tuple[str, ...]]:
+    """Return the gradients of the tensor that each message is a part of: one, or several merged.
+
+    A message that goes on in the middle of a gradient is a part of the tensor before it.
+    """
+    runs: list[list[Message]] = []
+    for message in messages:
+        goes_on = runs and message.pieces[0].start > 0
+        if goes_on and message.pieces[0].gradient == runs[-1][-1].pieces[-1].gradient:
+            runs[-1].append(message)
+        else:
+            runs.append([message])
+    found = []
+    for run in runs:
+        merged = dict.fromkeys(piece.gradient for message in run for piece in message.pieces)
+        found += [tuple(merged)] * len(run)
+    return found
 
 
 def _djb2(text: str) -> int:
