@@ -171,7 +171,7 @@ class Problem:
         found = least_squares(
             residuals,
             np.clip(start, prior.low, prior.high),
-            jac=lambda x: np.vstack([self.slope(x), prior.slope]),
+            jac=lambda x: np.vstack([self.rough_slope(x), prior.slope]),
             bounds=(prior.low, prior.high),
             loss=loss,
             x_scale="jac",
@@ -200,6 +200,15 @@ class Problem:
         residuals = self.at([*up, *down], about=x)
         width = (up - down).diagonal()[:, None]
         return ((residuals[: len(x)] - residuals[len(x) :]) / width).T
+
+    def rough_slope(self, x: Numbers) -> Numbers:
+        """Return what `slope` does by one-sided differences, of half as many predictions.
+
+        Steps go up where there is room. A search needs no more: it compares costs.
+        """
+        steps = np.where(x + STEP <= self.prior.high, STEP, -STEP)
+        residuals = self.at([x, *(x + np.diag(steps))], about=x)
+        return ((residuals[1:] - residuals[0]) / steps[:, None]).T
 
     def weights(self, residuals: Numbers) -> Numbers:
         """Return how much the squares of these residuals count."""

@@ -176,19 +176,28 @@ def explore(problem: Problem, minimum: Minimum) -> tuple[Minimum, Shape]:
 
 def _shape_at(problem: Problem, minimum: Minimum) -> tuple[Shape, Numbers | None]:
     """Return the shape at the minimum, and a point where the cost is lower if there is one."""
+    shape = shape_by(problem, minimum, _wide_slope(problem, minimum.x))
+    counted = max(1.0, shape.residual_deviation)
+    low, high, lower = _profile_scan(problem, minimum, shape.posterior.covariance, counted)
+    return replace(shape, posterior=replace(shape.posterior, low=low, high=high)), lower
+
+
+def shape_by(problem: Problem, minimum: Minimum, wide: Numbers | None = None) -> Shape:
+    """Return the shape at the minimum by a slope of the residuals there, by default the local one.
+
+    It takes a tenth of what `explore` takes, and sees no kinks.
+    """
     x, residuals = minimum.x, problem.at([minimum.x])[0]
-    weights = problem.weights(residuals)
-    slope = np.sqrt(weights)[:, None] * _wide_slope(problem, x)
+    local, weights = problem.slope(x), problem.weights(residuals)
+    slope = np.sqrt(weights)[:, None] * (local if wide is None else wide)
     scaled = slope * problem.prior.spread
     strengths = np.linalg.eigvalsh(scaled.T @ scaled).clip(0)
     identified = (strengths / (1 + strengths)).sum()  # how many parameters the data determine
     per_freedom = math.sqrt(len(residuals) / max(1.0, len(residuals) - identified))
     deviation = problem.deviation(residuals) * per_freedom
     counted = max(1.0, deviation)
-    gradient = problem.slope(x).T @ (weights * residuals)
-    posterior = _posterior(problem, x, slope, counted, gradient)
-    low, high, lower = _profile_scan(problem, minimum, posterior.covariance, counted)
-    return Shape(replace(posterior, low=low, high=high), deviation, per_freedom), lower
+    posterior = _posterior(problem, x, slope, counted, local.T @ (weights * residuals))
+    return Shape(posterior, deviation, per_freedom)
 
 
 def _wide_slope(problem: Problem, x: Numbers) -> Numbers:
