@@ -28,7 +28,8 @@ from ddlnb.simulator.simulate import Cell, steady_seconds
 
 # Effects that matter between nodes only.
 OF_NETWORK = (
-    *("between_latency", "between_bandwidth", "between_share", "connection_bandwidth"),
+    *("between_latency", "between_bandwidth", "between_share", "stream_bandwidth"),
+    *("doubling_share", "connection_bandwidth"),
     *("duplex_bandwidth", "server_latency", "server_bandwidth", "sum_bandwidth"),
 )
 CELLS_AT_ONCE = 512  # simulated together: a hundred megabytes of the largest plans
@@ -92,33 +93,6 @@ class IterationTime(Quantity):
 
 
 @dataclass(frozen=True)
-class Ratio(Quantity):
-    """Seconds of the quickest of some cells over those of another, at most ``most``.
-
-    What a text says of several cells together; ``what`` names it.
-    """
-
-    what: str
-    quickest_of: tuple[Cell, ...]
-    over: Cell
-    most: float = math.inf
-
-    @property
-    def labels(self) -> Labels:
-        """Return that it is of no cell alone."""
-        cluster = self.over.cluster
-        return Labels(self.over.workload.model, cluster.network, None, None, self.what)
-
-    def cells(self, values: ParameterValues) -> tuple[Cell, ...]:
-        """Return all cells, the other one last."""
-        return tuple(with_values(cell, values) for cell in (*self.quickest_of, self.over))
-
-    def value(self, values: ParameterValues, seconds: Sequence[float]) -> float:
-        """Return the ratio."""
-        return min(min(seconds[:-1]) / seconds[-1], self.most)
-
-
-@dataclass(frozen=True)
 class HopTime(Quantity):
     """Seconds of one message over one link between nodes: latency and bytes over bandwidth."""
 
@@ -135,7 +109,8 @@ class HopTime(Quantity):
     def value(self, values: ParameterValues, seconds: Sequence[float]) -> float:
         """Return its seconds."""
         effects = values.on(self.cluster).effects
-        return effects.between_latency + self.message_bytes / effects.between_bandwidth
+        bandwidth = min(effects.between_bandwidth, effects.stream_bandwidth)
+        return effects.between_latency + self.message_bytes / bandwidth
 
 
 @dataclass(frozen=True)

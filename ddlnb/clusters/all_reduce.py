@@ -100,18 +100,20 @@ ALL_REDUCES = {
     "double-tree": double_tree,
     "hierarchical": hierarchical,
 }
-NCCL = "nccl"  # the double tree for small messages between nodes, else the ring: `nccl_threshold`
+NCCL = "nccl"  # the double tree for small messages between nodes, else the ring: `nccl_choice`
 TREE_RATE = 0.92  # what NCCL takes the tree's rate for, over the ring's, between nodes (tuning.cc)
 
 
-def nccl_threshold(ring: Form, tree: Form) -> float:
-    """Return the bytes up to which NCCL takes the double tree.
+def nccl_choice(ring: Form, tree: Form) -> tuple[Form, float]:
+    """Return NCCL's double tree by its own estimate, and the bytes up to which it is the quicker.
 
-    It compares what both take by its own estimate, in which the tree has TREE_RATE of the ring's
-    bandwidth. (NCCL 2.4 had a threshold by the number of ranks; later versions estimate.)
+    The estimate gives it TREE_RATE of the ring's bandwidth, so that seconds do not jump where the
+    algorithm changes. (NCCL 2.4 had a threshold by the number of ranks, later versions estimate.)
 
-    >>> nccl_threshold(Form(1e-3, 1e-9, 1.0), Form(2e-4, 1e-9, 1.0)) / 1e6
-    9.200000000000001
+    >>> tree, threshold = nccl_choice(Form(1e-3, 1e-9, 1.0), Form(2e-4, 2e-9, 1.0))
+    >>> round(threshold / 1e6, 1)
+    9.2
     """
-    saved, lost = ring.hops - tree.hops, ring.per_byte * (1 / TREE_RATE - 1)
-    return max(0.0, saved) / lost if lost else math.inf
+    tree = Form(tree.hops, ring.per_byte / TREE_RATE, ring.share)
+    saved, lost = ring.hops - tree.hops, tree.per_byte - ring.per_byte
+    return tree, max(0.0, saved) / lost if lost else math.inf

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.clusters.all_reduce import ALL_REDUCES, NCCL, Form, Load, nccl_threshold
+from ddlnb.clusters.all_reduce import ALL_REDUCES, NCCL, Form, Load, nccl_choice
 from ddlnb.clusters.effects import EFFECTS, UNLIMITED, Effects, Unit, effect_from
 from ddlnb.clusters.fabric import Curve, Fabric, Links, Numbers, ServerLoads, fabric_of
 from ddlnb.clusters.heterogeneous import HOMOGENEOUS, Delay, Factors, Heterogeneity, named
@@ -197,9 +197,16 @@ class Cluster:
     @property
     def tree_threshold(self) -> float:
         """Bytes up to which all-reduces take NCCL's double tree: 0 within a node, and elsewhere."""
+        return self._forms[2]
+
+    @property
+    def _forms(self) -> tuple[Form, Form, float]:
+        """The all-reduce of large messages, that of small ones, and up to which bytes they are."""
         if self.all_reduce != NCCL or self.nodes_in_use == 1:
-            return 0.0
-        return nccl_threshold(self._form("ring"), self._form("double-tree"))
+            only = self._form("ring" if self.all_reduce == NCCL else self.all_reduce)
+            return only, only, 0.0
+        ring = self._form("ring")
+        return ring, *nccl_choice(ring, self._form("double-tree"))
 
     @property
     def cost(self) -> AlphaBeta:
@@ -218,15 +225,9 @@ class Cluster:
         """
         if not self.has_closed_form:
             return self._on_fabric("all-reduce")
-        hops, per_byte, share = self._form(self._of_large)
-        if self.tree_threshold:
-            hops = self._form("double-tree").hops
-        return self._software + hops, per_byte, share
-
-    @property
-    def _of_large(self) -> str:
-        """The algorithm of large messages."""
-        return "ring" if self.all_reduce == NCCL else self.all_reduce
+        large, small, threshold = self._forms
+        hops = small.hops if threshold else large.hops
+        return self._software + hops, large.per_byte, large.share
 
     def _form(self, name: str) -> Form:
         effects = self.effects
@@ -245,8 +246,15 @@ class Cluster:
         return (
             effects.inside_latency * load.inside_hops + effects.between_latency * load.between_hops,
             load.inside_bytes / effects.inside_bandwidth,
-            load.between_bytes / effects.between_bandwidth * slowest,
+            load.between_bytes / self._collective_bandwidth * slowest,
         )
+
+    @property
+    def _collective_bandwidth(self) -> float:
+        """Bytes per second from a node to the next one in a collective."""
+        effects = self.effects
+        left = effects.doubling_share ** max(0.0, math.log2(self.nodes_in_use) - 1)
+        return min(effects.between_bandwidth, effects.stream_bandwidth) * left
 
     def all_reduce_work(
         self, sizes: NDArray[Any]
@@ -261,12 +269,13 @@ class Cluster:
             latency, _, share = self.all_reduce_seconds
             curve = self._curve("all-reduce")
             return latency, curve.at(sizes) - curve.latency, share
+        large, small, threshold = self._forms
         hops: float | Numbers
         per_byte: float | Numbers
-        hops, per_byte, share = self._form(self._of_large)
-        if threshold := self.tree_threshold:
-            forms = np.array([self._form(self._of_large), self._form("double-tree")])
-            hops, per_byte, share = forms[(np.asarray(sizes) <= threshold).astype(int)].T
+        hops, per_byte, share = large
+        if threshold:
+            is_small = np.asarray(sizes) <= threshold
+            hops, per_byte, share = np.array([large, small])[is_small.astype(int)].T
         work = per_byte * sizes
         hidden = (1 - 1 / self.effects.parts_in_flight) * work
         return self._software + np.maximum(hops - hidden, 0.0), work, share
@@ -308,7 +317,8 @@ class Cluster:
         self, primitive: Primitive, *, computing: bool = False
     ) -> tuple[Links, int, int, str, Primitive]:
         """Return the links, the workers and the algorithm of a collective."""
-        links = Links.of(self.effects, computing=computing, closed=self.nodes_in_use == 1)
+        effects = self.effects.but(between_bandwidth=self._collective_bandwidth)
+        links = Links.of(effects, computing=computing, closed=self.nodes_in_use == 1)
         name = self.all_reduce if primitive == "all-reduce" else "ring"
         return links, self.nodes_in_use, self.workers_per_node, name, primitive
 

@@ -182,6 +182,20 @@ _SHIPPED = (
         "share of that bandwidth that is left while the worker computes",
     ),
     Effect(
+        "stream_bandwidth",
+        BANDWIDTH,
+        "between",
+        "bandwidth",
+        "cap of a collective's connection from one node to the next",
+    ),
+    Effect(
+        "doubling_share",
+        SHARE,
+        "between",
+        "bandwidth",
+        "share of a collective's rate between nodes that is left on twice as many, beyond two",
+    ),
+    Effect(
         "connection_bandwidth",
         BANDWIDTH,
         "server link",
@@ -412,7 +426,8 @@ def of_kind(unit: Unit, *kinds: Kind) -> tuple[str, ...]:
     """Return the names of the effects with this unit that are of these parts of a cluster.
 
     >>> of_kind(BANDWIDTH, "between", "server link")
-    ('between_bandwidth', 'connection_bandwidth', 'duplex_bandwidth', 'server_bandwidth')
+    ('between_bandwidth', 'stream_bandwidth', 'connection_bandwidth', 'duplex_bandwidth', \
+'server_bandwidth')
     """
     return tuple(name for name, one in EFFECTS.items() if one.unit is unit and one.kind in kinds)
 
