@@ -2,8 +2,8 @@
 
 A worker lets papermill execute the cells of one notebook after the other, each in a fresh kernel of
 this interpreter, with private folders, so that several workers can run side by side and nothing of
-the user's configuration reaches them. On Linux kernels are forked (see kernels.py). A worker is
-tied to its owner by its standard input: when that is closed, its kernel and the worker end.
+the user's configuration reaches them. A worker is tied to its owner by its standard input: when
+that is closed, its kernel and the worker end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,6 @@ REQUEST, ANSWER, ERRORS = "request.json", "answer.json", "stderr.txt"  # in the 
 QUOTED_CHARACTERS = 60  # of the line of code that failed
 ENDING_SECONDS = 15.0  # for a worker to shut its kernel down before it is killed
 LOOK_SECONDS = 0.1  # between two looks whether a notebook has ended
-# What most notebooks import at some time, which a worker for many of them imports for all.
-SHARED = ("torch._dynamo", "pandas", "scipy.stats", "matplotlib.pyplot")
 
 
 def run_notebook(
@@ -57,13 +55,9 @@ def run_notebook(
 
 
 class Worker:
-    """A process that executes notebooks, one at a time, until it is closed.
+    """A process that executes notebooks, one at a time, until it is closed."""
 
-    ``imports`` are names of modules that it imports once for all its kernels, where they are
-    forked; a worker for one notebook needs none.
-    """
-
-    def __init__(self, imports: Sequence[str] = ()) -> None:
+    def __init__(self) -> None:
         # A kernel outlives a worker that had to be killed by a second, and may still write there.
         self._folder = tempfile.TemporaryDirectory(prefix="ddlnb-", ignore_cleanup_errors=True)
         self._private = private = Path(self._folder.name)
@@ -78,7 +72,7 @@ class Worker:
         }
         with (private / ERRORS).open("w") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, str(private), *imports],
+                [sys.executable, "-P", "-m", __name__, str(private)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
@@ -186,7 +180,7 @@ def _publish(part: Path, path: Path) -> None:
 # In the worker.
 
 
-def _serve(private: Path, imports: Sequence[str]) -> None:
+def _serve(private: Path) -> None:
     """Execute what is requested, line by line of standard input, and answer, until it ends."""
     # A job started in the background inherits that interrupts are ignored, but ours must arrive.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -197,10 +191,6 @@ def _serve(private: Path, imports: Sequence[str]) -> None:
     command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     kernel = {"argv": command, "display_name": "Python 3", "language": "python"}
     (folder / "kernel.json").write_text(json.dumps(kernel))
-    if sys.platform == "linux":  # macOS allows no fork after torch
-        from ddlnb.survey.kernels import fork_kernels
-
-        fork_kernels(imports)
     inherited = dict(os.environ)
     with contextlib.suppress(KeyboardInterrupt):
         while lines.get():
@@ -241,4 +231,4 @@ def _explained(failure: Any) -> str:
 
 
 if __name__ == "__main__":
-    _serve(Path(sys.argv[1]), sys.argv[2:])
+    _serve(Path(sys.argv[1]))

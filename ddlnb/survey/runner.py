@@ -29,7 +29,7 @@ from ddlnb.files import (
 )
 from ddlnb.progress import bar
 from ddlnb.survey.evidence import Entry, entries
-from ddlnb.survey.execution import SHARED, Worker
+from ddlnb.survey.execution import Worker
 from ddlnb.survey.notebooks import (
     TIMES,
     Notebook,
@@ -104,7 +104,6 @@ def described(ended: int, runs: int, running: Sequence[str]) -> str:
     return f"{ended} of {runs} done{now}"
 
 
-MANY = 4  # notebooks for each worker, which then imports once what they need
 ROWS_FILE = "rows_file"  # the parameter of notebooks that keep rows: a path below the report's
 
 
@@ -281,9 +280,7 @@ def _run_all(
             _execute(run, target, fresh, cancelled, worker, {} if run.timed else beside)
 
     groups = [[run for run in runs if not run.timed], *([run] for run in runs if run.timed)]
-    modules = dict.fromkeys(f"ddlnb.survey.{run.notebook.path.stem}" for run in runs)
-    imports = (*SHARED, *modules) if len(runs) >= MANY * jobs else ()
-    with closing(Workers(imports)) as workers, ThreadPoolExecutor(jobs) as pool:
+    with closing(Workers()) as workers, ThreadPoolExecutor(jobs) as pool:
         try:
             for group in groups:
                 for future in as_completed([pool.submit(execute, run) for run in group]):
@@ -297,14 +294,13 @@ def _run_all(
 class Workers:
     """Workers that wait for their next notebook; a new one is made where none waits."""
 
-    def __init__(self, imports: Sequence[str]) -> None:
-        self._imports = imports
+    def __init__(self) -> None:
         self._idle: list[Worker] = []
 
     @contextmanager
     def borrowed(self) -> Iterator[Worker]:
         """Lend a worker, and keep it for the next notebook if it is still alive."""
-        worker = self._idle.pop() if self._idle else Worker(self._imports)
+        worker = self._idle.pop() if self._idle else Worker()
         try:
             yield worker
         finally:

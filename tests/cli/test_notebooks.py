@@ -17,7 +17,7 @@ from ddlnb.calibration.calibrated_model import PROBING, micro_benchmark
 from ddlnb.errors import DdlnbError, UnknownName
 from ddlnb.files import NOTEBOOKS
 from ddlnb.survey.evidence import NOT_JUDGED, entries
-from ddlnb.survey.execution import ENDING_SECONDS, SHARED, Worker, run_notebook
+from ddlnb.survey.execution import ENDING_SECONDS, Worker, run_notebook
 from ddlnb.survey.notebooks import Outcome, all_notebooks, catalogue, check_parameters, get_notebook
 from ddlnb.survey.testbed import BATCHES, CLUSTERS
 
@@ -213,34 +213,8 @@ def test_a_notebook_that_takes_too_long_is_ended_with_its_kernel(
 
 @pytest.fixture(scope="module")
 def worker():
-    with closing(Worker(SHARED)) as process:
+    with closing(Worker()) as process:
         yield process
-
-
-@pytest.mark.notebook
-@pytest.mark.skipif(sys.platform != "linux", reason="kernels are forked on Linux only")
-def test_kernels_share_what_was_imported_and_nothing_else(worker, tmp_path):
-    ask = (
-        "import os, pathlib, sys",
-        "shared = [name in sys.modules for name in ('torch', 'matplotlib.pyplot')]",
-        "import numpy as np",
-        "left = getattr(np, 'left', None); np.left = 'here'",
-        "said = [os.getpid(), os.getpgid(0), os.environ['ASKED'], str(np.random.random()), left]",
-        "n = pathlib.Path('said').write_text(repr([shared, *said]))",
-    )
-    write_notebook(tmp_path, "asks", "\n".join(ask))
-    heard = []
-    for asked in ("one", "two"):
-        out = tmp_path / asked / "asks.ipynb"
-        notebook = get_notebook("asks", tmp_path)
-        worker.execute(notebook, out, {}, 60, variables={"ASKED": asked})
-        heard.append(ast.literal_eval((out.parent / "said").read_text()))
-    first, second = heard
-    assert first[0] == second[0] == [True, True]
-    assert first[1] == first[2] != second[1] == second[2], "a process and a group of its own"
-    assert (first[3], second[3]) == ("one", "two")
-    assert first[4] != second[4], "drawn without a seed"
-    assert first[5] is second[5] is None
 
 
 @pytest.mark.notebook

@@ -250,9 +250,6 @@ def test_what_takes_long_is_begun_first_so_that_all_end_together(workshop, monke
     class Idler:
         is_alive = False
 
-        def __init__(self, imports):
-            pass
-
         def execute(self, notebook, *rest):
             begun.append(notebook.name)
             raise DdlnbError(f"notebook {notebook.name!r} was not executed")
