@@ -15,7 +15,7 @@ from ddlnb.errors import UnknownName
 from ddlnb.files import PUBLISHED
 from ddlnb.results.checks import check_table, without_suspicious
 from ddlnb.results.schema import KEY, NAMED_NETWORK, THROUGHPUT, Column, Kind, Schema
-from ddlnb.results.tables import GPUS_PER_NODE
+from ddlnb.results.tables import NETWORKS
 from ddlnb.units import counted
 
 FIG4_CELLS = PUBLISHED / "fig4.csv"
@@ -136,8 +136,8 @@ class QuotedSpeedup:
 
     @property
     def fitted(self) -> bool:
-        """Return whether the clusters in data were fitted to its cells, those of one node."""
-        return self.gpus <= GPUS_PER_NODE and self.network is None
+        """Return whether the clusters in data were fitted to its cells, which are in Fig. 4."""
+        return self.network in (None, *NETWORKS)
 
 
 QUOTED_SPEEDUPS = (
@@ -162,8 +162,7 @@ QUOTED_SPEEDUPS = (
 def beside_quotes(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the quoted speed-ups that the rows forecast, beside that of the best method.
 
-    The last column says whether the calibration of the clusters has seen the quote. Quotes of more
-    than 8 GPUs are held out: nothing is ever fitted to them.
+    The last column says whether the calibration of the clusters has seen the cells of the quote.
     """
     found = []
     for quote in QUOTED_SPEEDUPS:

@@ -1,0 +1,18 @@
+"""The first notebook's sentences on errors: the numbers of the tables that they are from."""
+
+from ddlnb.survey.calibration import residual_rows
+from ddlnb.survey.index import forecast_errors
+from ddlnb.survey.score import BLIND, blind_rows, score_table
+
+
+def test_the_errors_of_today_come_with_their_commands():
+    blind, fit = forecast_errors().splitlines()
+    ours = score_table(blind_rows(), "gpus").loc["without"].xs(BLIND[-1].name, level="forecast")
+    mean = ours["mean"]
+    assert f"off by {mean[16]:.1f} % with 16 GPUs and {mean[32]:.1f} % with 32 GPUs on" in blind
+    assert f"{ours['inside'][32]:.0f} % with 32 GPUs were within" in blind
+    assert blind.endswith("(`python -m benchmarks.fig4_score`).")
+    rows = residual_rows()
+    mean_of_eight = 100 * rows.loc[rows["gpus"] == 8, "relative_error"].abs().mean()
+    assert f"{mean_of_eight:.1f} % with 8 GPUs" in fit
+    assert fit.endswith("(`ddlnb cluster fit survey`).")
