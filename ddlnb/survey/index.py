@@ -23,7 +23,8 @@ def forecast_errors() -> Findings:
     return findings(
         f"Blind forecasts of published cells were off by {_by_gpus(ours['mean'])} on average, the "
         f"best trivial forecast by {_by_gpus(trivial)}; of the cells, "
-        f"{_by_gpus(ours['inside'], '.0f')} were within the 90 % intervals (`python -m benchmarks.fig4_score`).",
+        f"{_by_gpus(ours['inside'], '.0f')} were within the 90 % intervals "
+        f"(`python -m benchmarks.fig4_score`).",
         f"Today's fit, which has seen its cells, is off by {_by_gpus(fitted)} "
         f"(`ddlnb cluster fit survey`).",
     )
