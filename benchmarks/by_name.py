@@ -1,8 +1,5 @@
 """Forecast the survey's testbed from the names of its hardware, and compare the published cells.
 
-Cells with 16 and 32 GPUs are forecast as well, and compared with nothing: they are not published
-here.
-
     python -m benchmarks.by_name            # print the kept table by network and method
     python -m benchmarks.by_name --write    # forecast again, in a minute, and keep the rows
 
@@ -10,7 +7,8 @@ The seconds of one GPU are those of its published rate, shared out by the data s
 cluster that its names make stand two trivial ones: linear scaling, and a ring at nominal rates
 that waits for the whole gradient. What the catalogue knows of TCP and of nodes without NVLink came
 from this testbed, as no other open table has it: of these effects the comparison shows that they
-are not lost between a fit and a name, and no more. Cells of ByteScheduler-A2A ran with a scheduler
+are not lost between a fit and a name, and, with more GPUs than the 8 it came from, that they do not
+grow. Cells of ByteScheduler-A2A ran with a scheduler
 in Python that the catalogue does not know.
 """
 
@@ -37,7 +35,7 @@ GPU, PER_NODE = "RTX2080Ti", 4
 
 
 def by_name(draws: int = 200) -> pd.DataFrame:
-    """Return a row per cell of several GPUs: published up to 8, forecast, interval, trivial."""
+    """Return a row per cell of several GPUs: published, forecast, interval, trivial."""
     published = fig4_cells()
     rates = published[published["method"] == "single"].set_index("model")[RATE]
     workloads = {
