@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ddlnb.calibration.observations import Observation, predictions, row_of
+from ddlnb.calibration.observations import IterationTime, Observation, predictions, row_of
 from ddlnb.calibration.validation import FITTED, TRIVIAL_FORECASTS, ablation
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import EFFECTS
@@ -44,7 +45,9 @@ from ddlnb.figures.style import (
     say_source,
     styled,
 )
+from ddlnb.plans.methods import METHODS
 from ddlnb.results.schema import read_frame
+from ddlnb.simulator.simulate import Cell
 from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.published import FIG4_CELLS as FIG4_CELLS
 from ddlnb.survey.score import blind_rows as blind_rows
@@ -134,6 +137,59 @@ def held_out_table(path: Path = HELD_OUT) -> pd.DataFrame:
     return table.round(1).rename(
         columns={name: f"{name} error (%)" for name in ("mean", "median", "worst")}
     )
+
+
+SERVED = "ByteScheduler-PS"
+CREDITS = (4, 16)  # parts in flight
+BEYOND = 2  # nodes at least, for servers take no part in one
+
+
+def server_schedules() -> pd.DataFrame:
+    """Return the errors of schedules that ByteScheduler-PS may have had, on its published cells.
+
+    BytePS differs between it and WFBP-PS in a flag of the server's queue. A row for each schedule:
+    that of WFBP-PS, and priorities on the workers with a credit of some parts; ``faster`` is how
+    much faster than WFBP-PS it is in the median cell, the published ones first. Suspicious cells
+    of either are left out.
+    """
+    cells = {one.labels: one for one in cell_observations()}
+    known = {(one.model, one.network, one.method, one.gpus): cells[one] for one in cells}
+    pairs = [
+        (known[key], known[key[0], key[1], "WFBP-PS", key[3]])
+        for key in known
+        if key[2] == SERVED and (key[0], key[1], "WFBP-PS", key[3]) in known
+    ]
+    pairs = [(one, other) for one, other in pairs if _cell_of(one).cluster.nodes_in_use >= BEYOND]
+    fitted, proper = fitted_values()[0], METHODS[SERVED]
+    size = proper.partition_bytes or 0
+    schedules = {"as WFBP-PS": None} | {f"priority, credit of {n} parts": n for n in CREDITS}
+    observed_seconds = np.array([[one.value, other.value] for one, other in pairs])
+    ratio = observed_seconds[:, 1] / observed_seconds[:, 0] - 1
+    rows = [{"schedule": "published", "cells": len(pairs), "faster (%)": 100 * np.median(ratio)}]
+    (plain,) = predictions([other.quantity for _, other in pairs], [fitted])
+    for name, parts in schedules.items():
+        method = proper if parts is None else replace(proper, credit_bytes=parts * size)
+        quantities = [
+            one.quantity if parts is None else IterationTime(replace(_cell_of(one), method=method))
+            for one, _ in pairs
+        ]
+        (seconds,) = predictions(quantities, [fitted])
+        errors = np.abs(seconds / observed_seconds[:, 0] - 1)
+        rows.append(
+            {
+                "schedule": name,
+                "cells": len(pairs),
+                "faster (%)": 100 * np.median(plain / seconds - 1),
+                "mean error (%)": 100 * errors.mean(),
+                "median error (%)": 100 * np.median(errors),
+            }
+        )
+    return pd.DataFrame(rows).set_index("schedule").round(1)
+
+
+def _cell_of(observation: Observation) -> Cell:
+    assert isinstance(observation.quantity, IterationTime)
+    return observation.quantity.cell
 
 
 def fit_table(rows: pd.DataFrame) -> pd.DataFrame:
