@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from ddlnb.calibration.observations import predictions
+from ddlnb.calibration.parameters import MOST_PARAMETERS
 from ddlnb.clusters.effects import BANDWIDTH, EFFECTS, SECONDS, SHARE
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, ResultsError
@@ -15,10 +16,11 @@ from ddlnb.files import DATA, ROOT
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.plans.plan import Gate, Order
+from ddlnb.results.tables import GPUS_PER_NODE
 from ddlnb.simulator.draws import Z90
 from ddlnb.simulator.forecast import forecast
 from ddlnb.simulator.simulate import steady_seconds
-from ddlnb.survey.calibration import held_out_table, residual_rows
+from ddlnb.survey.calibration import held_out_table, residual_rows, server_schedules
 from ddlnb.survey.published import FIG4_CELLS
 from ddlnb.survey.testbed import (
     AS_RUN,
@@ -36,7 +38,6 @@ from ddlnb.survey.testbed import (
     fig4_workload,
     fitted_values,
     forecast_fig4,
-    quoted_observations,
     survey_setup,
 )
 
@@ -63,18 +64,35 @@ def test_the_kept_forecast_is_what_the_data_gives_now():
         assert row["low"] <= row["throughput_samples_per_s"] <= row["high"]
 
 
-def test_the_kept_fit_explains_the_cells_of_up_to_eight_gpus_with_named_parameters():
+def test_the_kept_fit_explains_the_cells_with_named_parameters():
     setup, observations = survey_setup(), cell_observations()
-    assert len(setup.parameters) <= 30
-    quoted = [one.labels.gpus or 0 for one in quoted_observations(setup.clusters)]
+    assert len(setup.parameters) <= MOST_PARAMETERS
     gpus = np.array([one.labels.gpus for one in observations])
-    assert max(*gpus, *quoted) <= 8
-    assert (gpus > 1).sum() == 116  # ten of 126 are suspicious
+    assert (gpus > 1).sum() == 229  # 23 of 252 are suspicious
     observed = np.array([one.value for one in observations])
     (predicted,) = predictions([one.quantity for one in observations], [fitted_values()[0]])
     errors = np.abs(predicted / observed - 1)
-    assert errors[gpus > 1].mean() <= 0.015
+    assert errors[gpus > 1].mean() <= 0.02
+    assert errors[gpus == 32].mean() <= 0.03
     assert errors[gpus == 1].max() <= 0.005
+
+
+def test_larger_sizes_that_were_left_out_are_predicted_and_within_their_intervals():
+    rows = pd.read_csv(HELD_OUT)
+    rows = rows[(rows["forecast"] == "fitted") & (rows["gpus"] > GPUS_PER_NODE)]
+    for gpus in GPUS[1:]:
+        left_out = rows[rows["left_out"] == f"gpus {gpus}"]
+        assert left_out["relative_error"].abs().mean() <= 0.04
+        assert left_out["observed"].between(left_out["low"], left_out["high"]).mean() >= 0.85
+
+
+def test_byteschedulers_servers_are_told_from_a_queue_of_priorities_on_the_workers():
+    """Published cells are those of the schedule of WFBP-PS, as `as_run` has it."""
+    table = server_schedules()
+    assert abs(table.loc["published", "faster (%)"]) <= 1
+    errors = table["mean error (%)"].drop("published")
+    assert errors.idxmin() == "as WFBP-PS"
+    assert 2 * errors.min() <= errors.drop("as WFBP-PS").min()
 
 
 def test_left_out_cells_are_predicted_twice_as_well_as_by_any_trivial_forecast():
@@ -92,11 +110,11 @@ def test_the_readme_quotes_the_errors_of_the_kept_fit():
     assert f"with a mean error of {100 * error:.1f} %" in text
 
 
-def test_the_model_error_is_what_nine_in_ten_cells_of_a_method_left_out_keep_to():
+@pytest.mark.parametrize("label", ["method", "model"])
+def test_nine_in_ten_cells_that_were_left_out_are_within_their_intervals(label):
     rows = pd.read_csv(HELD_OUT)
-    rows = rows[(rows["forecast"] == "fitted") & rows["left_out"].str.startswith("method")]
-    within = rows["relative_error"].abs() <= Z90 * survey_setup().model_error
-    assert 0.86 <= within.mean() <= 0.94
+    rows = rows[(rows["forecast"] == "fitted") & rows["left_out"].str.startswith(label)]
+    assert 0.86 <= rows["observed"].between(rows["low"], rows["high"]).mean() <= 0.96
 
 
 def test_the_figure_says_that_its_methods_are_as_the_survey_ran_them():
@@ -147,13 +165,13 @@ def test_no_more_draws_are_taken_than_the_fit_left():
 
 
 def test_mgwfbp_plans_by_the_table_of_its_number_of_workers():
-    """With the constants for 8 workers there would be tens of messages on 32, as there are on 8."""
+    """With the constants for 8 workers there would be as many messages on 32 as there are on 8."""
     counts = {
         cell.cluster.workers: len(cell.plan.messages)
         for cell in fig4_cells_to_forecast(("resnet50",), ("10GbE",))
         if cell.method.name == "MG-WFBP"
     }
-    assert counts[32] == 2 < counts[8]
+    assert 2 * counts[32] < counts[8]
 
 
 def test_a_cluster_of_today_has_nothing_of_the_scripts_that_the_survey_ran():
