@@ -1,5 +1,7 @@
 """How far off forecasts of Fig. 4 are on its published cells, beside trivial forecasts.
 
+Those with a date in their name are blind; data/forecasts/fig4.csv is a fit to these cells.
+
     python -m benchmarks.fig4_score [--cells FILE] [--forecast FILE ...] [--csv FILE]
 
 Errors are relative to what is published, in %: ``mean`` and ``median`` of absolute ones, ``bias``

@@ -29,7 +29,7 @@ from ddlnb.survey.score import (
     worst_cells,
 )
 
-KEPT = DATA / "forecasts" / "fig4.csv"
+KEPT = BLIND[-1]
 OURS = "ours"
 BEST = list(SURVEYED)
 
@@ -282,14 +282,14 @@ def test_the_command_prints_tables_of_a_terminal_s_width_and_writes_the_rows(
     assert "252 published cells: 63 with 4 GPUs, 63 with 8 GPUs, 63 with 16 GPUs, 63 with" in words
     assert sha256(KEPT.read_bytes()).hexdigest() in said
     assert "Errors in % of cells with more than 8 GPUs, by method" in said
-    assert "The worst of cells with more than 8 GPUs by fig4.csv" in said
+    assert f"The worst of cells with more than 8 GPUs by {KEPT.name}" in said
     assert "0 of them are suspicious, as said at the end. Missing of these sizes: none." in words
     assert "Why cells are suspicious\nNone is.\n" in said
     paths = (str(tmp_path), str(KEPT))
     assert all(len(line) <= WIDTH for line in said.splitlines() if not line.startswith(paths))
     read = pd.read_csv(rows)
     assert len(read) == 252 * (1 + len(TRIVIAL_FORECASTS))
-    ours = read[read["forecast"] == "fig4.csv"]
+    ours = read[read["forecast"] == KEPT.name]
     assert ours["relative_error"].to_numpy() == pytest.approx(0.25, rel=1e-5)
     with pytest.raises(InputError, match="several forecasts have one name"):
         main(cells=cells, forecast=[KEPT, KEPT])
