@@ -156,6 +156,7 @@ def spread_out(count: int, width: float = 0.6) -> np.ndarray:
 
 PANEL = ["model", "local_batch", "network"]
 LABEL_ROOM = 1.2  # of the highest bar, for the number on it
+SEEN = 1.02  # times linear speed-up: as high an axis must be to show the line of that
 PAIRED_WIDTH = 1.5  # of a part whose methods have two bars
 
 
@@ -195,7 +196,8 @@ def forecast_bars(
         width = BAR_GROUP / (2 if len(theirs) else 1)
         _draw_bars(ax, ours, methods, width / 2 if len(theirs) else 0, width)
         _draw_bars(ax, theirs, methods, -width / 2, width, published=True)
-        ax.axhline(linear, color="black", linestyle="--", linewidth=1, zorder=1)
+        if top_share > SEEN:
+            ax.axhline(linear, color="black", linestyle="--", linewidth=1, zorder=1)
         ax.set(ylim=(0, top_share * linear), xlim=(-0.6, len(methods) - 0.4))
         ax.set(xlabel=counted(gpus, "GPU"), xticks=[])
         ax.grid(False, axis="x")
@@ -214,7 +216,7 @@ def forecast_bars(
     lines = {"90 % interval": rows, "1 std (published)": published}
     if said := [what for what, part in lines.items() if (part[["down", "up"]] > 0).any(axis=None)]:
         handles.append(legend_mark("black", "|", ",\n".join(said)))
-    if top_share > 1:
+    if top_share > SEEN:
         handles.append(legend_line("black", "linear speed-up", "--"))
     legend(figure, handles)
     doubt = ", ?: suspicious" if any(map(_is_suspicious, published.to_dict("records"))) else ""

@@ -326,11 +326,12 @@ def residuals(frame: pd.DataFrame) -> Figure:
         width_ratios=[1.2 + len(found) for found in groups.values()],
         sharey=True,
     )
+    size = 26 if max(map(len, groups["model"].values())) < 30 else 12  # of all marks
     for ax, (label, found) in zip(axes, groups.items(), strict=True):
         ax.axhspan(-100 * BAND, 100 * BAND, color=BAND_COLOUR, zorder=0)
         ax.axhline(0, color="black", linewidth=1, zorder=1)
         for x, part in enumerate(found.values()):
-            _strip(ax, x, part)
+            _strip(ax, x, part, size)
         ax.set_xticks(range(len(found)), list(found), rotation=40, ha="right", fontsize=8)
         ax.set(xlim=(-0.6, len(found) - 0.4), xlabel={"gpus": "GPUs"}.get(label, label))
         ax.grid(False, axis="x")
@@ -362,12 +363,11 @@ def _groups(rows: pd.DataFrame, label: str) -> dict[str, pd.DataFrame]:
     return {**found, "none": rest} if len(rest) else found
 
 
-def _strip(ax: Axes, x: int, rows: pd.DataFrame) -> None:
+def _strip(ax: Axes, x: int, rows: pd.DataFrame, size: int) -> None:
     """Draw one point per row, side by side, and the median."""
     rows = rows.sort_values("relative_error")
     errors = 100 * rows["relative_error"]
     offsets = x + spread_out(len(errors), 0.66)
     colours = [colour_of(str(method)) for method in rows["method"]]
-    size = 26 if len(errors) < 30 else 12
     ax.scatter(offsets, errors, s=size, c=colours, edgecolors="black", linewidths=0.4, zorder=3)
     ax.plot([x - 0.42, x + 0.42], [errors.median()] * 2, color="black", linewidth=2, zorder=4)
