@@ -51,6 +51,7 @@ from ddlnb.simulator.simulate import Cell
 from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.published import FIG4_CELLS as FIG4_CELLS
 from ddlnb.survey.score import blind_rows as blind_rows
+from ddlnb.survey.score import mean_errors as mean_errors
 from ddlnb.survey.score import summary_table as summary_table
 from ddlnb.survey.testbed import CLUSTERS as CLUSTERS
 from ddlnb.survey.testbed import (

@@ -187,6 +187,15 @@ def summary_table(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(tables, names=["left_out"])
 
 
+def mean_errors(
+    rows: pd.DataFrame, by: Iterable[str] = ("gpus", "network", "method")
+) -> pd.DataFrame:
+    """Return mean absolute errors in % of trusted cells, by column and value, for each forecast."""
+    trusted = {name: score_table(rows, name).loc["without", "mean"] for name in by}
+    tables = {name: table.unstack("forecast") for name, table in trusted.items()}
+    return pd.concat(tables, names=["by", "value"])
+
+
 def blind_rows() -> pd.DataFrame:
     """Return `score_rows` of the forecasts made before cells with more than 8 GPUs were opened."""
     rows = score_rows(fig4_cells(), {path.name: read_forecast(path) for path in BLIND})

@@ -18,6 +18,7 @@ from ddlnb.survey.score import (
     MORE,
     blind_rows,
     file_table,
+    mean_errors,
     missing_cells,
     read_forecast,
     read_published,
@@ -208,6 +209,18 @@ def test_cells_as_fast_as_over_the_slower_network_are_on_the_wrong_interface():
     assert table["cells"].to_dict() == {"none": 28, "suspicious": 27, "wrong interface": 27}
     assert table.loc["none", "mean"] == pytest.approx(10 + 2 * 22 / 28)
     assert table.loc["wrong interface", "mean"] == pytest.approx(10 + 22 / 27)
+
+
+def test_mean_errors_stand_by_column_and_value():
+    rows = blind_rows()
+    table = mean_errors(rows, ["gpus", "network"])
+    assert list(table.index) == [
+        *(("gpus", gpus) for gpus in (16, 32)),
+        *(("network", name) for name in ("10GbE", "100GbE", "100GbIB")),
+    ]
+    trusted = rows[~rows["suspicious"] & rows["gpus"].eq(32) & rows["forecast"].eq(KEPT.name)]
+    expected = 100 * trusted["relative_error"].abs().mean()
+    assert table.loc[("gpus", 32), KEPT.name] == pytest.approx(expected)
 
 
 def test_the_pages_have_the_score_that_the_command_prints():
