@@ -317,8 +317,8 @@ class Cluster:
         self, primitive: Primitive, *, computing: bool = False
     ) -> tuple[Links, int, int, str, Primitive]:
         """Return the links, the workers and the algorithm of a collective."""
-        effects = self.effects.but(between_bandwidth=self._collective_bandwidth)
-        links = Links.of(effects, computing=computing, closed=self.nodes_in_use == 1)
+        between, closed = self._collective_bandwidth, self.nodes_in_use == 1
+        links = Links.of(self.effects, between, computing=computing, closed=closed)
         name = self.all_reduce if primitive == "all-reduce" else "ring"
         return links, self.nodes_in_use, self.workers_per_node, name, primitive
 

@@ -71,6 +71,7 @@ BANDWIDTH = Unit(
 )
 FACTOR = Unit("a factor from 0.01 to 100", 0.01, 100.0, _number_from, _plain, 1.5, 1.0, "up")
 SHARE = Unit("a share", 0.01, 1.0, _number_from, _plain, 1.5, 1.0, "down")
+PARTS = Unit("a number of parts from 1 to 100", 1.0, 100.0, _number_from, _plain, 2.0, 1.0, "down")
 
 
 @dataclass(frozen=True)
@@ -317,11 +318,10 @@ _SHIPPED = (
     ),
     Effect(
         "parts_in_flight",
-        FACTOR,
+        PARTS,
         "software",
         "latency",
         "parts in which an all-reduce moves: one is sent while another is on its way",
-        worse="down",
     ),
     Effect(
         "compute_share",

@@ -30,13 +30,21 @@ class Links(NamedTuple):
     between_bandwidth: float
 
     @classmethod
-    def of(cls, effects: Effects, *, computing: bool = False, closed: bool = False) -> Links:
+    def of(
+        cls,
+        effects: Effects,
+        between: float | None = None,
+        *,
+        computing: bool = False,
+        closed: bool = False,
+    ) -> Links:
         """Return those of a cluster, or what is left of them while its workers compute.
 
-        ``closed`` when all workers are in one node, whose ring closes inside.
+        ``between`` is the rate from node to node, by default that of a node's link; ``closed`` when
+        all workers are in one node, whose ring closes inside.
         """
         inside = effects.inside_bandwidth * (effects.closed_ring_share if closed else 1.0)
-        between = effects.between_bandwidth
+        between = effects.between_bandwidth if between is None else between
         if computing:
             inside, between = inside * effects.inside_share, between * effects.between_share
         return cls(effects.inside_latency, inside, effects.between_latency, between)

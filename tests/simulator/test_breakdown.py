@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given, settings
 
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.clusters.effects import BANDWIDTH, EFFECTS, FACTOR, SECONDS, SHARE, Effects, without
+from ddlnb.clusters.effects import (
+    BANDWIDTH,
+    EFFECTS,
+    FACTOR,
+    PARTS,
+    SECONDS,
+    SHARE,
+    Effects,
+    without,
+)
 from ddlnb.clusters.file import get_cluster
 from ddlnb.files import DATA
 from ddlnb.plans.methods import METHODS
@@ -16,11 +25,11 @@ from ddlnb.workloads.workload import read_profile
 from tests.simulator.test_simulate import TWO_LAYERS, clusters, tuned, workloads
 from tests.toy import TOY
 
-THERE = {SECONDS: 0.1, BANDWIDTH: 64e3, SHARE: 0.6, FACTOR: 1.5}
+THERE = {SECONDS: 0.1, BANDWIDTH: 64e3, SHARE: 0.6, FACTOR: 1.5, PARTS: 2.0}
 ALL_THERE = Cluster(
     "all there",
     "by hand",
-    2,
+    4,
     2,
     Effects(**{name: THERE[effect.unit] for name, effect in EFFECTS.items()}),
     server_place="extra machines",
@@ -28,7 +37,7 @@ ALL_THERE = Cluster(
 
 
 def seconds_of(cluster):
-    """Seconds of every method within a node and between two, with the plans of one cluster."""
+    """Seconds of every method within a node and between four, with the plans of one cluster."""
     cells = [
         Cell(TWO_LAYERS, on, method, 1, planned_on=ALL_THERE)
         for on in (cluster.with_workers(2), cluster)

@@ -17,7 +17,16 @@ from hypothesis import strategies as st
 
 from ddlnb.clusters.all_reduce import ALL_REDUCES
 from ddlnb.clusters.cluster import SERVER_PLACES, Cluster
-from ddlnb.clusters.effects import BANDWIDTH, EFFECTS, FACTOR, SECONDS, SHARE, UNLIMITED, Effects
+from ddlnb.clusters.effects import (
+    BANDWIDTH,
+    EFFECTS,
+    FACTOR,
+    PARTS,
+    SECONDS,
+    SHARE,
+    UNLIMITED,
+    Effects,
+)
 from ddlnb.errors import InputError
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.bucketing import PLACEMENTS, Bucketing, hashed, merged, message_of, partitioned
@@ -48,6 +57,7 @@ values = {
     BANDWIDTH.name: st.integers(1, 64).map(lambda n: n * KILO),
     SHARE.name: st.integers(1, 15).map(lambda n: n / 16),
     FACTOR.name: st.integers(1, 8).map(lambda n: n / 4),
+    PARTS.name: st.integers(4, 16).map(lambda n: n / 4),
 }
 
 
@@ -391,15 +401,19 @@ def test_bsp_a2a_takes_exactly_computation_and_one_ring(situation):
     workload, cluster, _ = situation
     effects, n = cluster.effects, cluster.workers
     crossings = 2 * (n - 1) / cluster.gpus_per_node
-    per_byte = [1 / effects.between_bandwidth]
+    doublings = max(0, math.log2(cluster.nodes) - 1)
+    between = min(effects.between_bandwidth, effects.stream_bandwidth)
+    per_byte = [1 / (between * effects.doubling_share**doublings)]
     if cluster.gpus_per_node > 1:
         per_byte.append(1 / effects.inside_bandwidth)
+    hops = effects.between_latency * crossings
+    hops += effects.inside_latency * (2 * (n - 1) - crossings)
+    work = 2 * (n - 1) / n * workload.gradient_bytes * max(per_byte)
     network = (
         effects.operation_latency
         + effects.rank_latency * n
-        + effects.between_latency * crossings
-        + effects.inside_latency * (2 * (n - 1) - crossings)
-        + 2 * (n - 1) / n * workload.gradient_bytes * max(per_byte)
+        + effects.level_latency * math.log2(n)
+        + max(work, hops + work / effects.parts_in_flight)
         + copies(workload, effects)
     )
     played = play(situation.program)

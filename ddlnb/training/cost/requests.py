@@ -22,6 +22,8 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.compression.base import Compressor, Traffic
 from ddlnb.compression.profile import CompressionProfile
@@ -143,8 +145,8 @@ def request_cost(
         return FREE
     copies = 2 * size / cluster.effects.copy_bandwidth if is_merged else 0.0
     if request is AllReduce:
-        latency, per_byte, _ = cluster.all_reduce_seconds
-        return RequestCost(latency, per_byte * size, copies)
+        latency, work, _ = cluster.all_reduce_work(np.array([size]))
+        return RequestCost(*(float(np.sum(part)) for part in (latency, work)), copies)
     if request is AllGather:
         latency, per_byte = cluster.gather_seconds()
         return RequestCost(latency, per_byte * size, copies)
