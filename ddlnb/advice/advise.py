@@ -105,7 +105,7 @@ def advise(asked: AdviceQuestion) -> Advice | LayoutAdvice:
     >>> import ddlnb
     >>> found = ddlnb.advise("resnet50", "survey-10GbE", gpus=16, most_plans=0, draws=0)
     >>> found.options["option"].iloc[0]
-    'MG-WFBP'
+    'DeAR'
     >>> found.reasons["what"].iloc[1]
     'twice the bandwidth between nodes'
     """

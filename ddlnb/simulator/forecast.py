@@ -113,7 +113,7 @@ def forecast(asked: ForecastQuestion) -> Forecast:
     >>> found.rows[["method", "gpus"]].values.tolist()
     [['MG-WFBP', 8], ['MG-WFBP', 16]]
     >>> found.sentences[0]
-    'On 16 GPUs of survey-10GbE take MG-WFBP: speed-up 15.43 (96% of linear).'
+    'On 16 GPUs of survey-10GbE take MG-WFBP: speed-up 14.87 (93% of linear).'
     """
     require_draws(asked.draws)
     pairs = sound_pairs(asked.on, asked.methods, asked.gpus, asked.servers)

@@ -19,7 +19,7 @@ def found():
 def test_no_searched_plan_is_slower_than_the_seven_or_below_its_bound(found):
     rows = search_table(found)
     assert (rows["faster"] >= 1).all()
-    assert (rows["faster"] > 1.05).any()
+    assert (rows["faster"] > 1.03).any()
     assert (rows["searched_ms"] >= rows["bound_ms"]).all()
     forecast = ddlnb.forecast(*CELL, gpus=32, draws=0)
     forecast = forecast[forecast["method"].isin(SURVEYED)]
