@@ -74,7 +74,7 @@ def calibrate(
 
     ``what`` is one of three things:
 
-    - ``"survey"`` fits the survey's testbed to what is published of up to eight GPUs; with
+    - ``"survey"`` fits the survey's testbed to what is published of it; with
       ``write`` it replaces its clusters and profiles in data.
     - ``"here"`` runs a micro-benchmark of some minutes with these numbers of ``workers``, by
       default 2 and 4, and writes clusters into the folder ``out``, by default build/here.

@@ -341,7 +341,7 @@ def claim_verdicts(verdicts: Mapping[str, pd.DataFrame]) -> Figure:
         for verdict, colour in VERDICT_COLOURS.items()
         if any((found == verdict).any() for found in words.values())
     ]
-    if "published" in verdicts:
+    if (words.get("published", pd.Series(NOT_JUDGED)) != NOT_JUDGED).any():
         handles.append(legend_published())
     needed = Line2D(
         [], [], color="black", linewidth=2, label="needed: one, more\nthan half, or all"
