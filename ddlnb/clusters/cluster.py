@@ -253,8 +253,9 @@ class Cluster:
     def _collective_bandwidth(self) -> float:
         """Bytes per second from a node to the next one in a collective."""
         effects = self.effects
-        left = effects.doubling_share ** max(0.0, math.log2(self.nodes_in_use) - 1)
-        return min(effects.between_bandwidth, effects.stream_bandwidth) * left
+        doublings = max(0.0, math.log2(self.nodes_in_use) - 1)
+        left = math.pow(effects.doubling_share, doublings)
+        return left * min(effects.between_bandwidth, effects.stream_bandwidth)
 
     def all_reduce_work(
         self, sizes: NDArray[Any]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ddlnb.engines.catalogue import BASELINES, ENGINES, Engine, get_engine, require_runs
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings, optimizer_name
@@ -175,7 +176,7 @@ def _baselines(asked: bool | Sequence[str], engines: list[Engine]) -> list[str]:
 
 def _require_own_name(method: Method) -> None:
     known = METHODS.get(method.name, method)
-    sizes = {"partition_bytes": None, "credit_bytes": None, "tunes": False}
+    sizes: dict[str, Any] = {"partition_bytes": None, "credit_bytes": None, "tunes": False}
     require(
         replace(known, **sizes) == replace(method, **sizes),
         f"method {method.name!r} differs from the catalogue's of that name in more than "

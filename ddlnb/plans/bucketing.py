@@ -250,7 +250,7 @@ def hashed(messages: Sequence[Message], servers: int) -> tuple[int, ...]:
     (1, 0, 1, 0, 1, 0)
     """
     names = sorted({piece.gradient for message in messages for piece in message.pieces})
-    number = {(name,): index for index, name in enumerate(names)}
+    number: dict[tuple[str, ...], int] = {(name,): index for index, name in enumerate(names)}
     parts: Counter[tuple[str, ...]] = Counter()
     placement = []
     for tensor in _tensors(messages):

@@ -146,7 +146,7 @@ def request_cost(
     copies = 2 * size / cluster.effects.copy_bandwidth if is_merged else 0.0
     if request is AllReduce:
         latency, work, _ = cluster.all_reduce_work(np.array([size]))
-        return RequestCost(*(float(np.sum(part)) for part in (latency, work)), copies)
+        return RequestCost(float(np.sum(latency)), float(work[0]), copies)
     if request is AllGather:
         latency, per_byte = cluster.gather_seconds()
         return RequestCost(latency, per_byte * size, copies)
