@@ -42,6 +42,8 @@ from ddlnb.workloads.workload import Workload
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ddlnb.clusters.fabric import Numbers
+
 
 Shape = tuple[int, ...]
 CompressedPiece = tuple[Compressor, Shape]
@@ -143,17 +145,26 @@ def request_cost(
     """
     if cluster.workers == 1:
         return FREE
-    copies = 2 * size / cluster.effects.copy_bandwidth if is_merged else 0.0
+    latency, work = request_seconds(cluster, request, np.array([size]))
+    is_copied = is_merged and request is not Messages
+    copies = 2 * size / cluster.effects.copy_bandwidth if is_copied else 0.0
+    return RequestCost(float(np.sum(latency)), float(work[0]), copies)
+
+
+def request_seconds(
+    cluster: Cluster, request: type, sizes: Numbers
+) -> tuple[float | Numbers, Numbers]:
+    """Return seconds of latency and of work of requests of these bytes, as `request_cost`."""
     if request is AllReduce:
-        latency, work, _ = cluster.all_reduce_work(np.array([size]))
-        return RequestCost(float(np.sum(latency)), float(work[0]), copies)
+        latency, work, _ = cluster.all_reduce_work(sizes)
+        return latency, work
     if request is AllGather:
         latency, per_byte = cluster.gather_seconds()
-        return RequestCost(latency, per_byte * size, copies)
+        return latency, per_byte * sizes
     if request is Messages:
         slowest = cluster.heterogeneity.slowest_link(cluster.nodes_in_use)
         link = _link(cluster, None, slowest, leaves=cluster.nodes_in_use > 1)
-        return RequestCost(link.latency, size * link.seconds_per_byte)
+        return link.latency, link.seconds_per_byte * sizes
     raise InputError(
         f"the cost of {request.__name__} on cluster {cluster.name!r} is not known; ask for one of "
         f"AllReduce, AllGather and Messages"

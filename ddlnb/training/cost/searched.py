@@ -47,7 +47,7 @@ from ddlnb.training.cost.overlapped import (
     messages_of,
     played,
 )
-from ddlnb.training.cost.requests import CompressedPiece, request_cost
+from ddlnb.training.cost.requests import CompressedPiece, request_cost, request_seconds
 from ddlnb.units import KIB, MIB
 from ddlnb.workloads.workload import Workload
 
@@ -247,9 +247,10 @@ def group_costs(cluster: Cluster, pieces: Sequence[CompressedPiece]) -> GroupCos
             asked[number, request][:, position] = size, 1
     latency, work = np.zeros(len(first)), np.zeros(len(first))
     for (_, request), (sizes, asks) in asked.items():
-        byte = request_cost(cluster, request, 1.0, is_merged=True)
         summed = in_groups(sizes)
-        latency += np.where(in_groups(asks) > 0, byte.latency, 0.0)
-        latency += np.where(last > first, byte.copies * summed, 0.0)
-        work += byte.work * summed
+        waits, works = request_seconds(cluster, request, summed)
+        copies = request_cost(cluster, request, 1.0, is_merged=True).copies
+        latency += np.where(in_groups(asks) > 0, waits, 0.0)
+        latency += np.where(last > first, copies * summed, 0.0)
+        work += works
     return GroupCosts(latency, work)

@@ -1,4 +1,4 @@
-"""How far off forecasts of the survey's figure are today, for the first notebook."""
+"""How far off forecasts of the survey's figure are today, in the words of the first notebook."""
 
 from __future__ import annotations
 
