@@ -117,7 +117,9 @@ def cross_validate(
     rows = []
     for fold in bar(folds_of(observations, by), desc=by, unit="fit", progress=progress):
         require(bool(fold.fitted), f"without {fold.left_out} no observation is left to be fitted")
-        found = calibrate_parameters(fold.fitted, parameters, robust=robust, thorough=False)
+        found = calibrate_parameters(
+            fold.fitted, parameters, robust=robust, by_sides=True, thorough=False
+        )
         quantities = [observation.quantity for observation in fold.tested]
         (predicted,) = predictions(quantities, [found.parameter_values])
         within = intervals(found, fold.tested, model_error)

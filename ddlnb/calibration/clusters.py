@@ -134,6 +134,7 @@ def calibrate_parameters(
     parameters: Sequence[Parameter],
     *,
     robust: bool = False,
+    by_sides: bool = False,
     thorough: bool = True,
     starts: int = 1,
     seed: int = 0,
@@ -143,7 +144,8 @@ def calibrate_parameters(
 
     ``robust`` counts large residuals linearly (soft L1), so that a few wrong observations do no
     harm. The search starts from the priors and from ``starts - 1`` random draws of them; with 4 or
-    more it seldom ends in a minimum that is not the lowest. Intervals come from the shape of the
+    more it seldom ends in a minimum that is not the lowest. ``by_sides`` takes slopes of one
+    side in the search, which many cells make worth it. Intervals come from the shape of the
     cost around the minimum, and if not ``thorough`` from its slope there, in half of the time.
     Raises InputError for more than MOST_PARAMETERS parameters.
     """
@@ -151,6 +153,7 @@ def calibrate_parameters(
     require_whole(starts=starts)
     require_parameters(parameters)
     problem = problem_of(observations, parameters, robust=robust, progress=progress)
+    problem = replace(problem, by_sides=by_sides)
     generator = np.random.default_rng(seed)
     minima = [problem.minimise(problem.prior.mean)]
     minima += [problem.minimise(problem.prior.draws(1, generator)[0]) for _ in range(starts - 1)]

@@ -142,7 +142,8 @@ class Minimum:
 class Problem:
     """Observed values with their spreads (of logarithms), what predicts them, and the prior.
 
-    ``weight`` is that of each observation, ``search`` are options of SciPy's `least_squares`.
+    ``weight`` is that of each observation, ``search`` are options of SciPy's `least_squares`; a
+    search ``by_sides`` takes one-sided slopes, for half as many predictions.
     """
 
     predict: Predict
@@ -152,6 +153,7 @@ class Problem:
     loss: Loss = square
     weight: Numbers | float = 1.0
     search: Mapping[str, Any] = field(default_factory=dict)
+    by_sides: bool = False
     progress: Show = False
 
     def minimise(self, start: Numbers) -> Minimum:
@@ -159,6 +161,7 @@ class Problem:
         from scipy.optimize import least_squares
 
         prior, count = self.prior, len(self.observed)
+        slope = self.rough_slope if self.by_sides else self.slope
 
         def residuals(x: Numbers) -> Numbers:
             search.update()
@@ -171,7 +174,7 @@ class Problem:
         found = least_squares(
             residuals,
             np.clip(start, prior.low, prior.high),
-            jac=lambda x: np.vstack([self.rough_slope(x), prior.slope]),
+            jac=lambda x: np.vstack([slope(x), prior.slope]),
             bounds=(prior.low, prior.high),
             loss=loss,
             x_scale="jac",

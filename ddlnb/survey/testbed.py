@@ -359,7 +359,13 @@ def calibrate_survey(
     setup = survey_setup()
     observations = [*quoted_observations(setup.clusters), *cell_observations(cells)]
     found = calibrate_parameters(
-        observations, setup.parameters, starts=starts, seed=seed, robust=True, progress=progress
+        observations,
+        setup.parameters,
+        starts=starts,
+        seed=seed,
+        robust=True,
+        by_sides=True,
+        progress=progress,
     )
     return replace(found, model_error=max(found.model_error, setup.model_error))
 

@@ -193,7 +193,7 @@ def test_a_testbed_with_another_network_is_found_again(tmp_path):
     changed = list(fitted.values)
     changed[names.index("between_bandwidth@10GbE")] *= 0.8
     cells = fig4_cells_to_forecast(
-        ("resnet50",), ("10GbE", "100GbE"), gpus=(4, 8), values=fitted.at(changed)
+        ("resnet50",), ("10GbE", "100GbE"), gpus=(4, 8, 32), values=fitted.at(changed)
     )
     cells = [cell for cell in cells if not cell.method.name.startswith("ByteScheduler")]
     lines = ["model,local_batch,network,method,gpus,throughput_samples_per_s,std,source"]

@@ -103,9 +103,11 @@ def nodes():
 
 
 def require_as_asked(table, seconds):
-    """Within what a busy machine adds: 15 % of bandwidth; 20 % and some time of the round trip."""
+    """Within what a busy machine adds: 10 % of the median bandwidth, 20 % of each and of times."""
     full = table[table["full"]]
-    assert ((full["bandwidth"] / full["asked_bandwidth"] - 1).abs() < 0.15).all(), table
+    off = (full["bandwidth"] / full["asked_bandwidth"] - 1).abs()
+    assert off.median() < 0.1, table
+    assert off.max() < 0.2, table
     assert (table["round_trip"] >= 0.99 * table["asked_round_trip"]).all(), table
     assert (table["round_trip"] <= 1.2 * table["asked_round_trip"] + seconds).all(), table
 
