@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.command import command
-from ddlnb.calibration.clusters import Calibration, calibrate_parameters
+from ddlnb.calibration.clusters import MOST_MODEL_ERROR, Calibration, calibrate_parameters
 from ddlnb.calibration.observations import (
     LABELS,
     IterationTime,
@@ -85,7 +85,7 @@ def intervals(
     drawn = [fitted.at(row, fitted) for row in found.posterior.samples(DRAWS).tolist()]
     seconds = predictions([one.quantity for one in tested], drawn)
     seen = max((one.labels.gpus or 0 for one in found.observations), default=0)
-    error = max(found.model_error, model_error)
+    error = min(max(found.model_error, model_error), MOST_MODEL_ERROR)
     errors = [
         replace(one.quantity.cell.cluster, model_error=error, fitted_workers=seen).error
         if isinstance(one.quantity, IterationTime)

@@ -107,8 +107,9 @@ TREE_RATE = 0.92  # what NCCL takes the tree's rate for, over the ring's, betwee
 def nccl_choice(ring: Form, tree: Form) -> tuple[Form, float]:
     """Return NCCL's double tree by its own estimate, and the bytes up to which it is the quicker.
 
-    The estimate gives it TREE_RATE of the ring's bandwidth, so that seconds do not jump where the
-    algorithm changes. (NCCL 2.4 had a threshold by the number of ranks, later versions estimate.)
+    The estimate gives it TREE_RATE of the ring's bandwidth in place of what its own load would, so
+    that seconds do not jump where the algorithm changes; but it knows nothing of parts in flight,
+    and with them they may. (NCCL 2.4 had a threshold by the number of ranks, later ones estimate.)
 
     >>> tree, threshold = nccl_choice(Form(1e-3, 1e-9, 1.0), Form(2e-4, 2e-9, 1.0))
     >>> round(threshold / 1e6, 1)

@@ -27,8 +27,9 @@ from ddlnb.units import counted
 
 # Of forecasts on clusters that are fitted, medians are off by 3 to 25 % (docs/forecast.md).
 ASSUMED_ERROR = 0.1
-# Of seconds, for every doubling of the workers beyond those of a fit: a judgement, with which nine
-# in ten cells with 8 GPUs are within intervals that know 4 (tests/calibration/test_testbed.py).
+# Of seconds, for every doubling of the workers beyond those of a fit. A judgement: with it nine in
+# ten of the survey's cells with 32 GPUs are within intervals of a fit to fewer
+# (tests/calibration/test_testbed.py).
 DOUBLING_ERROR = 0.02
 SERVER_PLACES = ("extra machines", "workers' nodes")
 
@@ -210,7 +211,11 @@ class Cluster:
 
     @property
     def cost(self) -> AlphaBeta:
-        """Seconds of one all-reduce among the workers while they compute."""
+        """Seconds of one all-reduce among the workers while they compute, by which methods plan.
+
+        Where they are no straight line, it has the latency of small messages and the seconds per
+        byte of large ones.
+        """
         latency, per_byte, computing = self.all_reduce_seconds
         effects = self.effects
         latency /= effects.latency_share
@@ -266,13 +271,14 @@ class Cluster:
         keeps links busy with the others while one is on its way: of its hops, what is longer than
         1 - 1/k of its work is its latency.
         """
-        if not self.has_closed_form and self.workers > 1:
-            latency, _, share = self.all_reduce_seconds
+        if not self.has_closed_form:
+            latency, per_byte, share = self.all_reduce_seconds
+            if self.workers == 1:
+                return latency, per_byte * sizes, share
             curve = self._curve("all-reduce")
             return latency, curve.at(sizes) - curve.latency, share
         large, small, threshold = self._forms
         hops: float | Numbers
-        per_byte: float | Numbers
         hops, per_byte, share = large
         if threshold:
             is_small = np.asarray(sizes) <= threshold

@@ -226,7 +226,8 @@ def without_suspicious(rows: pd.DataFrame, findings: Iterable[Finding]) -> pd.Da
 def no_difference(least: float, noises: Mapping[Cell, float], *cells: Cell) -> float:
     """Return up to which relative difference the cells are the same: their noise together.
 
-    That is half of CLEAR_GAIN at most: the noisiest cell must not pass for the same as any other.
+    That is at least ``least``, and half of CLEAR_GAIN at most: the noisiest cell must not pass for
+    the same as any other.
     """
     noise = math.hypot(*(noises.get(cell, 0.0) for cell in cells))
     return min(max(least, noise), CLEAR_GAIN / 2)

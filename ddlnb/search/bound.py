@@ -171,6 +171,8 @@ def least_of_all_reduces(workload: Workload, cluster: Cluster, names: tuple[str,
     # From one element to all bytes: of a straight line every one says the same.
     least = workload.gradients[0].bytes_per_element
     sizes = np.geomspace(least, max(workload.gradient_bytes, least + 1), 256)
+    # Latencies fall towards the largest message of each algorithm.
+    sizes = np.union1d(sizes, np.clip(cluster.tree_threshold, *sizes[[0, -1]]))
     found = [cost.parts(sizes) for cost in all_reduce_costs(cluster, ["", *names])]
     first, second = (Cost(cluster, half).parts(sizes) for half in ("reduce-scatter", "all-gather"))
     found.append((first[0] + second[0], first[1] + second[1], np.maximum(first[2], second[2])))

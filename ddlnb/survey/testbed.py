@@ -162,10 +162,11 @@ CLUSTERS = {
 }
 GPUS = (4, 8, 16, 32)
 SMALL = 8192  # elements of a tensor that MG-WFBP's code does not send alone
-# By which of its tables MG-WFBP planned: the InfiniBand cards' also where they carried TCP.
-# The times of layers by which it planned, over those of the profile. It timed each layer by itself;
-# by these factors its cells with 16 and 32 GPUs have the messages that their seconds tell.
+# The times of layers by which MG-WFBP planned, over those of the profile: it timed layers in a run
+# of its own. Chosen by hand so that its cells with 16 and 32 GPUs have the messages that their
+# seconds tell; every fit has them, also those that leave these cells out.
 PLANNED_TIMES = {"resnet50": 1.5, "bert-base": 0.6, "bert-large": 0.6}
+# By which of its tables MG-WFBP planned: the InfiniBand cards' also where they carried TCP.
 PLANNED_FOR = {"10GbE": "10GbE", "100GbE": "56GbIB", "100GbIB": "56GbIB"}
 
 

@@ -191,9 +191,12 @@ class CompressedSending:
     def bound(self) -> Bound:
         """Return the bound of all plans whose messages are compressed, or mixed, may be."""
         alone = self._alone
+        # A message of all has the least latency and work of a byte, where these depend on its size.
+        whole = self.compressing.message(*(one.name for one in self.workload.gradients)).cost
+        work = np.array([one.cost.work for one in alone])
         least = LeastTime(
-            min(one.cost.latency for one in alone),
-            np.array([one.cost.work for one in alone]),
+            min(whole.latency, *(one.cost.latency for one in alone)),
+            work * min(1.0, whole.work / work.sum() if work.any() else 1.0),
             min(1.0, max(self.compressing.share, self.cluster.effects.latency_share)),
         )
         if not self.is_mixed:
