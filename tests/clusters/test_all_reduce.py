@@ -56,6 +56,14 @@ def test_the_choice_is_never_slower_than_a_ring_and_seconds_do_not_jump(levels, 
         assert below == pytest.approx(above)
 
 
+@given(st.integers(1, 6), st.floats(1e-7, 1e-3), st.floats(1, 8))
+def test_a_tree_that_nccl_takes_too_long_loses_no_more_than_its_rate(levels, hop, parts):
+    """NCCL's estimate knows nothing of parts in flight, which hide the ring's hops first."""
+    on = cluster(2**levels, between_latency=hop, parts_in_flight=parts)
+    ring = seconds(replace(on, all_reduce="ring"))
+    assert (seconds(on) <= ring / TREE_RATE * (1 + 1e-9)).all()
+
+
 def test_more_nodes_take_trees_for_larger_messages_and_one_node_takes_none():
     thresholds = [cluster(nodes).tree_threshold for nodes in (1, 2, 4, 8, 16)]
     assert thresholds[0] == 0
