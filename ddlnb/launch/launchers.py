@@ -184,11 +184,12 @@ def cluster(launch: RankSpec, token: str, folder: Path, before: Sequence[str] = 
             with contextlib.suppress(FileNotFoundError):
                 shutil.copy(f"{profile_folder(launch.launcher)}/{file}", folder)
     # What forks them imports for seconds, and meanwhile the controller comes up; others may be
-    # where its file is not.
+    # where its file never comes, and must say so at once.
     together = names.get("engines") == _FORKED
-    config.EngineLauncher.engine_args.append(
-        f"--IPEngine.wait_for_url_file={launch.timeout_seconds}"
-    )
+    if together:
+        config.EngineLauncher.engine_args.append(
+            f"--IPEngine.wait_for_url_file={launch.timeout_seconds}"
+        )
     log = logging.getLogger(f"{__name__}.ipyparallel")
     log.setLevel(logging.CRITICAL + 1)
     return ipyparallel.Cluster(
