@@ -20,19 +20,10 @@ from numpy.typing import NDArray
 from benchmarks.command import command
 from ddlnb.files import DATA, write_atomically
 from ddlnb.parallelism.forecast.cases import Cases, Column
-from ddlnb.parallelism.forecast.fit import (
-    H100,
-    PAPERS,
-    RUNS,
-    START,
-    THEORY,
-    Observations,
-    fit,
-    observed,
-    with_frameworks,
-)
+from ddlnb.parallelism.forecast.fit import START, THEORY, fit, with_frameworks
 from ddlnb.parallelism.forecast.forecast import Outlook, forecast
 from ddlnb.parallelism.forecast.frameworks import SAVED, Fitted, fit_text, saved_fit
+from ddlnb.parallelism.forecast.published import H100, PAPERS, RUNS, Observations, observed
 from ddlnb.parallelism.forecast.validation import (
     PICKS,
     LeftOut,

@@ -12,10 +12,10 @@ import pandas as pd
 from ddlnb.advice.question import Prices
 from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.parallelism.forecast.cases import FULL
-from ddlnb.parallelism.forecast.fit import PAPERS, observed, rows_of
 from ddlnb.parallelism.forecast.forecast import forecast
 from ddlnb.parallelism.forecast.frameworks import saved_fit
 from ddlnb.parallelism.forecast.layouts import Ranking, scale
+from ddlnb.parallelism.forecast.published import PAPERS, observed, rows_of
 from ddlnb.parallelism.forecast.validation import papers_forecast
 from ddlnb.parallelism.goodput.compare import spares_and_elastic
 from ddlnb.parallelism.goodput.failures import DAY, HOUR

@@ -14,9 +14,9 @@ from matplotlib.ticker import NullLocator
 from ddlnb.errors import UnknownName
 from ddlnb.figures.style import PALETTE, facets, legend, say_source, styled
 from ddlnb.files import DATA
-from ddlnb.parallelism.forecast.fit import observed
 from ddlnb.parallelism.forecast.frameworks import describe
 from ddlnb.parallelism.forecast.layouts import Ranking, scale
+from ddlnb.parallelism.forecast.published import observed
 from ddlnb.parallelism.forecast.validation import scores
 from ddlnb.results.schema import read_frame
 from ddlnb.survey.items import Findings, findings

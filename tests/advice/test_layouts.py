@@ -25,10 +25,11 @@ from ddlnb.advice.layouts import (
 from ddlnb.advice.question import Prices, Question
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.parallelism.forecast import fit as draws
-from ddlnb.parallelism.forecast.fit import drawn_seconds, observed
+from ddlnb.parallelism.forecast.fit import drawn_seconds
 from ddlnb.parallelism.forecast.forecast import MOMENTS, forecast
 from ddlnb.parallelism.forecast.frameworks import saved_fit
 from ddlnb.parallelism.forecast.layouts import scale
+from ddlnb.parallelism.forecast.published import observed
 from ddlnb.units import GIB
 from ddlnb.workloads.memory import OPTIMIZER_COPIES, Footprint
 

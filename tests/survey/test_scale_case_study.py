@@ -6,8 +6,8 @@ import pytest
 
 import ddlnb
 from ddlnb.errors import InputError
-from ddlnb.parallelism.forecast.fit import PAPERS, observed
 from ddlnb.parallelism.forecast.forecast import forecast
+from ddlnb.parallelism.forecast.published import PAPERS, observed
 from ddlnb.survey import scale_case_study as study
 from ddlnb.survey.scale_case_study import yield_sentences
 from ddlnb.units import GIB

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.scale_validation import cross_validate, folds
 from ddlnb.errors import UnknownName
-from ddlnb.parallelism.forecast.fit import observed
+from ddlnb.parallelism.forecast.published import observed
 from ddlnb.survey import scale_forecast as study
 
 

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from ddlnb.parallelism.forecast.cases import Column
-from ddlnb.parallelism.forecast.fit import PAPERS, Observations, fit_framework, observed
+from ddlnb.parallelism.forecast.fit import fit_framework
 from ddlnb.parallelism.forecast.forecast import FREEDOM, INTERVAL, Outlook, by_gpus, forecast
 from ddlnb.parallelism.forecast.frameworks import Fitted
+from ddlnb.parallelism.forecast.published import PAPERS, Observations, observed
 from ddlnb.parallelism.forecast.step import step
 
 NEAR = 0.2

@@ -15,20 +15,15 @@ from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.parallelism.forecast.fit import (
     AWAY,
     COUNTED,
-    FOUNDRY,
-    H100,
     LIMITS,
-    PAPERS,
-    RUNS,
     drawn_parameters,
     fit,
     is_slow,
-    observed,
-    rows_of,
     with_frameworks,
 )
 from ddlnb.parallelism.forecast.forecast import FREEDOM, forecast, spread_of
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, parameter_names, saved_fit
+from ddlnb.parallelism.forecast.published import FOUNDRY, H100, PAPERS, RUNS, observed, rows_of
 from ddlnb.parallelism.forecast.step import layer_seconds
 from ddlnb.parallelism.forecast.table import cases
 from ddlnb.parallelism.forecast.validation import between, scores

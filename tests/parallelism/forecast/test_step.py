@@ -9,7 +9,6 @@ import pytest
 from ddlnb.clusters.named import cluster_of
 from ddlnb.hardware.catalogue import get_interconnect
 from ddlnb.parallelism.forecast.cases import FULL, SELECTIVE, Cases
-from ddlnb.parallelism.forecast.fit import FOUNDRY, H100, observed
 from ddlnb.parallelism.forecast.forecast import (
     WITHOUT_MEMORY,
     chance_of_slow,
@@ -19,6 +18,7 @@ from ddlnb.parallelism.forecast.forecast import (
 )
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, saved_fit
 from ddlnb.parallelism.forecast.layouts import scale
+from ddlnb.parallelism.forecast.published import FOUNDRY, H100, observed
 from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.parallelism.forecast.step import (
     Step,
