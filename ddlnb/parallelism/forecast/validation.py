@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,10 +18,16 @@ from ddlnb.parallelism.forecast.cases import Column
 from ddlnb.parallelism.forecast.fit import fit_framework
 from ddlnb.parallelism.forecast.forecast import FREEDOM, INTERVAL, Outlook, by_gpus, forecast
 from ddlnb.parallelism.forecast.frameworks import Fitted
-from ddlnb.parallelism.forecast.published import PAPERS, Observations, observed
+from ddlnb.parallelism.forecast.published import PAPERS, Observations, observed, open_runs
 from ddlnb.parallelism.forecast.step import step
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 NEAR = 0.2
+LIKELY = 0.05  # a chance of fitting that does not refuse a run
+SHARES = ("near", "held", "fits")
+FITTED_TO = ("nanotron", "foundry", "SC21", "Korthikanti", "zero bubble")
 TIED = 1e-6  # forecasts nearer to each other than this are alike: any of them may be picked
 FEWEST = 4  # runs of a model on so many GPUs, for a pick among them to mean anything
 PICKS = "least split"  # the forecast that only picks, and has no error of throughput
@@ -154,3 +160,69 @@ def between(left_out: Iterable[LeftOut]) -> float:
 def mfu(known: Observations) -> Column:
     """Return the MFU of every run, by the FLOPs of `Cases.model_flops`."""
     return np.asarray(known.rates * known.cases.model_flops / known.cases.peak)
+
+
+def open_forecasts(fitted: Fitted | None = None) -> pd.DataFrame:
+    """Return one row per measured run of a large model: forecast, interval, trivial forecast.
+
+    Columns source, run (its number within the source), model, gpus, measured, forecast, low, high,
+    trivial (all in tokens/s per GPU), chance_of_fit, memory, measured_memory (GiB), left_out:
+    whether the fit has not seen the source. The trivial forecast is the median MFU of the other
+    sources, each of which counts once. ``fitted``: what forecasts, by default the kept fit.
+    """
+    import pandas as pd
+
+    runs, _ = open_runs()
+    shares = {source: np.median(mfu(one)) for source, one in runs.items()}
+    frames = []
+    for source, one in runs.items():
+        found = forecast(one.cases, fitted)
+        share = np.median([value for name, value in shares.items() if name != source])
+        columns = {
+            "source": source,
+            "run": np.arange(len(one)),
+            "model": one.models,
+            "gpus": one.cases.gpus.astype(int),
+            "measured": one.rates,
+            "forecast": found.tokens_per_s_per_gpu,
+            "low": found.low,
+            "high": found.high,
+            "trivial": share * one.cases.peak / one.cases.model_flops,
+            "chance_of_fit": found.chance_of_fit,
+            "memory": found.memory_gib,
+            "measured_memory": one.memory,
+            "left_out": source not in FITTED_TO,
+        }
+        frames.append(pd.DataFrame(columns))
+    return pd.concat(frames, ignore_index=True)
+
+
+def source_scores(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return one row of scores per source, for all runs, and for sources that count alike.
+
+    median and trivial: of the absolute relative error; near: share within 20 %; bias: the median of
+    forecast by measured, less 1; held: share in the interval; fits: share whose chance is above
+    5 %; memory: median relative error where it is stated.
+    """
+    import pandas as pd
+
+    off = rows.forecast / rows.measured - 1
+    each = pd.DataFrame(
+        {
+            "source": rows.source,
+            "median": off.abs(),
+            "near": off.abs() <= NEAR,
+            "bias": off,
+            "held": (rows.low <= rows.measured) & (rows.measured <= rows.high),
+            "fits": rows.chance_of_fit > LIKELY,
+            "memory": (rows.memory / rows.measured_memory - 1).abs(),
+            "trivial": (rows.trivial / rows.measured - 1).abs(),
+        }
+    )
+    how = {name: "mean" if name in SHARES else "median" for name in each.columns[1:]}
+    found = each.groupby("source", sort=False).agg(how)
+    found.insert(0, "runs", each.groupby("source", sort=False).size())
+    found.loc["sources alike"] = found.mean()
+    found.loc["all"] = each.drop(columns="source").agg(how)
+    found.loc[["sources alike", "all"], "runs"] = len(rows)
+    return found
