@@ -1,0 +1,34 @@
+"""Published data-parallel runs, asked as questions by hardware name."""
+
+import pytest
+
+from ddlnb.calibration.data_parallel import LEFT_OUT, ONE, SEVERAL, TABLES, forecasts, runs
+
+
+@pytest.fixture(scope="module")
+def asked():
+    return runs()
+
+
+def test_every_table_gives_runs_of_known_hardware_without_what_is_left_out(asked):
+    assert {run.source for run in asked} == set(TABLES)
+    for run in asked:
+        assert run.on.workers == run.gpus
+        assert not any(name.lower() in run.model for name in LEFT_OUT)
+
+
+def test_rules_and_not_hands_name_what_input_pipelines_limit(asked):
+    for run in asked:
+        eight = run.source == "lambda" and run.gpus == 8 and "RTX" in run.group
+        many = run.source == "dlperf" and run.gpus >= 16 and "BERT" not in run.group
+        assert bool(run.limited) == ((eight or many) and run.precision == "amp/fp16")
+
+
+def test_one_gpu_is_asked_by_its_sheet_and_several_by_the_rate_of_one(asked):
+    of_one = [run for run in asked if run.source == "pytorch ddp" and run.gpus in (1, 8)]
+    rows = forecasts([run for run in of_one if run.model == "resnet50"], draws=20)
+    assert set(rows["kind"]) == {ONE, SEVERAL}
+    several = rows[rows["kind"] == SEVERAL]
+    assert (several["forecast"] <= several["trivial"]).all()  # no better than linear scaling
+    assert (rows["low"] <= rows["forecast"]).all()
+    assert (rows["forecast"] <= rows["high"]).all()
