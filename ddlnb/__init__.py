@@ -146,6 +146,8 @@ _SUPPLIED = {
     "collective": ("networks.collectives.catalogue", "get_collective"),
     "compressed messages": ("compression.messages", "MessageCompressing"),
     "emulated topology": ("networks.emulated", "emulated_of"),
+    "engine horovod": ("engines.foreign", "HOROVOD"),
+    "engine byteps": ("engines.foreign", "BYTEPS"),
     "method searched": ("search.search", "SEARCHED_METHOD"),
     "network as a graph": ("networks.fabric", "Fabric"),
     "re-planning": ("replanning.replanner", "replanning_of"),

@@ -1,4 +1,4 @@
-"""Engines of others: whether they are here, importing them, and variables that they take.
+"""Engines of others: their entries of the catalogue, whether they are here, importing them.
 
 Importing it loads neither torch nor the engines.
 """
@@ -8,12 +8,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ddlnb.engines.engine import Engine
 from ddlnb.errors import MissingPart
+from ddlnb.plans.methods import Method
+from ddlnb.plans.plan import Plan
+from ddlnb.plans.requests import SPLIT
 
 BUILT_BY = "scripts/install_engines.sh builds it"
 
@@ -63,3 +68,35 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)  # the block may have removed it itself
             else:
                 os.environ[name] = value
+
+
+def _not_for_horovod(method: Method, plan: Plan | None, device: str) -> str:
+    if plan is not None and plan.collectives:
+        return "has one all-reduce of its own for all messages, and the plan names collectives"
+    if plan is not None and plan.compressed_by:
+        compressions = " and ".join(plan.compressed_by)
+        return f"sends gradients as they are, and the plan compresses messages by {compressions}"
+    return ""
+
+
+HOROVOD = Engine(
+    "horovod",
+    "Horovod: our plans on its all-reduces, and its own DistributedOptimizer",
+    "ddlnb.engines.horovod.engine:start",
+    baseline="horovod",
+    exchanges=frozenset({"all_reduce", SPLIT}),
+    refusal=_not_for_horovod,
+    missing=partial(lacking, "Horovod", {"PyTorch": "torch/mpi_lib_v2*.so"}),
+)
+BYTEPS = Engine(
+    "byteps",
+    "BytePS: our plans on its parameter servers, priorities and credit",
+    "ddlnb.engines.byteps.engine:start",
+    "ddlnb.engines.byteps.engine:serve",
+    exchanges=frozenset({"push_pull"}),
+    missing=partial(
+        lacking,
+        "BytePS",
+        {f"byteps.{part}": f"{part}/c_lib*.so" for part in ("torch", "server")},
+    ),
+)
