@@ -17,7 +17,7 @@ import pandas as pd
 from benchmarks.command import command
 from ddlnb.files import machine
 from ddlnb.launch.ranks import Ranks
-from ddlnb.training.executors.distributed import SERVERS, train_on_ranks
+from ddlnb.training.executors.distributed import all_servers, train_on_ranks
 from ddlnb.training.method import TrainingJob
 from ddlnb.training.settings import training_settings
 
@@ -44,7 +44,8 @@ def measure(ranks: Ranks, job: TrainingJob, method: str, repetitions: int) -> No
     """Print the seconds of one method with one delay, executor by executor."""
     rows = []
     for repetition in range(repetitions + 1):
-        order = list(SERVERS) if repetition % 2 else list(SERVERS)[::-1]
+        executors = list(all_servers())
+        order = executors if repetition % 2 else executors[::-1]
         for executor in order:
             workers = train_on_ranks(ranks, job, 600, executor).workers
             row = {

@@ -151,6 +151,7 @@ _SUPPLIED = {
     "method searched": ("search.search", "SEARCHED_METHOD"),
     "network as a graph": ("networks.fabric", "Fabric"),
     "re-planning": ("replanning.replanner", "replanning_of"),
+    "servers byteps": ("training.executors.byteps", "SERVERS"),
     "searched plan": ("replanning.searched", "searched_plan"),
     "remark as run": ("survey.remarks", "as_run"),
 }

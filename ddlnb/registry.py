@@ -303,6 +303,17 @@ def supplied_names(kind: str) -> list[str]:
     return [part.removeprefix(f"{kind} ") for part in _LOADERS if part.startswith(f"{kind} ")]
 
 
+def supplied_parts(kind: str) -> dict[str, Any]:
+    """Return the parts of a kind that extensions which are here have, by name.
+
+    >>> supply("greeting short", lambda: "hi")
+    >>> supplied_parts("greeting")
+    {'short': 'hi'}
+    """
+    parts = {name: f"{kind} {name}" for name in supplied_names(kind)}
+    return {name: supplied(part) for name, part in parts.items() if is_supplied(part)}
+
+
 def loader(package: str, **modules: str) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package whose names are loaded from its modules on first use.
 

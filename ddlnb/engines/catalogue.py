@@ -11,7 +11,7 @@ from ddlnb.errors import InputError, MissingPart, UnknownName
 from ddlnb.plans.methods import METHODS, Method
 from ddlnb.plans.plan import Plan
 from ddlnb.plans.requests import SPLIT
-from ddlnb.registry import is_supplied, supplied, supplied_names
+from ddlnb.registry import is_supplied, supplied, supplied_names, supplied_parts
 
 
 def _not_for_torch(method: Method, plan: Plan | None, device: str) -> str:
@@ -38,8 +38,7 @@ _LISTED = [
            "ddlnb.engines.torch_engine:start", "ddlnb.engines.torch_engine:serve",
            exchanges=frozenset({"all_reduce", "push_pull", SPLIT}), refusal=_not_for_torch),
 ]  # fmt: skip
-_PARTS = [f"engine {name}" for name in supplied_names("engine")]
-_LISTED += [supplied(part) for part in _PARTS if is_supplied(part)]
+_LISTED += supplied_parts("engine").values()
 ENGINES: dict[str, Engine] = {engine.name: engine for engine in _LISTED}
 BASELINES: dict[str, str] = {e.baseline: e.name for e in _LISTED if e.baseline}
 

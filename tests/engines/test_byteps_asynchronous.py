@@ -12,7 +12,7 @@ from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.errors import InputError, MissingPart, RankError, UnknownName
 from ddlnb.plans.requests import Flow, PushPull
 from ddlnb.plans.server_rules import BoundedStaleness, Rule
-from ddlnb.training.executors.distributed import SERVERS, require_trains, train_on_ranks
+from ddlnb.training.executors.distributed import all_servers, require_trains, train_on_ranks
 from ddlnb.training.method import SYNCHRONISATIONS, TrainingJob, TrainingMethod, training_method
 from ddlnb.training.runs.train import train
 from ddlnb.training.settings import EXECUTORS
@@ -104,7 +104,7 @@ def digits(answer: torch.Tensor) -> list[int]:
 class TestOnRanks:
     pytestmark = needs_byteps
 
-    @pytest.mark.parametrize("executor", SERVERS)
+    @pytest.mark.parametrize("executor", all_servers())
     def test_asynchronous_servers_lose_repeat_and_mix_up_no_update(self, six_ranks, executor):
         job = job_of(TrainingMethod(Counting(), architecture="PS"))
         run = train_on_ranks(six_ranks, job, 60, executor)
@@ -137,7 +137,7 @@ class TestOnRanks:
         assert real.losses == expected.losses
         assert real.bytes_sent == expected.bytes_sent  # BytePS's headers are not counted
 
-    @pytest.mark.parametrize("executor", SERVERS)
+    @pytest.mark.parametrize("executor", all_servers())
     def test_asp_learns_a_small_regression_as_in_lockstep(self, six_ranks, executor):
         """The error of the worker that was answered last, as it has seen every update."""
         job = job_of("asp", steps=150, make_optimizer=SLOW, observe=None)
@@ -195,10 +195,10 @@ def test_it_runs_what_waits_for_everybody_or_for_nobody():
     able = {
         method.synchronisation.name
         for method in on_servers
-        if not SERVERS["byteps"].refuses(method)
+        if not all_servers()["byteps"].refuses(method)
     }
     assert able == {"bsp", "local", "post-local", "adaptive-local", "asp"}
-    assert not any(SERVERS["distributed"].refuses(method) for method in on_servers)
+    assert not any(all_servers()["distributed"].refuses(method) for method in on_servers)
 
 
 @pytest.mark.parametrize(
@@ -227,6 +227,6 @@ def test_a_machine_without_byteps_is_told_so(monkeypatch):
 
 
 def test_an_executor_is_known_by_its_name():
-    assert ("lockstep", *SERVERS) == EXECUTORS
+    assert ("lockstep", *all_servers()) == EXECUTORS
     with pytest.raises(UnknownName, match="did you mean 'byteps'"):
         require_trains("bytesp", training_method("asp"))

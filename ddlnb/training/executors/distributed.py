@@ -2,12 +2,7 @@
 
 A worker's requests are answered over the network, one after the other. Messages do not overlap with
 the backward pass here, since a worker sends when its gradient is complete. Parameter servers are
-ours, which run any rule, or BytePS's, whose two modes are two of our rules: a synchronous server of
-BytePS answers when all workers have pushed, with the sum of the round, the rule of BSP and of local
-SGD. An asynchronous one (``BYTEPS_ENABLE_ASYNC=1``) adds every push to a sum that is zero at first,
-and answers a pull at once: the rule of ASP. A worker pulls when its push has been added, so the
-answer holds its own push, and perhaps some that came in between. BytePS has nothing between the two
-modes, and the methods that need it are refused.
+ours, which run any rule, or others that are supplied (`ddlnb.registry`) as ``servers EXECUTOR``.
 """
 
 from __future__ import annotations
@@ -22,18 +17,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddlnb.engines.base import Callback, Handle, Transport
-from ddlnb.engines.byteps import runtime
-from ddlnb.engines.byteps.engine import BytePSTransport, summed_dtype, uncut
-from ddlnb.engines.byteps.runtime import Membership
+from ddlnb.engines.base import Transport
 from ddlnb.engines.catalogue import require_installed
 from ddlnb.engines.transports.all_reduce import AllReduceTransport
 from ddlnb.engines.transports.push_pull import connect_to_servers, serve_workers
-from ddlnb.errors import DdlnbError, InputError, UnknownName
+from ddlnb.errors import DdlnbError, InputError, look_up
 from ddlnb.launch.rank import RankContext, process_group
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.requests import AllGather, AllReduce, Messages, PushPull
-from ddlnb.plans.server_rules import BoundedStaleness, BulkSynchronous, Rule
+from ddlnb.plans.server_rules import Rule
+from ddlnb.registry import supplied_parts
 from ddlnb.training.method import Arrival, TrainingJob, TrainingMethod, TrainingRun, WorkerReport
 from ddlnb.training.worker import NextGradient, StepDone, Worker
 
@@ -151,90 +144,17 @@ def _serve(context: RankContext, store: Any, job: TrainingJob) -> tuple[Arrival,
     return tuple(recording.arrivals)
 
 
-class OneMessagePerSize(BytePSTransport):
-    """Answers the pushes of a loop. Messages of BytePS keep their size, so each size has its own.
-
-    In either mode all workers push a new size for the first time together.
-    """
-
-    def __init__(self, membership: Membership):
-        super().__init__(membership)
-        self._numbers: dict[int, int] = {}
-
-    def prepare(self, tensor: Tensor) -> int:
-        """Return the number of the message for tensors of this size, declared if it is new."""
-        size = tensor.numel()
-        if size not in self._numbers:
-            self._numbers[size] = self.declare(f"{size} elements", tensor)
-        return self._numbers[size]
-
-    def start(
-        self, message: int, request: PushPull, released: Callback = None, answered: Callback = None
-    ) -> Handle:
-        """Push the request's tensor; it holds the answer once the handle's wait returns."""
-        return super().start(self.prepare(request.tensor), request, released, answered)
+OURS = ParameterServers("torch", _connect, _serve, lambda method: "")
 
 
-def _connect_byteps(
-    context: RankContext, store: Any, job: TrainingJob, worker: Worker
-) -> OneMessagePerSize:
-    """Return this worker's connection to the server; all workers call it together.
-
-    Raises ModelError, BytePSError and MissingPart.
-    """
-    summed_dtype(worker.module)
-    whole = uncut(worker.parameters.nbytes)
-    asynchronous = bool(_is_asynchronous(job.method))
-    membership = Membership(
-        context, store, job.workers, job.servers, whole, asynchronous=asynchronous
-    )
-    transport = OneMessagePerSize(membership)
-    transport.prepare(worker.parameters)
-    return transport
-
-
-def _serve_byteps(context: RankContext, store: Any, job: TrainingJob) -> tuple[Arrival, ...]:
-    """Serve until all workers have left. BytePS does not report in which order they pushed."""
-    asynchronous = bool(_is_asynchronous(job.method))
-    runtime.serve(context, store, job.workers, job.servers, asynchronous)
-    return ()
-
-
-def _byteps_refuses(method: TrainingMethod) -> str:
-    """Return why BytePS's servers cannot run a training method; "" if they can."""
-    if method.architecture != "PS":
-        return f"BytePS has parameter servers only, and the method runs on {method.architecture}"
-    if method.compressor is not None:
-        return f"BytePS's servers add what they receive, and cannot decode {method.compressor}"
-    if _is_asynchronous(method) is None:
-        return (
-            f"BytePS's servers answer when all workers have pushed, as bsp wants, or at once, as "
-            f"asp does, and {method.synchronisation} wants neither"
-        )
-    return ""
-
-
-def _is_asynchronous(method: TrainingMethod) -> bool | None:
-    """Return the mode that is the method's rule; None if neither is."""
-    rule: Rule | None = method.synchronisation.rule(1)
-    if isinstance(rule, BulkSynchronous):
-        return False
-    if isinstance(rule, BoundedStaleness) and rule.bound is None:
-        return True
-    return None
-
-
-SERVERS: dict[str, ParameterServers] = {  # by executor
-    "distributed": ParameterServers("torch", _connect, _serve, lambda method: ""),
-    "byteps": ParameterServers("byteps", _connect_byteps, _serve_byteps, _byteps_refuses),
-}
+def all_servers() -> dict[str, ParameterServers]:
+    """Return the parameter servers that are here, by executor: ours, and those supplied."""
+    return {"distributed": OURS, **supplied_parts("servers")}
 
 
 def get_servers(executor: str) -> ParameterServers:
     """Return the parameter servers of this executor. Raises UnknownName."""
-    if executor not in SERVERS:
-        raise UnknownName("executor on real processes", executor, SERVERS)
-    return SERVERS[executor]
+    return look_up("executor on real processes", executor, all_servers())
 
 
 def require_trains(executor: str, method: TrainingMethod) -> None:
@@ -244,7 +164,7 @@ def require_trains(executor: str, method: TrainingMethod) -> None:
     """
     chosen = get_servers(executor)
     if reason := chosen.refuses(method):
-        able = [name for name, servers in SERVERS.items() if not servers.refuses(method)]
+        able = [name for name, servers in all_servers().items() if not servers.refuses(method)]
         raise InputError(
             f"executor {executor!r} cannot run {str(method)!r}: {reason}; "
             f"executors that can: lockstep, {', '.join(able)}"
