@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.command import command
-from ddlnb.engines.byteps import runtime
+from ddlnb.foreign_engines.byteps import runtime
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
 from ddlnb.units import MIB

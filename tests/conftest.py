@@ -52,9 +52,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 IMPORTS = (
     *("tests.not_there", "torch._dynamo", "ddlnb.engines.worker", "ddlnb.engines.probes"),
     "ddlnb.parallelism.executed.trainer",
-    *("tests.engines.test_byteps", "tests.engines.test_byteps_asynchronous"),
+    *("tests.foreign_engines.test_byteps", "tests.foreign_engines.test_byteps_asynchronous"),
     *("tests.engines.test_collectives", "tests.engines.test_engines", "tests.engines.jobs"),
-    *("tests.engines.test_horovod", "tests.engines.test_measure"),
+    *("tests.foreign_engines.test_horovod", "tests.engines.test_measure"),
     *("tests.replanning.test_replanner", "tests.launch.test_ranks", "tests.test_extending"),
     *("tests.survey.test_sec3_3_1_protocols", "tests.training.test_executors"),
 )

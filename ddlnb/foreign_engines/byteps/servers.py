@@ -14,9 +14,9 @@ from typing import Any
 from torch import Tensor
 
 from ddlnb.engines.base import Callback, Handle
-from ddlnb.engines.byteps import runtime
-from ddlnb.engines.byteps.engine import BytePSTransport, summed_dtype, uncut
-from ddlnb.engines.byteps.runtime import Membership
+from ddlnb.foreign_engines.byteps import runtime
+from ddlnb.foreign_engines.byteps.engine import BytePSTransport, summed_dtype, uncut
+from ddlnb.foreign_engines.byteps.runtime import Membership
 from ddlnb.launch.rank import RankContext
 from ddlnb.plans.requests import PushPull
 from ddlnb.plans.server_rules import BoundedStaleness, BulkSynchronous, Rule

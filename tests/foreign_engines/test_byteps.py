@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from benchmarks.byteps_stress import busy, stress
-from ddlnb.engines.byteps.engine import partition_and_credit
-from ddlnb.engines.byteps.runtime import Membership, serve
 from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.engines.settings import MEASURING
 from ddlnb.engines.worker import run_job
 from ddlnb.errors import MissingPart, ModelError, RankError
+from ddlnb.foreign_engines.byteps.engine import partition_and_credit
+from ddlnb.foreign_engines.byteps.runtime import Membership, serve
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.methods import METHODS
 from ddlnb.units import MIB

@@ -14,7 +14,7 @@ How a plan maps to BytePS:
 - BytePS does not report when a message has reached its server, only when its sum is back. That
   is when a timeline's spans end.
 - There is no bounded staleness, and nothing but push_pull. Its asynchronous mode is for training
-  methods: `ddlnb.training.executors.distributed`.
+  methods: see servers.py.
 
 GPUs need another build of BytePS, which has not been tried: see docs/byteps.md.
 """
@@ -31,11 +31,11 @@ import torch
 from torch import nn
 
 from ddlnb.engines.base import Callback, Handle
-from ddlnb.engines.byteps import runtime
-from ddlnb.engines.byteps.runtime import Membership
 from ddlnb.engines.job import Job
 from ddlnb.engines.replica import Replica
 from ddlnb.errors import MissingPart, ModelError
+from ddlnb.foreign_engines.byteps import runtime
+from ddlnb.foreign_engines.byteps.runtime import Membership
 from ddlnb.launch.rank import RankContext
 from ddlnb.plans.plan import Plan
 from ddlnb.plans.requests import PushPull

@@ -24,9 +24,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ddlnb.engines import foreign
-from ddlnb.engines.foreign import environment
 from ddlnb.errors import MissingPart
+from ddlnb.foreign_engines import catalogue
+from ddlnb.foreign_engines.catalogue import environment
 from ddlnb.launch.rank import RankContext
 
 LOOK_SECONDS = 0.05
@@ -42,7 +42,7 @@ class BytePSError(RuntimeError):
 
 def imported() -> Any:
     """Return the module ``byteps.torch.ops``. Raises MissingPart with the reason and the fix."""
-    ops = foreign.imported("BytePS", "byteps.torch.ops")
+    ops = catalogue.imported("BytePS", "byteps.torch.ops")
     if not hasattr(ops.c_lib, "byteps_torch_wait"):
         raise MissingPart(
             "this BytePS lacks our patches, without which it hangs and sums wrongly; "

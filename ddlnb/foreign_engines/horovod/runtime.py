@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from ddlnb.engines import foreign
-from ddlnb.engines.foreign import environment
 from ddlnb.errors import InputError, MissingPart
+from ddlnb.foreign_engines import catalogue
+from ddlnb.foreign_engines.catalogue import environment
 from ddlnb.launch.rank import RankContext, interface_of
 
 _joined = False  # whether this process has initialised Horovod before
@@ -102,7 +102,7 @@ def leave() -> None:
 
 def imported() -> Any:
     """Return the module ``horovod.torch``. Raises MissingPart with the reason and the fix."""
-    return foreign.imported("Horovod", "horovod.torch")
+    return catalogue.imported("Horovod", "horovod.torch")
 
 
 @contextmanager

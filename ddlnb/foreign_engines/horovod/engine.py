@@ -25,12 +25,12 @@ import torch
 from torch import nn
 
 from ddlnb.engines.base import Callback, Handle
-from ddlnb.engines.horovod.runtime import imported, join, leave
 from ddlnb.engines.job import Job
 from ddlnb.engines.replica import Replica
 from ddlnb.engines.settings import MakeOptimizer
 from ddlnb.engines.torch_engine import ReducingBaseline
 from ddlnb.errors import MissingPart, ModelError
+from ddlnb.foreign_engines.horovod.runtime import imported, join, leave
 from ddlnb.launch.rank import RankContext
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.plan import Plan

@@ -82,7 +82,7 @@ def _not_for_horovod(method: Method, plan: Plan | None, device: str) -> str:
 HOROVOD = Engine(
     "horovod",
     "Horovod: our plans on its all-reduces, and its own DistributedOptimizer",
-    "ddlnb.engines.horovod.engine:start",
+    "ddlnb.foreign_engines.horovod.engine:start",
     baseline="horovod",
     exchanges=frozenset({"all_reduce", SPLIT}),
     refusal=_not_for_horovod,
@@ -91,8 +91,8 @@ HOROVOD = Engine(
 BYTEPS = Engine(
     "byteps",
     "BytePS: our plans on its parameter servers, priorities and credit",
-    "ddlnb.engines.byteps.engine:start",
-    "ddlnb.engines.byteps.engine:serve",
+    "ddlnb.foreign_engines.byteps.engine:start",
+    "ddlnb.foreign_engines.byteps.engine:serve",
     exchanges=frozenset({"push_pull"}),
     missing=partial(
         lacking,
