@@ -117,7 +117,12 @@ def test_methods_are_measured_without_extensions(tmp_path):
         import ddlnb
 
         short = dict(iterations=2, warmup=1, repetitions=1, local_batch=4, baselines=False)
-        for asked in ({"methods": "searched"}, {"methods": "WFBP-A2A", "collective": "ring"}):
+        for asked in (
+            {"methods": "searched"},
+            {"methods": "WFBP-A2A", "collective": "ring"},
+            {"methods": "WFBP-A2A", "engine": "horovod"},
+            {"methods": "WFBP-PS", "engine": "byteps"},
+        ):
             try:
                 ddlnb.measure("small-conv", **asked, **short)
             except ddlnb.DdlnbError as error:
@@ -126,5 +131,5 @@ def test_methods_are_measured_without_extensions(tmp_path):
         """,
     )
     refused, methods = said.splitlines()[:-1], said.splitlines()[-1].split()
-    assert refused == ["MissingPart", "MissingPart"]
+    assert refused == ["MissingPart"] * 4
     assert {"BSP-A2A", "MG-WFBP", "ByteScheduler-A2A", "ByteScheduler-PS"} <= {*methods}
