@@ -25,9 +25,9 @@ import psutil
 
 from ddlnb.errors import MissingPart, UnknownName
 from ddlnb.launch import forked, reaper
-from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.emulation.topology import EmulatedTopology
 from ddlnb.launch.options import EMULATED
+from ddlnb.registry import supplied
 
 # The program without which a launcher cannot start anything, and where it comes from.
 _PROGRAMS = {
@@ -79,7 +79,7 @@ def check_launcher(name: str) -> None:
     """Raise UnknownName for a launcher that nobody provides, MissingPart for one not installed."""
     known = engine_launchers()
     if name == EMULATED:
-        if lack := lacking():
+        if lack := supplied("emulated network").lacking():
             raise MissingPart(f"launcher {name!r}: {lack}")
         return
     if name not in known and profile_folder(name) is None:

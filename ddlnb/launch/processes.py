@@ -31,9 +31,9 @@ import psutil
 
 from ddlnb.errors import DdlnbError, RankError
 from ddlnb.launch import reaper
-from ddlnb.launch.emulation.network import CONTROL_HOST, EmulatedNetwork
 from ddlnb.launch.launchers import RankSpec, cancel_command, cluster, jobs_in_queue
 from ddlnb.launch.rank import prepare
+from ddlnb.registry import supplied
 
 Item = TypeVar("Item")
 
@@ -112,7 +112,7 @@ class RankProcesses:
         self._cluster: Any = None
         self._launch = launch
         self.store: Any = None
-        self.network: EmulatedNetwork | None = None
+        self.network: Any = None  # an emulated one
         self._heartbeat: socket.socket | None = None
         self.ended = False
         self._cancel = cancel_command(self.folder.name) if launch.in_slurm else []
@@ -144,7 +144,7 @@ class RankProcesses:
         before: list[str] = []
         if self._launch.topology is not None:
             token = {reaper.TOKEN_VARIABLE: self.token}
-            self.network = EmulatedNetwork(self._launch.topology, token)
+            self.network = supplied("emulated network")(self._launch.topology, token)
             before = self.network.enter_user
         self._cluster = cluster(self._launch, self.token, self.folder, before)
         self._cluster.start_controller_sync()
@@ -152,7 +152,7 @@ class RankProcesses:
         self.store = _store(self._launch.host)  # importing torch takes as long as the ranks do
         self.store_address = (self._launch.host, self.store.port)
         if self.network is not None:
-            self.store_address = (CONTROL_HOST, self.network.forward(self.store.port))
+            self.store_address = self.network.forward(self.store.port)
         self._connect(deadline)
         self._wait_for_engines(deadline)
         self._views = [self._client[engine] for engine in sorted(self._client.ids)]

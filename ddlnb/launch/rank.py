@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from ddlnb.errors import DdlnbError, MissingPart, UnknownName
-from ddlnb.launch.emulation.network import Slot
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +33,15 @@ _OWN_NAMESPACE = Path("/proc/thread-self/ns/net")
 REACHED, OVER, DONE = "reached", "over", "done"
 
 Callbacks = Mapping[str, Callable[[], object]]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The node of a rank: its network namespace, and its address there."""
+
+    namespace: str
+    address: str
+    interface: str = "net0"
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,11 @@ from typing import Any
 
 from ddlnb.errors import InputError, RankError, require, require_positive, require_whole
 from ddlnb.launch.capacity import require_room
-from ddlnb.launch.emulation.network import EmulatedNetwork
 from ddlnb.launch.launchers import RankSpec, check_launcher
 from ddlnb.launch.options import LaunchOptions, Network
 from ddlnb.launch.processes import RankProcesses
 from ddlnb.launch.rank import Callbacks, Failure, RankContext, call, calling_back, stack_file
-from ddlnb.launch.verify_links import verify
+from ddlnb.registry import supplied
 
 GRACE_SECONDS = 2.0  # after the first failure, for what the other ranks may add to the message
 LOOK_SECONDS = 0.2  # between two looks at the processes; answers are noticed at once
@@ -228,7 +227,7 @@ class Ranks:
         self._end: Callable = lambda: None
         self._running()
         emulated = self.network
-        self.verified = emulated and verify(
+        self.verified = emulated and supplied("verification of links")(
             self.run, emulated, -(-count // ranks_per_node), ranks_per_node
         )
 
@@ -247,7 +246,7 @@ class Ranks:
         return list(self._processes.pids) if self._processes and not self._processes.ended else []
 
     @property
-    def network(self) -> EmulatedNetwork | None:
+    def network(self) -> Any:
         """The emulated network the ranks are on, while they are up."""
         return self._processes.network if self._processes and not self._processes.ended else None
 

@@ -13,13 +13,14 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
 from ddlnb.errors import MissingPart
 from ddlnb.launch.emulation.build import node_address
 from ddlnb.launch.emulation.topology import EmulatedTopology, Link, Routes
+from ddlnb.launch.rank import Slot
 
 BLOCK = 1 << 16
 
@@ -78,15 +79,6 @@ _PRIVILEGES = (
 )
 
 
-@dataclass(frozen=True)
-class Slot:
-    """The node of a rank: its network namespace, and its address there."""
-
-    namespace: str
-    address: str
-    interface: str = "net0"
-
-
 def lacking() -> str:
     """Return what this machine visibly lacks to emulate networks; "" if nothing."""
     if not sys.platform.startswith("linux"):
@@ -114,6 +106,8 @@ class EmulatedNetwork:
     The network lives in that child process; when it ends, nothing remains. ``topology`` is what it
     is made of. Raises MissingPart, with the way out, where this machine cannot make one.
     """
+
+    lacking = staticmethod(lacking)
 
     def __init__(self, topology: EmulatedTopology, environment: dict[str, str] | None = None):
         if lack := lacking():
@@ -181,9 +175,9 @@ class EmulatedNetwork:
         """Return where a rank on that node is."""
         return Slot(f"/proc/{self.pid}/fd/{self._nodes[node]}", node_address(node))
 
-    def forward(self, port: int) -> int:
-        """Return a port of CONTROL_HOST that leads from every node to this port of 127.0.0.1."""
-        return self._relay.forward(port)
+    def forward(self, port: int) -> tuple[str, int]:
+        """Return where every node reaches this port of 127.0.0.1: an address and a port."""
+        return CONTROL_HOST, self._relay.forward(port)
 
     def statistics(self) -> dict[str, float]:
         """Return packets and bytes carried, packets dropped (full queues) and lost (on purpose).
