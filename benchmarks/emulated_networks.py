@@ -32,11 +32,11 @@ from benchmarks.emulated_methods import (
 )
 from benchmarks.socket_transfers import Begins, Flow, transfer_seconds
 from ddlnb.clusters.cluster import Cluster
+from ddlnb.emulation.verify_links import PAYLOAD_SHARE
 from ddlnb.files import DATA
-from ddlnb.launch.emulation.topology import get_link
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
-from ddlnb.launch.verify_links import PAYLOAD_SHARE
+from ddlnb.launch.topology import get_link
 from ddlnb.networks.collectives.catalogue import get_algorithm, get_collective
 from ddlnb.networks.emulated import emulated_network
 from ddlnb.networks.flows import Startup

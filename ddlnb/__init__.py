@@ -145,7 +145,7 @@ _SUPPLIED = {
     "calibration of the survey's testbed": ("survey.testbed", "calibrate_testbed"),
     "collective": ("networks.collectives.catalogue", "get_collective"),
     "compressed messages": ("compression.messages", "MessageCompressing"),
-    "emulated network": ("launch.emulation.network", "EmulatedNetwork"),
+    "emulated network": ("emulation.network", "EmulatedNetwork"),
     "emulated topology": ("networks.emulated", "emulated_of"),
     "engine horovod": ("foreign_engines.catalogue", "HOROVOD"),
     "engine byteps": ("foreign_engines.catalogue", "BYTEPS"),
@@ -155,7 +155,7 @@ _SUPPLIED = {
     "servers byteps": ("foreign_engines.byteps.servers", "SERVERS"),
     "searched plan": ("replanning.searched", "searched_plan"),
     "remark as run": ("survey.remarks", "as_run"),
-    "verification of links": ("launch.verify_links", "verify"),
+    "verification of links": ("emulation.verify_links", "verify"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 _RENAMED = {"studies": "survey", "unlike": "balance"}  # since 0.2.0; old names keep working

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ddlnb.launch.emulation.network import lacking
+from ddlnb.emulation.network import lacking
 from ddlnb.results.schema import RUN_COLUMNS
 from tests.faults.campaign import KINDS, append, read, summary
 from tests.faults.injection import Moment

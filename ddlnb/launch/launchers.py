@@ -25,8 +25,8 @@ import psutil
 
 from ddlnb.errors import MissingPart, UnknownName
 from ddlnb.launch import forked, reaper
-from ddlnb.launch.emulation.topology import EmulatedTopology
 from ddlnb.launch.options import EMULATED
+from ddlnb.launch.topology import EmulatedTopology
 from ddlnb.registry import supplied
 
 # The program without which a launcher cannot start anything, and where it comes from.

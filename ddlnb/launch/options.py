@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import SkipValidation
 
 from ddlnb.errors import require, require_whole
-from ddlnb.launch.emulation.topology import EmulatedTopology, Link, get_link, links_of, star
+from ddlnb.launch.topology import EmulatedTopology, Link, get_link, links_of, star
 from ddlnb.questions import WORDS, Asked, Whole, question
 from ddlnb.registry import several, supplied
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import permutations
 
 from ddlnb.errors import require
-from ddlnb.launch.emulation.topology import EmulatedTopology, Link, Route, Wire, get_link
+from ddlnb.launch.topology import EmulatedTopology, Link, Route, Wire, get_link
 from ddlnb.networks.network import Network
 from ddlnb.networks.routes import NoRoute, route
 from ddlnb.networks.topologies import Topology, get_topology

@@ -15,6 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.optimize import nnls
 
+from ddlnb.emulation.network import lacking
+from ddlnb.emulation.verify_links import PAYLOAD_SHARE
 from ddlnb.engines.measure import measure
 from ddlnb.engines.probes import time_collectives
 from ddlnb.errors import require, require_whole
@@ -29,10 +31,8 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.files import machine
-from ddlnb.launch.emulation.network import lacking
-from ddlnb.launch.emulation.topology import Link, get_link
 from ddlnb.launch.ranks import Ranks
-from ddlnb.launch.verify_links import PAYLOAD_SHARE
+from ddlnb.launch.topology import Link, get_link
 from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta, push_pull, ring_all_reduce
 from ddlnb.units import KIB, MS, size_in_words

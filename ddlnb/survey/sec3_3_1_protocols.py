@@ -26,6 +26,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ddlnb.emulation.network import lacking
 from ddlnb.errors import require, require_whole
 from ddlnb.figures.style import (
     NETWORK_COLOURS,
@@ -36,10 +37,9 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.files import PUBLISHED, machine
-from ddlnb.launch.emulation.network import lacking
-from ddlnb.launch.emulation.topology import Link
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
+from ddlnb.launch.topology import Link
 from ddlnb.results.schema import read_cells
 from ddlnb.survey.sec2_message_size import quoted_bandwidth, quoted_fits
 from ddlnb.survey.sec3_2_architectures import emulated_ranks

@@ -10,8 +10,8 @@ from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.engines.targets import targets_of
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.figures import engine_bars
-from ddlnb.launch.emulation.topology import get_link
 from ddlnb.launch.options import HERE, emulated
+from ddlnb.launch.topology import get_link
 from ddlnb.workloads.workload import read_profile
 from tests.figures.toys import table
 

@@ -15,8 +15,8 @@ from benchmarks.emulated_networks import (
     payload,
     summary,
 )
+from ddlnb.emulation.verify_links import PAYLOAD_SHARE
 from ddlnb.files import ROOT
-from ddlnb.launch.verify_links import PAYLOAD_SHARE
 from ddlnb.networks.collectives.catalogue import get_algorithm
 from ddlnb.networks.emulated import emulated_network
 

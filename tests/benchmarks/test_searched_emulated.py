@@ -8,7 +8,7 @@ import pytest
 from benchmarks.searched_cells import CELLS
 from benchmarks.searched_emulated import folder_of, main, paired_seconds, ratio, summary
 from ddlnb.errors import UnknownName
-from ddlnb.launch.emulation.topology import get_link
+from ddlnb.launch.topology import get_link
 
 
 def test_there_are_sixteen_cells_of_the_earlier_benchmark_and_four_new_ones(tmp_path):

@@ -2,11 +2,11 @@
 
 import pytest
 
+from ddlnb.emulation.network import lacking
 from ddlnb.engines.bench import Bench
 from ddlnb.engines.probes import BURST, COST_SIZES, SMALL, cost_of
 from ddlnb.engines.settings import DEFAULTS
 from ddlnb.errors import InputError
-from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.options import emulated
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import AlphaBeta

@@ -4,11 +4,11 @@ import statistics
 
 import pytest
 
+from ddlnb.emulation.network import lacking
 from ddlnb.engines.bench import Bench
 from ddlnb.engines.settings import DEFAULTS, MEASURING
 from ddlnb.engines.targets import Target, targets_of
 from ddlnb.errors import InputError
-from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.options import NetworkChange, emulated
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import AlphaBeta

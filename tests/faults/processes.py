@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ddlnb.emulation.network import EmulatedNetwork
 from ddlnb.errors import RankError
-from ddlnb.launch.emulation.network import EmulatedNetwork
-from ddlnb.launch.emulation.topology import get_link
 from ddlnb.launch.ranks import Ranks
+from ddlnb.launch.topology import get_link
 from tests.faults.injection import inject
 from tests.faults.outcome import Outcome
 from tests.faults.stage import NETWORK, Stage

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from ddlnb.emulation.network import lacking
 from ddlnb.engines.catalogue import ENGINES, get_engine
 from ddlnb.engines.settings import MEASURING
 from ddlnb.engines.worker import run_job
@@ -14,7 +15,6 @@ from ddlnb.errors import InputError, MissingPart, ModelError, RankError
 from ddlnb.foreign_engines.catalogue import environment
 from ddlnb.foreign_engines.horovod import runtime
 from ddlnb.foreign_engines.horovod.runtime import imported, slots
-from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.ranks import Ranks
 from ddlnb.traces.read import events_of, horovod_timeline, read_text
 from ddlnb.workloads.tracing import trace

@@ -5,8 +5,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 
+from ddlnb.emulation.verify_links import trials
 from ddlnb.errors import InputError
-from ddlnb.launch.verify_links import trials
 from ddlnb.networks.emulated import emulated_network, emulated_topology
 from ddlnb.networks.network import changed
 from ddlnb.networks.routes import route

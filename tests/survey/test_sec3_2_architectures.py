@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from ddlnb import figures
+from ddlnb.emulation.network import lacking
 from ddlnb.errors import InputError
-from ddlnb.launch.emulation.network import lacking
 from ddlnb.plans.alpha_beta import AlphaBeta, push_pull, ring_all_reduce
 from ddlnb.survey import sec3_2_architectures as study
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddlnb.emulation.network import lacking
 from ddlnb.engines.measure import measure
 from ddlnb.engines.settings import MEASURING
 from ddlnb.errors import DdlnbError, InputError, RankError
-from ddlnb.launch.emulation.network import lacking
-from ddlnb.launch.emulation.topology import LINKS, Link, get_link, links_of
 from ddlnb.launch.ranks import Ranks
+from ddlnb.launch.topology import LINKS, Link, get_link, links_of
 from ddlnb.workloads.replay import replayed
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 from tests.engines.jobs import made_up

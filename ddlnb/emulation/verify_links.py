@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ddlnb.emulation.network import EmulatedNetwork
 from ddlnb.errors import DdlnbError, require
-from ddlnb.launch.emulation.network import EmulatedNetwork
-from ddlnb.launch.emulation.topology import EmulatedTopology, Wire
 from ddlnb.launch.rank import RankContext
+from ddlnb.launch.topology import EmulatedTopology, Wire
 
 if TYPE_CHECKING:
     import pandas as pd

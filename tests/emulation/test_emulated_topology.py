@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddlnb.emulation.verify_links import fair_shares, trials
 from ddlnb.errors import InputError
-from ddlnb.launch.emulation.topology import EmulatedTopology, Link, Wire, star
-from ddlnb.launch.verify_links import fair_shares, trials
+from ddlnb.launch.topology import EmulatedTopology, Link, Wire, star
 from tests.networks.oracles import Flow, max_min_rates
 
 LINK = Link(12.5e6, 1e-3)

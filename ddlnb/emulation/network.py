@@ -17,10 +17,10 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
+from ddlnb.emulation.build import node_address
 from ddlnb.errors import MissingPart
-from ddlnb.launch.emulation.build import node_address
-from ddlnb.launch.emulation.topology import EmulatedTopology, Link, Routes
 from ddlnb.launch.rank import Slot
+from ddlnb.launch.topology import EmulatedTopology, Link, Routes
 
 BLOCK = 1 << 16
 

@@ -6,10 +6,10 @@ import time
 import pytest
 
 from benchmarks.socket_transfers import transfer_seconds
+from ddlnb.emulation.network import lacking
 from ddlnb.engines.measure import measure
 from ddlnb.engines.settings import MEASURING
 from ddlnb.errors import RankError
-from ddlnb.launch.emulation.network import lacking
 from ddlnb.launch.ranks import Ranks
 from ddlnb.networks.emulated import emulated_topology
 from ddlnb.workloads.replay import replayed
