@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ddlnb.errors import InputError, look_up
 from ddlnb.files import PUBLISHED
 from ddlnb.results.schema import Column, Kind, Rule, Schema, read_cells
-from ddlnb.units import GB, US
+from ddlnb.units import BITS_PER_BYTE, GB, MIB, US
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,6 +122,64 @@ def with_seconds(rows: pd.DataFrame) -> pd.DataFrame:
     by_bus = rows["size_bytes"] * bus_factors(rows) / (bus * GB)
     seconds = (out * US).fillna(by_algorithm).fillna(by_bus).fillna(inside * US)
     return rows.assign(**{SECONDS: seconds})
+
+
+UNSTATED_SIZE = 128 * MIB  # of a "large" message, where a source gives no number
+OSU_SIZES = [2**power for power in range(2, 21)]  # of every doubling, as others have them
+
+
+def read_published() -> pd.DataFrame:
+    """Return all measured collectives of data/published, as `read_collectives`, of any network.
+
+    Beside nccl-tests' logs these are bus bandwidths that large messages got over TCP, as seconds at
+    the largest size that is named, and all-reduces of MPI over 10GbE.
+    """
+    import pandas as pd
+
+    logs = [read_collectives(OPEN_ROWS), read_collectives(PUBLISHED / "collectives_4nodes.csv")]
+    rows = pd.concat([*logs, _read_tcp(), _read_osu()], ignore_index=True)
+    return rows.assign(source_url=rows["source_url"].fillna(rows["source"]))
+
+
+def _read_tcp() -> pd.DataFrame:
+    """Return what NCCL gets of a TCP link: the middle of the bus bandwidths that are named."""
+    import pandas as pd
+
+    rows = pd.read_csv(PUBLISHED / "effective_bandwidth_tcp.csv", comment="#")
+    ends = rows[["busbw_gbps_low", "busbw_gbps_high"]].mean(axis=1)
+    counts = rows["nodes"].astype(str) + "x" + rows["gpus_per_node"].astype(str)
+    stated = rows["min_message"].str.extract(r"(\d+)Mi?B?$")[0].astype(float)
+    table = rows.assign(
+        block=rows["source"] + " " + counts,
+        network="TCP " + rows["nominal_gbps"].astype(str) + " Gb/s per node",
+        size_bytes=stated.mul(MIB).fillna(UNSTATED_SIZE),
+        busbw_GBps=rows["busbw_gbps_mid"].fillna(ends) / BITS_PER_BYTE,
+    )
+    return _of_all_reduces(table)
+
+
+def _read_osu() -> pd.DataFrame:
+    """Return all-reduces of OSU's benchmark, with MPI, a rank and a 10GbE port on each node."""
+    import pandas as pd
+
+    rows = pd.read_csv(PUBLISHED / "bcaffe_osu_allreduce_10gbe.csv", comment="#")
+    facts = {
+        "source": "B-Caffe, OSU's benchmark",
+        "gpu": "none: memory of the host",
+        "network": "TCP 10 Gb/s per node",
+        "library": "MPI",
+        "gpus_per_node": 1,
+    }
+    names = {"bytes": "size_bytes", "latency_us": "time_us_out_of_place"}
+    table = rows[rows["bytes"].isin(OSU_SIZES)].rename(columns=names)
+    return _of_all_reduces(
+        table.assign(**facts, block="bcaffe-" + table["nodes"].astype(str) + "n")
+    )
+
+
+def _of_all_reduces(table: pd.DataFrame) -> pd.DataFrame:
+    table = table.assign(collective="all_reduce", ranks=table["nodes"] * table["gpus_per_node"])
+    return with_seconds(table[[name for name in COLUMNS if name in table]])
 
 
 USUAL_GPUS = 8  # of a node, where a row has only its number of ranks or of nodes

@@ -1,0 +1,102 @@
+"""Every published block of measured collectives, forecast by what is known without it.
+
+A block is left out with all its rows, and the others of at most two nodes are fitted; so are those
+of the same cluster, if they are blocks of their own: from two nodes of it, four and eight are
+forecast. Beside each forecast stands the trivial one, bytes over the sheet's bandwidth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ddlnb.calibration.collectives import fit_collectives, forecast, nominal
+from ddlnb.calibration.nccl import Array
+from ddlnb.errors import require
+from ddlnb.progress import Show, bar
+from ddlnb.results.collectives import SECONDS, read_published
+from ddlnb.units import MIB, US, size_in_words
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FITTED_NODES = 2  # forecasts of more nodes are made from rows of at most this many
+SCORES = ["source", "block", "run", "measured", "forecast", "low", "high", "trivial", "left_out"]
+OF_RUN = ["collective", "nodes", "gpus_per_node", "size_bytes"]  # what ranges of rows are told by
+
+
+def collective_scores(
+    rows: pd.DataFrame | None = None, *, draws: int = 300, seed: int = 0, progress: Show = None
+) -> pd.DataFrame:
+    """Return every row of every block with a forecast that was made without the block, in seconds.
+
+    The columns are `SCORES` and `OF_RUN`: ``run`` says in words what was measured, ``low`` and
+    ``high`` are a 90 % interval, ``trivial`` is the bus bandwidth of the data sheet, ``left_out``
+    what the fit did not see. ``rows`` are those of `read_published`, the default. Raises InputError
+    where nothing of at most two nodes is left to be fitted.
+    """
+    import pandas as pd
+
+    rows = read_published() if rows is None else rows
+    parts = []
+    for block in bar(list(rows["block"].unique()), "leaving out", progress=progress):
+        hidden = rows["block"] == block
+        known = rows[~hidden & (rows["nodes"] <= FITTED_NODES)]
+        require(len(known) > 0, f"nothing is left without block {block!r}; give rows of another")
+        fitted = fit_collectives(known, draws=draws, seed=seed)
+        parts.append(_scored(rows[hidden], forecast(fitted, rows[hidden]), f"block {block}"))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _settings(row: dict[str, Any]) -> str:
+    return row["settings"] if isinstance(row["settings"], str) else ""
+
+
+def _scored(rows: pd.DataFrame, found: Mapping[str, Array], left_out: str) -> pd.DataFrame:
+    import pandas as pd
+
+    listed = rows.to_dict("records")
+    times = pd.DataFrame(found, rows.index) * US
+    table = rows.assign(
+        run=[
+            f"{row['collective']} {row['nodes']:.0f} x {row['gpus_per_node']:.0f}, "
+            f"{size_in_words(int(row['size_bytes']))} {_settings(row)}".rstrip()
+            for row in listed
+        ],
+        measured=rows[SECONDS],
+        forecast=times["time_us"],
+        low=times["low"],
+        high=times["high"],
+        trivial=[nominal(rows, row) for row in listed],
+        left_out=left_out,
+    )
+    return table[[*SCORES, *OF_RUN]]
+
+
+def scores_by_group(scores: pd.DataFrame) -> list[dict[str, object]]:
+    """Return the errors of `collective_scores` by what is judged: medians, and coverage."""
+    large = scores["size_bytes"] >= MIB
+    beyond = scores["nodes"] > FITTED_NODES
+    groups = {
+        "more nodes than fitted, 1 MiB and more": beyond & large,
+        "1 to 16 MiB": large & (scores["size_bytes"] <= 16 * MIB),
+        "1 MiB and more": large,
+        "less": ~large,
+        "all": large | ~large,
+    }
+    found = []
+    for name, chosen in groups.items():
+        part = scores[chosen]
+        error, trivial = (part[how] / part["measured"] - 1 for how in ("forecast", "trivial"))
+        covered = part["measured"].between(part["low"], part["high"]).mean()
+        found.append(
+            {
+                "messages": name,
+                "rows": len(part),
+                "median error": f"{error.abs().median():.1%}",
+                "median of error": f"{error.median():+.1%}",
+                "nominal bandwidth": f"{trivial.abs().median():.1%}",
+                "in the interval": f"{covered:.0%}",
+            }
+        )
+    return found
