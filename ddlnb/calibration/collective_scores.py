@@ -1,8 +1,9 @@
-"""Every published block of measured collectives, forecast by what is known without it.
+"""Measured collectives, forecast by what is known without them.
 
-A block is left out with all its rows, and the others of at most two nodes are fitted; so are those
-of the same cluster, if they are blocks of their own: from two nodes of it, four and eight are
-forecast. Beside each forecast stands the trivial one, bytes over the sheet's bandwidth.
+A block is left out with all its rows, and the others of at most two nodes are fitted, those of the
+same cluster too: from two nodes of it, four and eight are forecast. Or a source is left out with
+all its blocks, as for a cluster that was never seen. Beside each forecast stands the trivial one,
+bytes over the sheet's bandwidth.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ddlnb.calibration.collectives import fit_collectives, forecast, nominal
-from ddlnb.calibration.nccl import Array
-from ddlnb.errors import require
+from ddlnb.calibration.collectives import fit_collectives, forecast
+from ddlnb.calibration.nccl import Array, hardware_of
+from ddlnb.errors import require, require_known
 from ddlnb.progress import Show, bar
-from ddlnb.results.collectives import SECONDS, read_published
+from ddlnb.results.collectives import SECONDS, bus_factor, read_published
 from ddlnb.units import MIB, US, size_in_words
 
 if TYPE_CHECKING:
@@ -26,26 +27,39 @@ OF_RUN = ["collective", "nodes", "gpus_per_node", "size_bytes"]  # what ranges o
 
 
 def collective_scores(
-    rows: pd.DataFrame | None = None, *, draws: int = 300, seed: int = 0, progress: Show = None
+    rows: pd.DataFrame | None = None,
+    *,
+    by: str = "block",
+    draws: int = 300,
+    seed: int = 0,
+    progress: Show = None,
 ) -> pd.DataFrame:
-    """Return every row of every block with a forecast that was made without the block, in seconds.
+    """Return every row with a forecast that was made without its block or source, in seconds.
 
     The columns are `SCORES` and `OF_RUN`: ``run`` says in words what was measured, ``low`` and
     ``high`` are a 90 % interval, ``trivial`` is the bus bandwidth of the data sheet, ``left_out``
-    what the fit did not see. ``rows`` are those of `read_published`, the default. Raises InputError
-    where nothing of at most two nodes is left to be fitted.
+    what the fit did not see, by the column ``by``. ``rows`` are those of `read_published`, the
+    default. Raises InputError where no row of at most two nodes is left to be fitted.
     """
     import pandas as pd
 
     rows = read_published() if rows is None else rows
+    require_known("choice of what is left out", by, ("block", "source"))
     parts = []
-    for block in bar(list(rows["block"].unique()), "leaving out", progress=progress):
-        hidden = rows["block"] == block
+    for name in bar(list(rows[by].unique()), "leaving out", progress=progress):
+        hidden = rows[by] == name
         known = rows[~hidden & (rows["nodes"] <= FITTED_NODES)]
-        require(len(known) > 0, f"nothing is left without block {block!r}; give rows of another")
+        require(len(known) > 0, f"nothing is left without {by} {name!r}; give rows of another")
         fitted = fit_collectives(known, draws=draws, seed=seed)
-        parts.append(_scored(rows[hidden], forecast(fitted, rows[hidden]), f"block {block}"))
+        parts.append(_scored(rows[hidden], forecast(fitted, rows[hidden]), f"{by} {name}"))
     return pd.concat(parts, ignore_index=True)
+
+
+def nominal(row: Mapping[str, Any]) -> float:
+    """Return the seconds at the rates of the data sheets."""
+    gpu, network = hardware_of(row)
+    rate = gpu.inside if row["nodes"] == 1 else min(gpu.inside, network.node_rate)
+    return float(row["size_bytes"] * bus_factor(row["collective"], row["ranks"]) / rate)
 
 
 def _settings(row: dict[str, Any]) -> str:
@@ -67,7 +81,7 @@ def _scored(rows: pd.DataFrame, found: Mapping[str, Array], left_out: str) -> pd
         forecast=times["time_us"],
         low=times["low"],
         high=times["high"],
-        trivial=[nominal(rows, row) for row in listed],
+        trivial=[nominal(row) for row in listed],
         left_out=left_out,
     )
     return table[[*SCORES, *OF_RUN]]

@@ -7,16 +7,14 @@ a ring and the switches reach on one node; they were chosen on the published row
 drawn from their posterior: rows of two nodes often leave open whether a ring or a tree was at work,
 and a single best fit would have to guess.
 
-Forecasts have 90 % intervals. To see how far off they are, rows are left out and forecast from the
-others: all of two nodes of a block, a source with all its blocks, or a range of sizes of a block.
-Beside the fitted model stand trivial forecasts from the same rows.
+Forecasts have 90 % intervals. `ddlnb.calibration.collective_scores` says how far off they are.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,16 +35,14 @@ from ddlnb.calibration.nccl import (
 )
 from ddlnb.calibration.posterior import tempered_draws
 from ddlnb.errors import require
-from ddlnb.progress import Show, bar
 from ddlnb.results.collectives import (
-    OPEN_ROWS,
     SECONDS,
-    bus_factor,
     completed,
     read_collectives,
+    read_published,
     read_questions,
 )
-from ddlnb.units import GB, GIB, KIB, MB, MIB, US
+from ddlnb.units import GB, MB, US
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -306,14 +302,14 @@ PER_DOUBLING = 0.08  # of what each doubling of the nodes beyond those adds, ind
 
 def collectives(
     table: str | Path | pd.DataFrame,
-    fit: str | Path | pd.DataFrame = OPEN_ROWS,
+    fit: str | Path | pd.DataFrame | None = None,
     *,
     draws: int = 600,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Return a table of collectives with forecasts of their times, in microseconds.
 
-    ``fit`` are measured rows (default: the published ones of one and two nodes); ``table`` has
+    ``fit`` are measured rows (default: those of `read_published`); ``table`` has
     their columns, without times: collective, size_bytes and nodes or ranks are needed, and the
     words for GPU, network, library, settings and source are used where they are there. Added are
     ``time_us``, the median, and ``low`` and ``high``, a 90 % interval; columns of these names are
@@ -326,10 +322,17 @@ def collectives(
     >>> 4000 < four < many < 10000
     True
     """
-    rows = read_collectives(fit) if isinstance(fit, str | Path) else fit
+    rows = rows_to_fit(fit)
     asked = read_questions(table) if isinstance(table, str | Path) else table
     questions = completed(asked)
     return asked.assign(**forecast(fit_collectives(rows, draws=draws, seed=seed), questions))
+
+
+def rows_to_fit(fit: str | Path | pd.DataFrame | None) -> pd.DataFrame:
+    """Return measured rows: those of a file, the given ones, or the published ones for None."""
+    if fit is None:
+        return read_published()
+    return read_collectives(fit) if isinstance(fit, str | Path) else fit
 
 
 def forecast(fitted: FittedCollectives, questions: pd.DataFrame) -> dict[str, Array]:
@@ -358,143 +361,3 @@ def _quantiles(fitted: FittedCollectives, row: dict[str, object], sizes: Array) 
     middle = np.median(times, axis=0)
     low, high = np.quantile(noisy, INTERVAL, axis=0)
     return np.exp(np.stack([middle, low, high], axis=1)) / US
-
-
-def same_bus_bandwidth(rows: pd.DataFrame, row: Mapping[str, Any]) -> float:
-    """Return the seconds at the bus bandwidth of the nearest size on the most nodes measured."""
-    like = _alike(rows, row)
-    most = like[like["nodes"] == like["nodes"].max()]
-    distance = np.abs(np.log(most["size_bytes"].to_numpy(float) / row["size_bytes"]))
-    nearest = most.iloc[int(distance.argmin())]
-    factor = bus_factor(nearest["collective"], nearest["ranks"])
-    per_byte = nearest[SECONDS] / (factor * nearest["size_bytes"])
-    return float(per_byte * bus_factor(row["collective"], row["ranks"]) * row["size_bytes"])
-
-
-def alpha_beta(rows: pd.DataFrame, row: Mapping[str, Any]) -> float:
-    """Return the seconds of a latency and a bus bandwidth fitted to relative errors."""
-    like = _alike(rows, row)
-    pairs = zip(like["collective"], like["ranks"], strict=True)
-    sent = like["size_bytes"].to_numpy(float) * np.array([bus_factor(*pair) for pair in pairs])
-    times = like[SECONDS].to_numpy(float)
-    from scipy.optimize import nnls
-
-    columns = np.stack([1 / times, sent / times], axis=1)
-    scales = columns.max(axis=0)
-    latency, per_byte = nnls(columns / scales, np.ones(len(like)))[0] / scales
-    sends = row["size_bytes"] * bus_factor(row["collective"], row["ranks"])
-    return float(latency + per_byte * sends)
-
-
-def nominal(rows: pd.DataFrame, row: Mapping[str, Any]) -> float:
-    """Return the seconds at the rates of the data sheets."""
-    gpu, network = hardware_of(row)
-    rate = gpu.inside if row["nodes"] == 1 else min(gpu.inside, network.node_rate)
-    return float(row["size_bytes"] * bus_factor(row["collective"], row["ranks"]) / rate)
-
-
-TRIVIAL: dict[str, Callable[[pd.DataFrame, Mapping[str, Any]], float]] = {
-    "same bus bandwidth": same_bus_bandwidth,
-    "latency and bandwidth": alpha_beta,
-    "nominal bandwidth": nominal,
-}
-
-
-def _alike(rows: pd.DataFrame, row: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the rows most like the row: of its cluster, else its GPU, else all."""
-    gpu, network = hardware_of(row)
-    key = key_of(row, gpu, network)
-    keys = [key_of(one, *hardware_of(one)) for one in rows.to_dict("records")]
-    same = np.array([(k == key, k.gpu == key.gpu, True) for k in keys])
-    collective = (rows["collective"] == row["collective"]).to_numpy()
-    for like in same.T:
-        if (like & collective).any():
-            return rows[like & collective]
-    return rows
-
-
-LARGE = MIB  # the sizes by which forecasts are judged begin here
-MODEL = "fitted"
-RANGES = {
-    "up to 64 KiB": (0, 64 * KIB),
-    "1 to 16 MiB": (MIB, 16 * MIB),
-    "32 to 512 MiB": (32 * MIB, 512 * MIB),
-    "from 1 GiB": (GIB, np.inf),
-}
-FEWEST = 14  # sizes of a block of which a range is left out
-KEPT = ["left_out", "what", "block", "collective", "nodes", "ranks", "size_bytes"]
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """Rows that are left out together: the kind of choice, its name, and which rows."""
-
-    kind: str
-    name: str
-    chosen: pd.Series
-
-
-def left_out(rows: pd.DataFrame) -> list[LeftOut]:
-    """Return every set of rows that is left out, none of them all rows."""
-    blocks, sources, sizes = rows["block"], rows["source_url"], rows["size_bytes"]
-    counts = sizes.groupby(blocks, sort=False).nunique()
-    found = [
-        *(
-            LeftOut("two nodes", one, (blocks == one) & (rows["nodes"] == 2))
-            for one in counts.index
-        ),
-        *(LeftOut("source", one, sources == one) for one in sources.unique()),
-        *(
-            LeftOut("sizes", f"{one} {name}", (blocks == one) & sizes.between(*limits))
-            for one in counts.index[counts >= FEWEST]
-            for name, limits in RANGES.items()
-        ),
-    ]
-    return [one for one in found if one.chosen.any() and not one.chosen.all()]
-
-
-def validate_collectives(
-    rows: pd.DataFrame, *, draws: int = 600, seed: int = 0, progress: Show = None
-) -> pd.DataFrame:
-    """Return every left-out row with its time and forecasts, in microseconds.
-
-    The columns are `KEPT`, ``measured_us``, ``time_us`` with ``low`` and ``high``, and one for each
-    of `TRIVIAL`. Raises InputError if nothing can be left out.
-    """
-    import pandas as pd
-
-    folds = left_out(rows)
-    require(bool(folds), "no rows can be left out; give rows of several blocks or sources")
-    parts = []
-    for fold in bar(folds, "leaving out", progress=progress):
-        known, hidden = rows[~fold.chosen], rows[fold.chosen]
-        found = forecast(fit_collectives(known, draws=draws, seed=seed), hidden)
-        listed = hidden.to_dict("records")
-        trivial = {
-            name: [rule(known, row) / US for row in listed] for name, rule in TRIVIAL.items()
-        }
-        named = {"left_out": fold.kind, "what": fold.name, "measured_us": hidden[SECONDS] / US}
-        parts.append(hidden.assign(**named, **found, **trivial))
-    table = pd.concat(parts, ignore_index=True)
-    return table[[*KEPT, "measured_us", *found, *TRIVIAL]]
-
-
-def summary(validated: pd.DataFrame) -> list[dict[str, object]]:
-    """Return by what was left out, and for large and small messages: rows, errors, coverage.
-
-    Errors are medians of the relative error; coverage is the share of rows in the interval.
-    """
-    found = []
-    for (kind, large), part in validated.groupby(
-        ["left_out", validated["size_bytes"] >= LARGE], sort=False
-    ):
-        measured = part["measured_us"]
-        errors = {
-            name: f"{(part[column] / measured - 1).abs().median():.1%}"
-            for name, column in {MODEL: "time_us", **{name: name for name in TRIVIAL}}.items()
-        }
-        covered = measured.between(part["low"], part["high"]).mean()
-        size = "1 MiB and more" if large else "less"
-        counts = {"left out": kind, "messages": size, "rows": len(part)}
-        found.append({**counts, **errors, "in the interval": f"{covered:.0%}"})
-    return found

@@ -10,7 +10,6 @@ import typer
 
 from ddlnb.cli.options import Csv, numbers, print_table, require_writable_files
 from ddlnb.errors import require
-from ddlnb.files import PUBLISHED
 from ddlnb.units import counted
 
 if TYPE_CHECKING:
@@ -65,8 +64,11 @@ def fit(
 
 def collectives(
     fit: Annotated[
-        Path, typer.Option(help="Measured rows, as `ddlnb cluster import` writes them.")
-    ] = PUBLISHED / "collectives_upto2nodes.csv",
+        Path | None,
+        typer.Option(
+            help="Measured rows, as `ddlnb cluster import` writes them. Default: published ones."
+        ),
+    ] = None,
     table: Annotated[
         Path | None,
         typer.Option(
@@ -85,8 +87,8 @@ def collectives(
         bool,
         typer.Option(
             "--validate",
-            help="Leave rows out, forecast them from the others, and print the errors. With --out, "
-            "write every such row.",
+            help="Leave every block of rows out, forecast it from the others, and print the "
+            "errors. With --out, write every row and its forecast.",
         ),
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the random draws.")] = 0,
@@ -100,21 +102,16 @@ def collectives(
     Examples: `ddlnb cluster collectives --validate` and
     `ddlnb cluster collectives --fit rows.csv --table asked.csv --out times.csv`.
     """
-    from ddlnb.calibration.collectives import (
-        described,
-        fit_collectives,
-        forecast,
-        summary,
-        validate_collectives,
-    )
-    from ddlnb.results.collectives import completed, read_collectives, read_questions
+    from ddlnb.calibration.collective_scores import collective_scores, scores_by_group
+    from ddlnb.calibration.collectives import described, fit_collectives, forecast, rows_to_fit
+    from ddlnb.results.collectives import completed, read_questions
 
     require(not (validate and table), "--validate forecasts rows of --fit; leave out --table or it")
     require_writable_files(out_csv=out, figure_png=figure)
-    rows = read_collectives(fit)
+    rows = rows_to_fit(fit)
     if validate:
-        found = validate_collectives(rows, seed=seed, progress=sys.stderr.isatty())
-        print_table(summary(found), csv, "Median error of rows that were left out, and coverage")
+        found = collective_scores(rows, seed=seed, progress=sys.stderr.isatty())
+        print_table(scores_by_group(found), csv, "Errors of blocks that were left out in turn")
         return None if out is None else _write(found, out)
     fitted = fit_collectives(rows, seed=seed)
     if table is not None:

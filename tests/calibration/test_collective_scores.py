@@ -9,10 +9,13 @@ from ddlnb.calibration.collective_scores import (
     OF_RUN,
     SCORES,
     collective_scores,
+    nominal,
     scores_by_group,
 )
 from ddlnb.errors import InputError
-from ddlnb.results.collectives import SECONDS, read_published
+from ddlnb.files import CALIBRATION, ROOT
+from ddlnb.results.collectives import SECONDS, bus_factor, read_published
+from ddlnb.units import MIB
 from tests.calibration.test_collectives import made
 
 
@@ -63,3 +66,27 @@ def test_published_blocks_are_of_many_networks_and_have_times():
     assert {2, 4, 8} <= set(rows["nodes"])
     assert rows["network"].str.startswith("TCP").sum() > 20
     assert rows["source_url"].notna().all()
+
+
+def test_nominal_seconds_are_the_bytes_of_a_ring_over_the_slowest_sheet():
+    row = {"collective": "all_reduce", "size_bytes": 2.0**30, "gpu": "A100", "gpus_per_node": 8}
+    row |= {"nodes": 4, "ranks": 32, "network": "RoCE 8x200 Gb/s"}  # 200 GB/s, less than NVLink's
+    assert nominal(row) == pytest.approx(2.0**30 * bus_factor("all_reduce", 32) / 200e9)
+
+
+@pytest.mark.slow
+def test_published_blocks_that_are_left_out_are_forecast_better_than_by_sheets():
+    scores = collective_scores(draws=200)
+    large = scores[scores["size_bytes"] >= MIB]
+    error, trivial = (
+        (large[how] / large["measured"] - 1).abs().median() for how in ("forecast", "trivial")
+    )
+    assert error < 0.1
+    assert error < 0.6 * trivial
+
+
+def test_the_page_shows_the_kept_scores():
+    kept = pd.read_csv(CALIBRATION / "collectives_left_out.csv")
+    page = (ROOT / "docs" / "collectives.md").read_text()
+    for row in scores_by_group(kept):
+        assert f"| {' | '.join(map(str, row.values()))} |" in page

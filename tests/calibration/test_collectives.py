@@ -7,19 +7,14 @@ import pytest
 import ddlnb
 from ddlnb.calibration.collectives import (
     NAMES,
-    TRIVIAL,
     fit_collectives,
     forecast,
-    left_out,
     parameters,
     prior_of,
-    summary,
-    validate_collectives,
 )
 from ddlnb.calibration.nccl import Setting, gpu_of, network_of, seconds
 from ddlnb.errors import InputError
-from ddlnb.files import CALIBRATION, ROOT
-from ddlnb.results.collectives import SECONDS, bus_factor, read_collectives
+from ddlnb.results.collectives import SECONDS
 from ddlnb.units import MIB
 
 WORDS = {"gpu": "A100", "network": "RoCE 8x200 Gb/s", "library": "NCCL", "settings": ""}
@@ -80,43 +75,6 @@ def test_the_same_seed_gives_the_same_forecast_and_order_does_not_matter():
     assert (turned[::-1] == first).all()
 
 
-def test_trivial_forecasts_are_exact_where_their_rule_is_the_truth():
-    sizes = SIZES[-6:]
-    sent = sizes * bus_factor("all_reduce", 16)
-    rows = made(2)[-6:].assign(**{SECONDS: sent / 100e9})
-    row = {**rows.iloc[0].to_dict(), "nodes": 4, "ranks": 32, "size_bytes": 2.0**30}
-    truth = 2.0**30 * bus_factor("all_reduce", 32) / 100e9
-    assert TRIVIAL["same bus bandwidth"](rows, row) == pytest.approx(truth)
-    assert TRIVIAL["latency and bandwidth"](rows, row) == pytest.approx(truth)
-    assert TRIVIAL["nominal bandwidth"](rows, row) == pytest.approx(truth / 2)  # 200 GB/s by words
-
-
-def test_left_out_rows_are_forecast_from_the_others_alone():
-    folds = left_out(read_collectives())
-    assert {fold.kind for fold in folds} == {"two nodes", "source", "sizes"}
-    rows = pd.concat([made(2), made(2, block="another", between=-0.1)], ignore_index=True)
-    found = validate_collectives(rows, draws=60)
-    assert len(found) >= 4 * len(SIZES)
-    [large] = [
-        row
-        for row in summary(found)
-        if row["left out"] == "source" and row["messages"] == "1 MiB and more"
-    ]
-    assert float(str(large["fitted"]).rstrip("%")) < 15
-
-
-@pytest.mark.slow
-def test_published_rows_that_are_left_out_are_forecast_better_than_trivially():
-    found = validate_collectives(read_collectives(), draws=200)
-    large = found[found["size_bytes"] >= MIB]
-    error = {
-        name: (large[name] / large["measured_us"] - 1).abs().median()
-        for name in ("time_us", *TRIVIAL)
-    }
-    assert error["time_us"] < 0.1
-    assert all(error["time_us"] < 0.6 * error[name] for name in TRIVIAL)
-
-
 def test_what_passes_through_keeps_its_text_and_its_place():
     table = pd.DataFrame(
         {
@@ -158,12 +116,3 @@ def test_a_row_that_cannot_be_forecast_is_named_with_the_way_out(row, said):
     usual = {"collective": "all_reduce", "size_bytes": "1024", "nodes": "2", "ranks": "16"}
     with pytest.raises(InputError, match=said):
         ddlnb.collectives(pd.DataFrame([usual | row]), made(2))
-
-
-def test_the_page_shows_the_kept_rows_of_left_out_forecasts():
-    kept = pd.read_csv(CALIBRATION / "collectives_left_out.csv")
-    page = (ROOT / "docs" / "collectives.md").read_text()
-    for row in summary(kept):
-        if row["messages"] == "1 MiB and more":
-            cells = " | ".join(str(row[name]) for name in ("rows", "fitted", *TRIVIAL))
-            assert f"| {cells} | {row['in the interval']} |" in page
