@@ -317,12 +317,16 @@ def supplied_parts(kind: str) -> dict[str, Any]:
 def loader(package: str, **modules: str) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package whose names are loaded from its modules on first use.
 
+    Names that an extension adds to the package are supplied as ``PACKAGE NAME``.
+
     >>> import ddlnb.hardware
     >>> ddlnb.hardware.get_gpu("A100").name
     'A100-SXM4-80GB'
     """
 
     def load(name: str) -> Any:
+        if name in supplied_names(package):
+            return supplied(f"{package} {name}")
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(f"{package}.{modules[name]}"), name)

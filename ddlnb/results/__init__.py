@@ -1,12 +1,7 @@
-"""Results as tidy rows: tables, timelines, statistics and checks."""
+"""Results as tidy rows: tables, timelines and statistics; what reads others is supplied."""
 
 from __future__ import annotations
 
 from ddlnb.registry import loader
 
-__getattr__ = loader(
-    __name__,
-    check="checks",
-    read_collective_logs="collective_logs",
-    read_collectives="collectives",
-)
+__getattr__ = loader(__name__)
