@@ -20,8 +20,8 @@ import pandas as pd
 from benchmarks.command import command
 from ddlnb.errors import require
 from ddlnb.files import DATA, write_atomically
-from ddlnb.results.checks import SUSPICIOUS, check_table
 from ddlnb.results.schema import KEY
+from ddlnb.survey.checks import SUSPICIOUS, check_table
 from ddlnb.survey.published import FIG4_CELLS
 from ddlnb.survey.score import (
     MORE,

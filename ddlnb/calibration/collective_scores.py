@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ddlnb.calibration.collective_tables import SECONDS, bus_factor, read_published
 from ddlnb.calibration.collectives import fit_collectives, forecast
 from ddlnb.calibration.nccl import Array, hardware_of
 from ddlnb.errors import require, require_known
 from ddlnb.progress import Show, bar
-from ddlnb.results.collectives import SECONDS, bus_factor, read_published
 from ddlnb.units import MIB, US, size_in_words
 
 if TYPE_CHECKING:

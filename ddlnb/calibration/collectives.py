@@ -21,6 +21,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ddlnb.calibration.collective_tables import (
+    SECONDS,
+    completed,
+    read_collectives,
+    read_published,
+    read_questions,
+)
 from ddlnb.calibration.fit import Prior, Problem, student
 from ddlnb.calibration.nccl import (
     KINDS,
@@ -35,13 +42,6 @@ from ddlnb.calibration.nccl import (
 )
 from ddlnb.calibration.posterior import tempered_draws
 from ddlnb.errors import require
-from ddlnb.results.collectives import (
-    SECONDS,
-    completed,
-    read_collectives,
-    read_published,
-    read_questions,
-)
 from ddlnb.units import GB, MB, US
 
 if TYPE_CHECKING:

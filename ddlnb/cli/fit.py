@@ -103,8 +103,8 @@ def collectives(
     `ddlnb cluster collectives --fit rows.csv --table asked.csv --out times.csv`.
     """
     from ddlnb.calibration.collective_scores import collective_scores, scores_by_group
+    from ddlnb.calibration.collective_tables import completed, read_questions
     from ddlnb.calibration.collectives import described, fit_collectives, forecast, rows_to_fit
-    from ddlnb.results.collectives import completed, read_questions
 
     require(not (validate and table), "--validate forecasts rows of --fit; leave out --table or it")
     require_writable_files(out_csv=out, figure_png=figure)
@@ -168,8 +168,8 @@ def import_logs(
     Examples: `ddlnb cluster import all_reduce.log --nodes 2 --out rows.csv` and
     `ddlnb cluster import build/here/all_reduces.json`.
     """
+    from ddlnb.calibration.collective_logs import Facts, read_collective_logs
     from ddlnb.files import write_atomically
-    from ddlnb.results.collective_logs import Facts, read_collective_logs
 
     require_writable_files(rows_csv=out)
     facts = Facts(

@@ -132,8 +132,8 @@ def check(
     Examples: `ddlnb survey check data/published/fig4.csv` and
     `ddlnb survey check mine.csv --gpus-per-node 8 --csv`.
     """
-    from ddlnb.results.checks import SUSPICIOUS, check_table, findings_frame
     from ddlnb.results.tables import read_table
+    from ddlnb.survey.checks import SUSPICIOUS, check_table, findings_frame
 
     rows = read_table(table)
     findings = check_table(rows, gpus_per_node=gpus_per_node)

@@ -12,10 +12,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ddlnb.calibration.collective_tables import SECONDS, bus_factor
 from ddlnb.calibration.collectives import forecast
 from ddlnb.errors import require
 from ddlnb.figures.style import POINT, doubling_axis, legend_line, legend_mark, note, styled
-from ddlnb.results.collectives import SECONDS, bus_factor
 from ddlnb.units import GB, US, counted, size_in_words
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ import pandas as pd
 
 from ddlnb.errors import require_whole
 from ddlnb.plans.methods import SURVEYED
-from ddlnb.results.checks import relative_noises
 from ddlnb.results.tables import GPUS_PER_NODE, SINGLE, Cell, cell_rates
+from ddlnb.survey.checks import relative_noises
 
 FAILURES_SHOWN = 5  # of a claim; the others are counted
 NOISE = "cannot be decided with these cells: noise may turn the verdict"

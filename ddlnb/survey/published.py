@@ -13,9 +13,9 @@ import pandas as pd
 
 from ddlnb.errors import UnknownName
 from ddlnb.files import PUBLISHED
-from ddlnb.results.checks import check_table, without_suspicious
 from ddlnb.results.schema import KEY, NAMED_NETWORK, THROUGHPUT, Column, Kind, Schema
 from ddlnb.results.tables import NETWORKS
+from ddlnb.survey.checks import check_table, without_suspicious
 from ddlnb.units import counted
 
 FIG4_CELLS = PUBLISHED / "fig4.csv"

@@ -19,9 +19,9 @@ from ddlnb.calibration.validation import TRIVIAL_FORECASTS
 from ddlnb.errors import InputError, require, require_known
 from ddlnb.files import DATA, last_commit
 from ddlnb.plans.methods import SURVEYED
-from ddlnb.results.checks import SAME, check_table, faster_networks, has_servers, without_suspicious
 from ddlnb.results.schema import KEY, NAMED_NETWORK, RATE, THROUGHPUT, Column, Kind, Rule, Schema
 from ddlnb.results.tables import GPUS_PER_NODE, Cell, cell_rates, cells_of
+from ddlnb.survey.checks import SAME, check_table, faster_networks, has_servers, without_suspicious
 from ddlnb.survey.fig4_forecast import errors_by_cell
 from ddlnb.survey.published import FIG4, fig4_cells
 from ddlnb.survey.testbed import BATCHES, CLUSTERS, observations_of

@@ -46,11 +46,11 @@ from ddlnb.plans.bucketing import Bucketing, merged
 from ddlnb.plans.methods import METHODS, SURVEYED, Method, get_method
 from ddlnb.plans.plan import Message
 from ddlnb.progress import Show
-from ddlnb.results.checks import check_table, without_suspicious
 from ddlnb.results.schema import Column, Kind, Schema, read_cells
 from ddlnb.results.tables import SINGLE
 from ddlnb.simulator.draws import Z90
 from ddlnb.simulator.simulate import Cell
+from ddlnb.survey.checks import check_table, without_suspicious
 from ddlnb.survey.published import FIG4_CELLS, fig4_cells, quoted
 from ddlnb.units import BITS_PER_BYTE, KIB, MB, MIB, seconds_from
 from ddlnb.workloads.workload import Workload, read_profile

@@ -12,9 +12,9 @@ from ddlnb.calibration.collective_scores import (
     nominal,
     scores_by_group,
 )
+from ddlnb.calibration.collective_tables import SECONDS, bus_factor, read_published
 from ddlnb.errors import InputError
 from ddlnb.files import CALIBRATION, ROOT
-from ddlnb.results.collectives import SECONDS, bus_factor, read_published
 from ddlnb.units import MIB
 from tests.calibration.test_collectives import made
 

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 import ddlnb
+from ddlnb.calibration.collective_tables import SECONDS
 from ddlnb.calibration.collectives import (
     NAMES,
     fit_collectives,
@@ -14,7 +15,6 @@ from ddlnb.calibration.collectives import (
 )
 from ddlnb.calibration.nccl import Setting, gpu_of, network_of, seconds
 from ddlnb.errors import InputError
-from ddlnb.results.collectives import SECONDS
 from ddlnb.units import MIB
 
 WORDS = {"gpu": "A100", "network": "RoCE 8x200 Gb/s", "library": "NCCL", "settings": ""}

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddlnb.calibration.collective_tables import COLLECTIVES, bus_factor
 from ddlnb.calibration.collectives import parameters, prior_of
 from ddlnb.calibration.nccl import (
     Parameters,
@@ -21,7 +22,6 @@ from ddlnb.calibration.nccl import (
     slowest,
 )
 from ddlnb.plans.alpha_beta import double_tree_share
-from ddlnb.results.collectives import COLLECTIVES, bus_factor
 from ddlnb.units import GIB, gigabits_per_second
 
 SIZES = 2.0 ** np.arange(3, 35, 2)

@@ -4,7 +4,7 @@ import io
 
 import pandas as pd
 
-from ddlnb.results.collectives import OPEN_ROWS
+from ddlnb.calibration.collective_tables import OPEN_ROWS
 from tests.command_line import ddlnb
 
 ASKED = """\

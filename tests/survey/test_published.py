@@ -10,9 +10,9 @@ import pytest
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import ResultsError, UnknownName
 from ddlnb.plans.methods import SURVEYED
-from ddlnb.results.checks import NOTE, SUSPICIOUS, check_table, without_suspicious
 from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
+from ddlnb.survey.checks import NOTE, SUSPICIOUS, check_table, without_suspicious
 from ddlnb.survey.published import (
     FIG4,
     QUOTED_SPEEDUPS,

@@ -4,7 +4,9 @@ import pandas as pd
 import pytest
 
 from ddlnb.errors import InputError, ResultsError
-from ddlnb.results.checks import (
+from ddlnb.results.schema import KEY, RATE
+from ddlnb.results.tables import NETWORKS, Cell, cell_rates, read_table
+from ddlnb.survey.checks import (
     NOTE,
     SUSPICIOUS,
     Finding,
@@ -12,8 +14,6 @@ from ddlnb.results.checks import (
     findings_frame,
     without_suspicious,
 )
-from ddlnb.results.schema import KEY, RATE
-from ddlnb.results.tables import NETWORKS, Cell, cell_rates, read_table
 
 # Made-up numbers: samples per second and GPU of one GPU alone, and what is left beyond one node.
 ALONE = {"small-conv": 100.0, "small-attention": 40.0}

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from ddlnb.calibration.collective_logs import Facts, read_collective_logs
+from ddlnb.calibration.collective_tables import COLUMNS, MEASURED, read_collectives, with_seconds
 from ddlnb.errors import InputError, ResultsError, UnknownName
-from ddlnb.results.collective_logs import Facts, read_collective_logs
-from ddlnb.results.collectives import COLUMNS, MEASURED, read_collectives, with_seconds
 
 DEVICES = """\
 # Using devices

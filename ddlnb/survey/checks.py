@@ -1,6 +1,4 @@
-"""Relate the cells of a throughput table: faster networks, scaling curves, replicates, noise.
-
-Check a throughput table for cells that cannot be right or contradict their neighbours.
+"""Check a throughput table for cells that cannot be right or contradict their neighbours.
 
 A finding is no proof. It names the cells to look at, so that the errors of a forecast can be
 reported with and without them.

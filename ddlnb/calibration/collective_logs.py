@@ -17,8 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from ddlnb.errors import InputError, ResultsError, UnknownName, require
-from ddlnb.results.collectives import (
+from ddlnb.calibration.collective_tables import (
     COLLECTIVES,
     COLUMNS,
     MEASURED,
@@ -26,6 +25,7 @@ from ddlnb.results.collectives import (
     bus_factors,
     with_seconds,
 )
+from ddlnb.errors import InputError, ResultsError, UnknownName, require
 from ddlnb.units import GB
 
 if TYPE_CHECKING:
