@@ -121,18 +121,37 @@ class Traffic(NamedTuple):
     bytes: int
 
 
+class Passes(NamedTuple):
+    """Kernels that a GPU starts for one tensor, and bytes that they move for each element of it."""
+
+    kernels: float
+    bytes_per_element: float
+
+
+class OnGpu(NamedTuple):
+    """What a compressor does on a GPU before its first request, and with each answer to it.
+
+    An all-reduce has one answer, an all-gather one of every worker.
+    """
+
+    encode: Passes
+    decode: Passes
+
+
 class Compressor(ABC):
     """A lossy way to average.
 
     ``family`` is one of `ddlnb.compression.base.FAMILIES`, and empty only for what carries
     other compressors. ``why_no_feedback`` gives the reason where error feedback is refused,
-    ``why_no_payload`` the reason why a compressor is no `Codec`.
+    ``why_no_payload`` the reason why a compressor is no `Codec`. ``on_gpu`` is None where nobody
+    says what it does on a GPU.
     """
 
     name: ClassVar[str]
     family: ClassVar[str] = ""
     why_no_feedback: str = ""
     why_no_payload: str = ""
+    on_gpu: ClassVar[OnGpu | None] = None
 
     @property
     @abstractmethod

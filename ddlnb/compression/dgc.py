@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ddlnb.compression.base import KNOWN, Averaged, Memory, Quote, Round, Traffic
+from ddlnb.compression.base import KNOWN, Averaged, Memory, OnGpu, Passes, Quote, Round, Traffic
 from ddlnb.compression.sparse import ENTRY_BYTES, Sparsifier, kept, largest_entries, total_of
 from ddlnb.errors import require, require_whole
 from ddlnb.plans.requests import AllGather, Flow, made_once
@@ -41,6 +41,8 @@ class DeepGradientCompression(Sparsifier):
     masking: bool = True
 
     name = "dgc"
+    # Velocity, sum and both masks; top-k of the sum.
+    on_gpu = OnGpu(Passes(18, 84), Passes(2, 4))
     feedback = "refused"
     why_no_feedback = "it keeps what was not sent itself"
     why_no_payload = "its payloads are longer while it warms up, and servers know one length"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ddlnb.compression.base import Averaged, Memory, Round, Traffic
+from ddlnb.compression.base import Averaged, Memory, OnGpu, Passes, Round, Traffic
 from ddlnb.compression.sparse import (
     ENTRY_BYTES,
     Sparse,
@@ -38,6 +38,7 @@ class GTopK(Sparsifier):
     """A share ``density`` = k/D of the entries travels between two workers and is averaged."""
 
     name = "gtop-k"
+    on_gpu = OnGpu(Passes(12, 36), Passes(16, 4))  # top-k; merged entries are selected again
     feedback = "needed"
     why_no_payload = "workers merge entries pairwise along a tree, and nobody else keeps just k"
 

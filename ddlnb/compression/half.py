@@ -24,6 +24,8 @@ from ddlnb.compression.base import (
     Bound,
     Codec,
     Memory,
+    OnGpu,
+    Passes,
     Quote,
     Round,
     Traffic,
@@ -40,6 +42,7 @@ class Half(Codec):
     dtype: ClassVar[torch.dtype]
     family = QUANTISATION
     feedback = "optional"
+    on_gpu = OnGpu(Passes(2, 14), Passes(1, 6))  # the share and its rounding; back to 4 bytes
 
     def quoted_ratio(self, shape: tuple[int, int]) -> Quote:
         return Quote.of(2)

@@ -20,6 +20,8 @@ from ddlnb.compression.base import (
     Bound,
     Compressor,
     Memory,
+    OnGpu,
+    Passes,
     Quote,
     Round,
     Traffic,
@@ -46,6 +48,8 @@ class PowerSGD(Compressor):
 
     name = "powersgd"
     family = LOW_RANK
+    # Products with both factors, three operations for each of two columns; their product.
+    on_gpu = OnGpu(Passes(8, 8), Passes(2, 4))
     feedback = "needed"
     why_no_payload = "its second message depends on the sum of the first over all workers"
 

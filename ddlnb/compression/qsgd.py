@@ -14,7 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddlnb.compression.base import QUANTISATION, UNBIASED, Bound, Codec, Memory, Quote, Round
+from ddlnb.compression.base import (
+    QUANTISATION,
+    UNBIASED,
+    Bound,
+    Codec,
+    Memory,
+    OnGpu,
+    Passes,
+    Quote,
+    Round,
+)
 from ddlnb.compression.packing import (
     bucket_norms,
     code_bits,
@@ -43,6 +53,8 @@ class QSGD(Codec):
 
     name = "qsgd"
     family = QUANTISATION
+    # The norm; magnitudes, over the norm, levels below, draws, compared, added, signs, one byte.
+    on_gpu = OnGpu(Passes(10, 69), Passes(3, 25))  # from a byte, times the norm, added
     feedback = "optional"
 
     def __post_init__(self) -> None:

@@ -21,6 +21,8 @@ from ddlnb.compression.base import (
     Bound,
     Codec,
     Memory,
+    OnGpu,
+    Passes,
     Quote,
     Round,
     Traffic,
@@ -47,6 +49,8 @@ class RandomK(Sparsifier, Codec):
     unbiased: bool = False
 
     name = "random-k"
+    # Keys are drawn and sorted in four passes with their indices; entries are put in their places.
+    on_gpu = OnGpu(Passes(8, 68), Passes(2, 8))
     why_no_feedback = (
         "entries that are multiplied by D/k are no contraction, and residuals would grow"
     )

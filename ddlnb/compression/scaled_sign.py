@@ -18,6 +18,8 @@ from ddlnb.compression.base import (
     Bound,
     Codec,
     Memory,
+    OnGpu,
+    Passes,
     Quote,
     Round,
     as_bytes,
@@ -40,6 +42,7 @@ class ScaledSign(Codec):
 
     name = "ef-sign"
     family = QUANTISATION
+    on_gpu = OnGpu(Passes(5, 21), Passes(4, 22))  # and magnitudes, their mean; times the scale
     feedback = "needed"
 
     def quoted_ratio(self, shape: tuple[int, int]) -> Quote:

@@ -24,6 +24,8 @@ from ddlnb.compression.base import (
     Averaged,
     Bound,
     Memory,
+    OnGpu,
+    Passes,
     Quote,
     Round,
     Traffic,
@@ -54,6 +56,7 @@ class SignVote(Voting):
 
     name = "signsgd"
     family = QUANTISATION
+    on_gpu = OnGpu(Passes(3, 9), Passes(3, 14))  # compare, pack; unpack, scale to +-1, count
     feedback = "refused"
     why_no_feedback = "a majority is no average of votes, and magnitudes are not sent; use ef-sign"
     why_no_payload = (

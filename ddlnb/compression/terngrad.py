@@ -19,6 +19,8 @@ from ddlnb.compression.base import (
     Bound,
     Codec,
     Memory,
+    OnGpu,
+    Passes,
     Quote,
     Round,
     as_bytes,
@@ -52,6 +54,8 @@ class TernGrad(Codec):
 
     name = "terngrad"
     family = QUANTISATION
+    # The largest magnitude; over it, draws, compared, times the sign, packed.
+    on_gpu = OnGpu(Passes(8, 46), Passes(4, 26))
     feedback = "optional"
 
     def __post_init__(self) -> None:

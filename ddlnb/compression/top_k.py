@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ddlnb.compression.base import Codec, Memory, Round
+from ddlnb.compression.base import Codec, Memory, OnGpu, Passes, Round
 from ddlnb.compression.sparse import (
     ENTRY_BYTES,
     Sparsifier,
@@ -26,6 +26,8 @@ class TopK(Sparsifier, Codec):
     """A share ``density`` = k/D of the entries travels: four bytes each, and four for the index."""
 
     name = "top-k"
+    # Magnitudes, four passes of a radix selection, one that gathers; k values and indices.
+    on_gpu = OnGpu(Passes(12, 36), Passes(2, 4))
     feedback = "needed"
 
     def payload_bytes(self, elements: int) -> int:
