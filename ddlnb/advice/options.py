@@ -245,12 +245,13 @@ def lossy_options(
 ) -> tuple[list[LossyOption], list[str]]:
     """Return the lossy methods that the workload and the cluster can take, and why not the others.
 
-    Compression is free of cost, which is a bound. A method is left out that needs what is not
-    known, such as the shapes of tensors; its reason begins with its name. Intervals are those of
-    methods whose messages overlap the backward pass; others are played by their own loop, which
+    Compression takes what the data sheet of the GPU says. A method is left out that needs what is
+    not known, such as the shapes of tensors; its reason begins with its name. Intervals are those
+    of methods whose messages overlap the backward pass; others are played by their own loop, which
     takes too long to be drawn often.
     """
     try:
+        from ddlnb.compression.sheet import SHEET
         from ddlnb.training.cost.estimate import iteration_cost
         from ddlnb.training.method import training_method
     except ModuleNotFoundError as error:
@@ -259,13 +260,13 @@ def lossy_options(
     found, left_out = [], []
     for name in methods if question.cluster.workers > 1 else ():
         try:
-            cost = iteration_cost(question.workload, question.cluster, name)
+            cost = iteration_cost(question.workload, question.cluster, name, compression=SHEET)
         except InputError as error:  # unknown shapes, gradients in half precision
             left_out.append(f"{name}, as {error}")
             continue
         method = training_method(name)
         drawn = [
-            iteration_cost(question.workload, cluster, name).iteration_seconds
+            iteration_cost(question.workload, cluster, name, compression=SHEET).iteration_seconds
             * math.exp(question.cluster.error * error)
             for cluster, error in zip(
                 draw_clusters(question.cluster, draws, seed) if method.overlaps else (),

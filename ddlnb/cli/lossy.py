@@ -37,8 +37,11 @@ def lossy(
     ] = None,
     compression: Annotated[
         str,
-        typer.Option(help="Cost of compression: free, or a profile of data/profiles/compression."),
-    ] = "free",
+        typer.Option(
+            help="Cost of compression: sheet (by the GPU's data sheet), a profile of "
+            "data/profiles/compression, or free, a bound."
+        ),
+    ] = "sheet",
     curves: Annotated[
         Path | None,
         typer.Option(help="Curves of `ddlnb train --out`, to judge the time to --target."),
@@ -90,7 +93,7 @@ def lossy(
         return _print_times(measured, target, workload, first, options, how, csv)
     kept = [read_plan(path) for path in plan or ()]
     require(bool(method or kept), "give at least one --method; see `ddlnb train --list`")
-    _require_counts(method or (), "free" if kept else compression, base)
+    _require_counts(method or (), "sheet" if kept else compression, base)
     rows = []
     for count in gpus or [first.workers]:
         rows += _costs(workload, first, count, [*(method or ()), *kept], options)
@@ -109,7 +112,7 @@ def _require_counts(names: Sequence[str], compression: str, base: str | None) ->
 
     methods = [training_method(name) for name in names if name not in METHODS]
     require(
-        compression == "free" or any(method.compressor for method in methods),
+        compression == "sheet" or any(method.compressor for method in methods),
         f"compression {compression!r} changes nothing: {'; '.join(names)} does not compress; leave "
         f"out --compression",
     )
@@ -121,7 +124,8 @@ def _require_counts(names: Sequence[str], compression: str, base: str | None) ->
 
 
 def _assumed(compression: str, base: str, straggler: str) -> str:
-    cost = "free of cost (a bound)" if compression == "free" else f"as in profile {compression}"
+    named = {"free": "free of cost (a bound)", "sheet": "by the GPU's data sheet"}
+    cost = named.get(compression, f"as in profile {compression}")
     slow = f", workers slowed down by {straggler}" if straggler else ""
     return f"compression {cost}, messages of bsp with compression as of {base}{slow}"
 

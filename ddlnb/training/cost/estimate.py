@@ -21,7 +21,8 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.clusters.heterogeneous import HOMOGENEOUS
 from ddlnb.compression.base import Codec, Payloads
-from ddlnb.compression.profile import FREE, CompressionProfile, compression_profile
+from ddlnb.compression.profile import FREE, CompressionProfile
+from ddlnb.compression.sheet import SHEET, compression_on
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.plans.methods import METHODS, Method, get_method
 from ddlnb.plans.plan import Plan
@@ -92,8 +93,8 @@ def iteration_cost(
     to servers layer by layer, and all other communication follows the computation. With ``overlap``
     false all of it does.
     ``slower(rank, step, workers)`` multiplies the seconds of a worker's computation, in each of
-    ``steps`` iterations. ``compression`` is a profile of what compressing takes, by default
-    nothing.
+    ``steps`` iterations. ``compression`` is a profile of what compressing takes, "sheet"
+    for what follows from the GPU's data sheet, by default nothing: a bound.
 
     Raises UnknownName, and InputError for servers that the cluster lacks, a compressor that the
     profile lacks, a base that does not fit, and a synchronisation whose iterations have no one
@@ -119,11 +120,12 @@ def iteration_cost(
             f"for 'bsp on A2A' or 'bsp on PS'",
         )
         if isinstance(method.planner, KeptPlan) and method.planner.plan.compressed_by:
-            profile = compression_profile(compression)
+            profile = compression_on(compression, cluster.hardware)
             return planned_cost(workload, cluster, method.planner.plan, profile, slower, steps)
         return lossless_cost(workload, cluster, method, slower, steps)
     require_all_to_all(get_method(base))  # even if this method sends no messages like its
-    profile = compression_profile(compression)
+    sheetless = compression == SHEET and method.compressor is None  # any hardware will do
+    profile = FREE if sheetless else compression_on(compression, cluster.hardware)
     if overlap and method.pushes_gradients and method.compressor is None:
         return lossless_cost(workload, cluster, METHODS["WFBP-PS"], slower, steps)
     if not (overlap and method.overlaps):
