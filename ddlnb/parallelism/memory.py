@@ -9,8 +9,9 @@ from itertools import accumulate, groupby, pairwise
 
 from ddlnb.errors import look_up, require
 from ddlnb.parallelism.layout import Layout, require_divides
-from ddlnb.parallelism.model import Kept, LayerShape, ModelShape, Weight
+from ddlnb.parallelism.model import LayerShape, ModelShape
 from ddlnb.parallelism.partition import even_partition
+from ddlnb.parallelism.parts import Kept, Weight
 from ddlnb.parallelism.schedules import SCHEDULES, chunks_in_flight, in_flight
 
 

@@ -10,7 +10,8 @@ import ddlnb
 from ddlnb.errors import InputError
 from ddlnb.parallelism.layout import AXES, Layout
 from ddlnb.parallelism.memory import PRECISIONS, kept_bytes, memory, pipeline_stages, require_fits
-from ddlnb.parallelism.model import LayerShape, ModelShape, Transformer, Weight, gpt, model_of
+from ddlnb.parallelism.model import LayerShape, ModelShape, Transformer, gpt, model_of
+from ddlnb.parallelism.parts import Weight
 from ddlnb.parallelism.volumes import exchanges
 
 # arXiv 2104.04473, Table 1: parameters in 1e9, heads, hidden, layers, tensor and pipeline ranks.
