@@ -10,10 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from ddlnb.errors import look_up, require, require_whole
-from ddlnb.parallelism.parts import Attention, Kept, Region, Weight
+from ddlnb.parallelism.parts import (
+    NORMS,
+    Attention,
+    Experts,
+    FeedForward,
+    Kept,
+    LayerPart,
+    Region,
+    SelfAttention,
+    Stream,
+    Weight,
+    present,
+)
 from ddlnb.workloads.workload import Workload
 
 
@@ -24,6 +35,7 @@ class LayerShape:
     ``core_flops``, a part of ``forward_flops``, is the core of attention. A backward pass takes
     twice the FLOPs of a forward pass. ``dispatched`` are elements that are sent to experts and come
     back. ``loss_values`` are values per sample which a loss over split logits adds up over ranks.
+    ``inner``: elements between the matrices of feed-forward parts that one token keeps.
     """
 
     name: str
@@ -36,11 +48,17 @@ class LayerShape:
     attention: Attention | None = None
     dispatched: int = 0
     loss_values: int = 0
+    inner: int = 0
 
     @property
     def parameters(self) -> int:
         """Number of parameters."""
         return sum(weight.elements for weight in self.weights)
+
+    @property
+    def of_experts(self) -> int:
+        """Number of those that belong to experts."""
+        return sum(weight.elements for weight in self.weights if weight.split == "expert")
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +88,11 @@ class ModelShape:
         """Number of parameters, a tied embedding once."""
         tied = sum(one.elements for layer in self.layers for one in layer.weights if one.tied)
         return sum(layer.parameters for layer in self.layers) - tied // 2
+
+    @property
+    def active_parameters(self) -> int:
+        """Number of parameters that one token meets, the whole embedding included."""
+        return self.parameters - sum(one.idle for layer in self.layers for one in layer.weights)
 
     @property
     def forward_flops(self) -> float:
@@ -126,6 +149,9 @@ def model_of(workload: Workload, outputs: Mapping[str, int] | None = None) -> Mo
     return ModelShape(workload.model, layers, (0, len(layers)), divided)
 
 
+Block = tuple[LayerPart, ...]
+
+
 @dataclass(frozen=True)
 class Transformer:
     """The shape of a decoder. ``shape`` has its layers.
@@ -136,6 +162,9 @@ class Transformer:
     - bias: linear parts have biases; norm "layer" has scale and shift, "rms" only scale.
     - experts, top_k: a mixture of so many experts of which each token takes top_k.
     - flash: attention keeps no scores; dropout: masks are kept, a byte each.
+    - positions: how many learned positions there are; 0: as many as a sequence has tokens.
+    - blocks: the parts of every layer, where layers differ or have further kinds of parts; what is
+      said above of heads and experts then stands for most of them.
 
     >>> gpt3 = gpt("gpt-3", layers=96, hidden=12288, heads=96, vocab=51200, sequence=2048)
     >>> f"{gpt3.shape.parameters / 1e9:.1f}"
@@ -160,6 +189,8 @@ class Transformer:
     top_k: int = 0
     flash: bool = True
     dropout: bool = False
+    positions: int = 0
+    blocks: tuple[Block, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value in (
@@ -182,56 +213,68 @@ class Transformer:
             self.heads % self.kv_heads == 0,
             f"kv_heads {self.kv_heads} do not divide heads {self.heads}",
         )
-        require(self.norm in ("rms", "layer"), f"norm {self.norm!r} must be 'rms' or 'layer'")
+        require(self.norm in NORMS, f"norm {self.norm!r} must be one of {', '.join(NORMS)}")
         require(
             (self.experts == 0 and self.top_k == 0) or 1 <= self.top_k <= self.experts,
             f"top_k {self.top_k} must be from 1 to the {self.experts} experts (both 0: dense)",
         )
+        require(
+            len(self.blocks) in (0, self.layers),
+            f"{len(self.blocks)} blocks do not make {self.layers} layers; give one for each",
+        )
 
     @cached_property
     def shape(self) -> ModelShape:
-        """The layers: embedding, blocks, head; blocks are one object, ``layers`` times."""
+        """The layers: embedding, blocks, head; equal blocks are one object."""
+        blocks = self.blocks or (self._usual_block(),) * self.layers
+        made = {block: self._block(block) for block in dict.fromkeys(blocks)}
+        parts = [part for block in made for part in block]
+        divided = [one for part in parts for one in part.divided]
         return ModelShape(
             self.name,
-            (self._embedding(), *[self._block()] * self.layers, self._head()),
+            (self._embedding(), *[made[block] for block in blocks], self._head()),
             (1, 1 + self.layers),
             (
-                ("tp", "heads", self.heads),
-                ("tp", "ffn", self.ffn),
+                *dict.fromkeys(divided),
                 ("sp", "sequence", self.sequence),
                 ("cp", "sequence", self.sequence),
-                ("ep", "experts" if self.experts else "experts (there are none)", self.copies),
-                ("all-to-all", "key heads", self.kv_heads),
-                ("kv", "kv_heads", self.kv_heads),
+                *present(not self.experts, ("ep", "experts (there are none)", 1)),
             ),
         )
 
     @property
-    def copies(self) -> int:
-        """How many feed-forward parts a block has: its experts, or one."""
-        return max(1, self.experts)
+    def stream(self) -> Stream:
+        """What all layers share."""
+        return Stream(self.sequence, self.hidden, self.norm, self.flash, self.dropout)
 
     @property
     def width(self) -> int:
         """Elements of what a block takes and gives, per sample."""
         return self.sequence * self.hidden
 
-    def _norm(self, name: str) -> Weight:
-        return Weight(name, self.hidden * (2 if self.norm == "layer" else 1))
+    def _usual_block(self) -> Block:
+        attention = SelfAttention(
+            self.heads, self.kv_heads, self.head_size,
+            qkv_bias=self.bias, output_bias=self.bias,
+        )  # fmt: skip
+        if self.experts:
+            return attention, Experts(self.experts, self.top_k, self.ffn, self.gated, self.bias)
+        return attention, FeedForward(self.ffn, self.gated, self.bias)
 
     def _vocabulary(self, name: str) -> Weight:
         return Weight(name, self.vocab * self.hidden, "tensor", tied=self.tied)
 
     def _embedding(self) -> LayerShape:
+        positions = (self.positions or self.sequence) * self.hidden
         return LayerShape(
             "embedding",
             (
                 self._vocabulary("tokens"),
-                *_if(self.learned_positions, Weight("positions", self.width)),
+                *present(self.learned_positions, Weight("positions", positions)),
             ),
             0.0,
             self.width,
-            kept=_if(self.dropout, Kept("dropout mask", self.width, "sequence", 1)),
+            kept=present(self.dropout, Kept("dropout mask", self.width, "sequence", 1)),
             regions=(Region("embedding", leaves=self.width),),
         )
 
@@ -239,7 +282,7 @@ class Transformer:
         logits = self.sequence * self.vocab
         return LayerShape(
             "head",
-            (self._norm("norm"), self._vocabulary("head")),
+            (self.stream.norm_weight("norm"), self._vocabulary("head")),
             2.0 * self.hidden * logits,
             0,
             kept=(
@@ -251,83 +294,20 @@ class Transformer:
             loss_values=3 * self.sequence,  # the largest, the sum, the one that is asked for
         )
 
-    def _block(self) -> LayerShape:
-        query, key = self.heads * self.head_size, self.kv_heads * self.head_size
-        matrices = 3 if self.gated else 2  # of a feed-forward part
-        core_flops = 4.0 * self.sequence**2 * query
-        attention = 4.0 * self.width * (query + key) + core_flops
-        feed_forward = 2.0 * self.width * matrices * self.ffn * max(1, self.top_k)
+    def _block(self, parts: Block) -> LayerShape:
+        found = [part.describe(self.stream) for part in parts]
         return LayerShape(
             "block",
-            self._block_weights(query, key, matrices),
-            attention + feed_forward + 2.0 * self.width * self.experts,
+            tuple(weight for one in found for weight in one.weights),
+            sum(one.flops for one in found),
             self.width,
-            core_flops,
-            self._block_kept(query, key),
-            tuple(Region(name, self.width, self.width) for name in ("attention", "feed-forward")),
-            Attention(self.sequence * query, 2 * self.sequence * key, self.kv_heads),
-            self.width * self.top_k,
+            sum(one.core_flops for one in found),
+            tuple(kept for one in found for kept in one.kept),
+            tuple(Region(part.name, self.width, self.width) for part in parts),
+            next((one.attention for one in found if one.attention), None),
+            sum(one.dispatched for one in found),
+            inner=sum(one.inner for one in found),
         )
-
-    def _block_weights(self, query: int, key: int, matrices: int) -> tuple[Weight, ...]:
-        hidden, inner = self.hidden, self.copies * self.ffn
-        split = "expert" if self.experts else "tensor"
-        return (
-            self._norm("attention norm"),
-            Weight("query", hidden * query, "tensor"),
-            Weight("key, value", 2 * hidden * key, "tensor", self.kv_heads),
-            Weight("attention output", query * hidden, "tensor"),
-            *_if(
-                self.bias,
-                Weight("query bias", query, "tensor"),
-                Weight("key, value bias", 2 * key, "tensor", self.kv_heads),
-                Weight("attention output bias", hidden),
-            ),
-            self._norm("feed-forward norm"),
-            Weight("feed-forward", matrices * hidden * inner, split),
-            *_if(
-                self.bias,
-                Weight("feed-forward bias", (matrices - 1) * inner, split),
-                Weight("output bias", self.copies * hidden),
-            ),
-            *_if(self.experts, Weight("router", hidden * self.experts)),
-        )
-
-    def _block_kept(self, query: int, key: int) -> tuple[Kept, ...]:
-        tokens, width, scores = self.sequence, self.width, self.heads * self.sequence**2
-        dispatched, inner = width * max(1, self.top_k), tokens * max(1, self.top_k) * self.ffn
-        return (
-            Kept("attention norm input", width, "sequence"),
-            Kept("attention input", width, "gathered"),
-            Kept("query", tokens * query),
-            Kept("key, value", 2.0 * tokens * key, pieces=self.kv_heads),
-            *_if(self.flash, Kept("log sum of scores", self.heads * tokens, "tensor", 4)),
-            *_if(not self.flash, Kept("scores", scores, core=True)),
-            *_if(
-                self.dropout and not self.flash,
-                Kept("score mask", scores, "tensor", 1, core=True),
-                Kept("dropped scores", scores, core=True),
-            ),
-            Kept("attention output", tokens * query),
-            *_if(self.dropout, Kept("attention dropout mask", width, "sequence", 1)),
-            Kept("feed-forward norm input", width, "sequence"),
-            Kept("feed-forward input", width, "gathered"),
-            *_if(
-                self.experts,
-                Kept("router scores", tokens * self.experts, "sequence"),
-                Kept("dispatched", dispatched, "none"),
-                Kept("combined", dispatched, "none"),
-            ),
-            # With a gate: gate and up, the activated gate and the product.
-            Kept("before activation", (2.0 if self.gated else 1) * inner),
-            Kept("activated", (2.0 if self.gated else 1) * inner),
-            *_if(self.dropout, Kept("feed-forward dropout mask", width, "sequence", 1)),
-        )
-
-
-def _if(condition: object, *things: Any) -> tuple[Any, ...]:
-    """Return these things where the condition holds, otherwise nothing."""
-    return things if condition else ()
 
 
 def gpt(name: str, layers: int, hidden: int, heads: int, vocab: int, sequence: int) -> Transformer:
