@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
-from ddlnb.errors import look_up, require, require_whole
+from ddlnb.errors import UnknownName, require, require_whole
 from ddlnb.parallelism.parts import (
-    NORMS,
     Attention,
+    Described,
     Experts,
     FeedForward,
     Kept,
     LayerPart,
     Region,
     SelfAttention,
-    Stream,
     Weight,
     present,
 )
@@ -54,11 +54,6 @@ class LayerShape:
     def parameters(self) -> int:
         """Number of parameters."""
         return sum(weight.elements for weight in self.weights)
-
-    @property
-    def of_experts(self) -> int:
-        """Number of those that belong to experts."""
-        return sum(weight.elements for weight in self.weights if weight.split == "expert")
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +145,7 @@ def model_of(workload: Workload, outputs: Mapping[str, int] | None = None) -> Mo
 
 
 Block = tuple[LayerPart, ...]
+NORMS = {"none": 0, "rms": 1, "layer": 2}  # parameters of an element: none, a scale, a shift too
 
 
 @dataclass(frozen=True)
@@ -227,9 +223,9 @@ class Transformer:
     def shape(self) -> ModelShape:
         """The layers: embedding, blocks, head; equal blocks are one object."""
         blocks = self.blocks or (self._usual_block(),) * self.layers
-        made = {block: self._block(block) for block in dict.fromkeys(blocks)}
-        parts = [part for block in made for part in block]
-        divided = [one for part in parts for one in part.divided]
+        found = {block: [part.describe(self) for part in block] for block in dict.fromkeys(blocks)}
+        made = {block: self._block(parts) for block, parts in found.items()}
+        divided = [one for parts in found.values() for part in parts for one in part.divided]
         return ModelShape(
             self.name,
             (self._embedding(), *[made[block] for block in blocks], self._head()),
@@ -243,14 +239,13 @@ class Transformer:
         )
 
     @property
-    def stream(self) -> Stream:
-        """What all layers share."""
-        return Stream(self.sequence, self.hidden, self.norm, self.flash, self.dropout)
-
-    @property
     def width(self) -> int:
         """Elements of what a block takes and gives, per sample."""
         return self.sequence * self.hidden
+
+    def norm_weight(self, name: str, count: int = 1) -> Weight:
+        """Return the parameters of so many norms of a token's elements."""
+        return Weight(name, count * self.hidden * NORMS[self.norm])
 
     def _usual_block(self) -> Block:
         attention = SelfAttention(
@@ -282,7 +277,7 @@ class Transformer:
         logits = self.sequence * self.vocab
         return LayerShape(
             "head",
-            (self.stream.norm_weight("norm"), self._vocabulary("head")),
+            (self.norm_weight("norm"), self._vocabulary("head")),
             2.0 * self.hidden * logits,
             0,
             kept=(
@@ -294,8 +289,7 @@ class Transformer:
             loss_values=3 * self.sequence,  # the largest, the sum, the one that is asked for
         )
 
-    def _block(self, parts: Block) -> LayerShape:
-        found = [part.describe(self.stream) for part in parts]
+    def _block(self, found: list[Described]) -> LayerShape:
         return LayerShape(
             "block",
             tuple(weight for one in found for weight in one.weights),
@@ -303,7 +297,7 @@ class Transformer:
             self.width,
             sum(one.core_flops for one in found),
             tuple(kept for one in found for kept in one.kept),
-            tuple(Region(part.name, self.width, self.width) for part in parts),
+            tuple(Region(one.name, self.width, self.width) for one in found),
             next((one.attention for one in found if one.attention), None),
             sum(one.dispatched for one in found),
             inner=sum(one.inner for one in found),
@@ -354,23 +348,32 @@ _SHAPES = (
 )
 SHAPES = {shape.name: shape for shape in _SHAPES}
 OF_YOUR_OWN = (
-    "a model of your own is given by its sizes (docs/large_scale.md#a-model-of-your-own); one that "
-    "a GPU can hold alone, such as my.py:task, is for `ddlnb advise`"
+    "a model of your own is a Hugging Face config.json, or given by its sizes "
+    "(docs/large_scale.md#a-model-of-your-own); one that a GPU can hold alone, such as "
+    "my.py:task, is for `ddlnb advise`"
 )
 
 
 def get_shape(name: str | Transformer) -> Transformer:
     """Return the shape of that name, or the shape itself; "llama-8b" is the newest Llama of it.
 
-    Raises UnknownName.
+    A name is one of SHAPES or of data/models/large, or the file or folder of a Hugging Face
+    ``config.json``. Raises UnknownName, and what `ddlnb.parallelism.config.read_config` raises.
 
-    >>> get_shape("llama-8b").name
-    'llama3-8b'
+    >>> get_shape("llama-8b").name, get_shape("deepseek-v3").shape.active_parameters // 10**9
+    ('llama3-8b', 37)
     """
+    from ddlnb.parallelism.config import names, read_config
+
     if isinstance(name, Transformer):
         return name
     known = SHAPES | {
         shape.name.replace("llama3-", "llama-").replace("gpt3-", "gpt-"): shape for shape in _SHAPES
     }
-    found = known.get(name.casefold())
-    return found or look_up("large model", name, SHAPES, OF_YOUR_OWN)
+    configured = names()
+    path = configured.get(name.casefold(), Path(name))
+    if path.suffix == ".json" or (path / "config.json").is_file():
+        return read_config(path)
+    if name.casefold() in known:
+        return known[name.casefold()]
+    raise UnknownName("large model", name, [*SHAPES, *configured], OF_YOUR_OWN)

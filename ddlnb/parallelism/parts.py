@@ -8,7 +8,10 @@ divides it. A layer is any number of them, each behind a norm and beside a resid
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from ddlnb.parallelism.model import Transformer
 
 
 @dataclass(frozen=True)
@@ -70,41 +73,17 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class Stream:
-    """What all layers of a model share: tokens of a sample, elements of a token, and habits.
-
-    ``norm``: "rms" has a scale, "layer" a shift too, "none" neither. ``flash``: attention keeps no
-    scores. ``dropout``: masks are kept, a byte each.
-    """
-
-    sequence: int
-    hidden: int
-    norm: str = "rms"
-    flash: bool = True
-    dropout: bool = False
-
-    @property
-    def width(self) -> int:
-        """Elements of what a layer takes and gives, per sample."""
-        return self.sequence * self.hidden
-
-    def norm_weight(self, name: str, count: int = 1) -> Weight:
-        """Return the parameters of so many norms of a token's elements."""
-        return Weight(name, count * self.hidden * NORMS[self.norm])
-
-
-NORMS = {"none": 0, "rms": 1, "layer": 2}  # parameters of an element
-
-
-@dataclass(frozen=True)
 class Described:
     """A part of a layer in numbers, per sample.
 
-    ``flops`` are of the forward pass with ``core_flops``, those of the core of attention or of the
-    scan of a state space. ``inner``: elements between its matrices that a token keeps.
-    ``dispatched``: elements that are sent to experts.
+    ``divided`` says what axes divide: axis, what, and how many there are. ``flops`` are of the
+    forward pass with ``core_flops``, those of the core of attention or of the scan of a state
+    space. ``inner``: elements between its matrices that a token keeps. ``dispatched``: elements
+    that are sent to experts.
     """
 
+    name: str
+    divided: tuple[tuple[str, str, int], ...]
     weights: tuple[Weight, ...]
     flops: float
     kept: tuple[Kept, ...]
@@ -115,16 +94,10 @@ class Described:
 
 
 class LayerPart(Protocol):
-    """A kind of part: register your own by using it in ``Transformer.blocks``."""
+    """A kind of part: one of your own works wherever ``Transformer.blocks`` names it."""
 
-    name: ClassVar[str]
-
-    def describe(self, stream: Stream) -> Described:
-        """Return its numbers."""
-
-    @property
-    def divided(self) -> tuple[tuple[str, str, int], ...]:
-        """What axes divide: axis, what, and how many there are."""
+    def describe(self, model: Transformer) -> Described:
+        """Return its numbers in this model."""
 
 
 def present(condition: object, *things: Any) -> tuple[Any, ...]:
@@ -155,7 +128,6 @@ class SelfAttention:
     learned score beside those of tokens. ``norms``: of the part; 0 where another part's is used.
     """
 
-    name: ClassVar[str] = "attention"
     heads: int
     kv_heads: int
     head_size: int
@@ -167,23 +139,17 @@ class SelfAttention:
     sinks: bool = False
     norms: int = 1
 
-    @property
-    def divided(self) -> tuple[tuple[str, str, int], ...]:
-        """Heads are divided, and keys where all-to-all gives every rank some."""
-        return (
-            ("tp", "heads", self.heads),
-            ("all-to-all", "key heads", self.kv_heads),
-            ("kv", "kv_heads", self.kv_heads),
-        )
-
-    def describe(self, stream: Stream) -> Described:
+    def describe(self, model: Transformer) -> Described:
         """Return its numbers."""
         query, key = self.heads * self.head_size, self.kv_heads * self.head_size
-        tokens, hidden = stream.sequence, stream.hidden
-        core = 4.0 * attended(tokens, self.window, self.chunked) * query
+        tokens, width, hidden = model.sequence, model.width, model.hidden
+        core, scores = (
+            4.0 * attended(tokens, self.window, self.chunked) * query,
+            self.heads * tokens**2,
+        )
         norm = {"": 0, "head": 2 * self.head_size, "all": query + key}[self.normed]
         weights = (
-            stream.norm_weight("attention norm", self.norms),
+            model.norm_weight("attention norm", self.norms),
             Weight("query", hidden * query, "tensor"),
             Weight("key, value", 2 * hidden * key, "tensor", self.kv_heads),
             Weight("attention output", query * hidden, "tensor"),
@@ -197,29 +163,31 @@ class SelfAttention:
             *present(self.sinks, Weight("sinks", self.heads, "tensor")),
         )
         return Described(
+            "attention",
+            (
+                ("tp", "heads", self.heads),
+                ("all-to-all", "key heads", self.kv_heads),
+                ("kv", "kv_heads", self.kv_heads),
+            ),
             weights,
-            4.0 * stream.width * (query + key) + core,
-            self._kept(stream, query, key),
+            4.0 * model.width * (query + key) + core,
+            (
+                Kept("attention norm input", width, "sequence"),
+                Kept("attention input", width, "gathered"),
+                Kept("query", tokens * query),
+                Kept("key, value", 2.0 * tokens * key, pieces=self.kv_heads),
+                *present(model.flash, Kept("log sum of scores", self.heads * tokens, "tensor", 4)),
+                *present(not model.flash, Kept("scores", scores, core=True)),
+                *present(
+                    model.dropout and not model.flash,
+                    Kept("score mask", scores, "tensor", 1, core=True),
+                    Kept("dropped scores", scores, core=True),
+                ),
+                Kept("attention output", tokens * query),
+                *present(model.dropout, Kept("attention dropout mask", width, "sequence", 1)),
+            ),
             core,
             Attention(tokens * query, 2 * tokens * key, self.kv_heads),
-        )
-
-    def _kept(self, stream: Stream, query: int, key: int) -> tuple[Kept, ...]:
-        tokens, width, scores = stream.sequence, stream.width, self.heads * stream.sequence**2
-        return (
-            Kept("attention norm input", width, "sequence"),
-            Kept("attention input", width, "gathered"),
-            Kept("query", tokens * query),
-            Kept("key, value", 2.0 * tokens * key, pieces=self.kv_heads),
-            *present(stream.flash, Kept("log sum of scores", self.heads * tokens, "tensor", 4)),
-            *present(not stream.flash, Kept("scores", scores, core=True)),
-            *present(
-                stream.dropout and not stream.flash,
-                Kept("score mask", scores, "tensor", 1, core=True),
-                Kept("dropped scores", scores, core=True),
-            ),
-            Kept("attention output", tokens * query),
-            *present(stream.dropout, Kept("attention dropout mask", width, "sequence", 1)),
         )
 
 
@@ -231,7 +199,6 @@ class LatentAttention:
     values out of one of ``key_rank``, beside ``rotated`` elements of a key that all heads share.
     """
 
-    name: ClassVar[str] = "attention"
     heads: int
     query_rank: int
     key_rank: int
@@ -241,14 +208,9 @@ class LatentAttention:
     bias: bool = False
     norms: int = 1
 
-    @property
-    def divided(self) -> tuple[tuple[str, str, int], ...]:
-        """Heads are divided; latents are not."""
-        return (("tp", "heads", self.heads), ("all-to-all", "key heads", self.heads))
-
-    def describe(self, stream: Stream) -> Described:
+    def describe(self, model: Transformer) -> Described:
         """Return its numbers."""
-        tokens, hidden, rank = stream.sequence, stream.hidden, self.query_rank
+        tokens, hidden, rank = model.sequence, model.hidden, self.query_rank
         query, value = self.heads * (self.plain + self.rotated), self.heads * self.value
         key = self.heads * self.plain
         latent = self.key_rank + self.rotated
@@ -261,16 +223,18 @@ class LatentAttention:
         )
         core = 2.0 * attended(tokens) * (query + value)
         return Described(
+            "attention",
+            (("tp", "heads", self.heads), ("all-to-all", "key heads", self.heads)),
             (
-                stream.norm_weight("attention norm", self.norms),
+                model.norm_weight("attention norm", self.norms),
                 *matrices,
                 Weight("norms of latents", rank + self.key_rank),
                 *present(self.bias, Weight("attention bias", rank + latent + hidden)),
             ),
             2.0 * tokens * sum(one.elements for one in matrices) + core,
             (
-                Kept("attention norm input", stream.width, "sequence"),
-                Kept("attention input", stream.width, "gathered"),
+                Kept("attention norm input", model.width, "sequence"),
+                Kept("attention input", model.width, "gathered"),
                 Kept("latents", 2.0 * tokens * (rank + latent), "sequence"),
                 Kept("query, key", 2.0 * tokens * query),
                 Kept("value", tokens * value),
@@ -290,7 +254,6 @@ class StateSpace:
     of the convolution before the scan.
     """
 
-    name: ClassVar[str] = "state space"
     heads: int
     head_size: int
     groups: int
@@ -301,26 +264,23 @@ class StateSpace:
     kernel_bias: bool = True
     norms: int = 1
 
-    @property
-    def divided(self) -> tuple[tuple[str, str, int], ...]:
-        """Heads are divided."""
-        return (("tp", "state heads", self.heads), ("all-to-all", "state heads", self.heads))
-
-    def describe(self, stream: Stream) -> Described:
+    def describe(self, model: Transformer) -> Described:
         """Return its numbers.
 
         The scan: within chunks scores of tokens by group, and their products by head; between
         chunks states that are written and read.
         """
-        tokens, hidden = stream.sequence, stream.hidden
+        tokens, hidden = model.sequence, model.hidden
         inner, shared = self.heads * self.head_size, 2 * self.groups * self.state
         mixed, entering = inner + shared, 2 * inner + shared + self.heads
         chunk = min(self.chunk, tokens)
         scan = tokens * (chunk * (shared + 2.0 * inner) + 4.0 * self.state * inner)
         biases = self.bias * (entering + hidden) + self.kernel_bias * mixed
         return Described(
+            "state space",
+            (("tp", "state heads", self.heads), ("all-to-all", "state heads", self.heads)),
             (
-                stream.norm_weight("state space norm", self.norms),
+                model.norm_weight("state space norm", self.norms),
                 Weight("entering", hidden * entering, "tensor"),
                 Weight("convolution", mixed * self.kernel, "tensor"),
                 Weight("steps, decays, skips", 3 * self.heads, "tensor"),
@@ -330,8 +290,8 @@ class StateSpace:
             ),
             2.0 * tokens * (hidden * (entering + inner) + mixed * self.kernel) + scan,
             (
-                Kept("state space norm input", stream.width, "sequence"),
-                Kept("state space input", stream.width, "gathered"),
+                Kept("state space norm input", model.width, "sequence"),
+                Kept("state space input", model.width, "gathered"),
                 Kept("entered", tokens * entering),
                 Kept("convolved", tokens * mixed),
                 Kept("states", tokens / chunk * self.state * inner),
@@ -347,32 +307,28 @@ class StateSpace:
 class FeedForward:
     """Two matrices with an activation between them, or three with a gate."""
 
-    name: ClassVar[str] = "feed-forward"
     ffn: int
     gated: bool = True
     bias: bool = False
     norms: int = 1
 
-    @property
-    def divided(self) -> tuple[tuple[str, str, int], ...]:
-        """What is between the matrices is divided."""
-        return (("tp", "ffn", self.ffn),)
-
-    def describe(self, stream: Stream) -> Described:
+    def describe(self, model: Transformer) -> Described:
         """Return its numbers."""
         matrices = 3 if self.gated else 2
         return Described(
+            "feed-forward",
+            (("tp", "ffn", self.ffn),),
             (
-                stream.norm_weight("feed-forward norm", self.norms),
-                Weight("feed-forward", matrices * stream.hidden * self.ffn, "tensor"),
+                model.norm_weight("feed-forward norm", self.norms),
+                Weight("feed-forward", matrices * model.hidden * self.ffn, "tensor"),
                 *present(
                     self.bias,
                     Weight("feed-forward bias", (matrices - 1) * self.ffn, "tensor"),
-                    Weight("output bias", stream.hidden),
+                    Weight("output bias", model.hidden),
                 ),
             ),
-            2.0 * stream.width * matrices * self.ffn,
-            _kept_between(stream, self.ffn, self.gated),
+            2.0 * model.width * matrices * self.ffn,
+            _kept_between(model, self.ffn, self.gated),
             inner=self.ffn,
         )
 
@@ -384,7 +340,6 @@ class Experts:
     ``shared``: width of what every token meets besides, 0 for nothing; ``weighed``: by a gate.
     """
 
-    name: ClassVar[str] = "feed-forward"
     experts: int
     top_k: int
     ffn: int
@@ -395,25 +350,22 @@ class Experts:
     weighed: bool = False
     norms: int = 1
 
-    @property
-    def divided(self) -> tuple[tuple[str, str, int], ...]:
-        """Experts are divided, and what is between their matrices."""
-        return (
-            ("tp", "ffn", self.ffn),
-            *present(self.shared, ("tp", "ffn of shared experts", self.shared)),
-            ("ep", "experts", self.experts),
-        )
-
-    def describe(self, stream: Stream) -> Described:
+    def describe(self, model: Transformer) -> Described:
         """Return its numbers."""
-        hidden, count, matrices = stream.hidden, self.experts, 3 if self.gated else 2
+        hidden, count, matrices = model.hidden, self.experts, 3 if self.gated else 2
         each, biases = matrices * hidden * self.ffn, (matrices - 1) * self.ffn
-        resting, sent = count - self.top_k, stream.width * self.top_k
+        resting, sent = count - self.top_k, model.width * self.top_k
         inner = self.top_k * self.ffn + self.shared
         router = hidden * (count + self.weighed)
         return Described(
+            "feed-forward",
             (
-                stream.norm_weight("feed-forward norm", self.norms),
+                ("tp", "ffn", self.ffn),
+                *present(self.shared, ("tp", "ffn of shared experts", self.shared)),
+                ("ep", "experts", count),
+            ),
+            (
+                model.norm_weight("feed-forward norm", self.norms),
                 Weight("feed-forward", count * each, "expert", idle=resting * each),
                 *present(
                     self.bias,
@@ -426,10 +378,10 @@ class Experts:
                     Weight("shared experts", matrices * hidden * self.shared, "tensor"),
                 ),
             ),
-            2.0 * stream.sequence * (matrices * hidden * inner + router),
+            2.0 * model.sequence * (matrices * hidden * inner + router),
             (
-                *_kept_between(stream, inner, self.gated),
-                Kept("router scores", stream.sequence * count, "sequence"),
+                *_kept_between(model, inner, self.gated),
+                Kept("router scores", model.sequence * count, "sequence"),
                 Kept("dispatched", sent, "none"),
                 Kept("combined", sent, "none"),
             ),
@@ -438,13 +390,13 @@ class Experts:
         )
 
 
-def _kept_between(stream: Stream, inner: int, gated: bool) -> tuple[Kept, ...]:
+def _kept_between(model: Transformer, inner: int, gated: bool) -> tuple[Kept, ...]:
     """What is kept around an activation; with a gate: gate and up, gate and product behind it."""
-    elements = (2.0 if gated else 1.0) * stream.sequence * inner
+    elements = (2.0 if gated else 1.0) * model.sequence * inner
     return (
-        Kept("feed-forward norm input", stream.width, "sequence"),
-        Kept("feed-forward input", stream.width, "gathered"),
+        Kept("feed-forward norm input", model.width, "sequence"),
+        Kept("feed-forward input", model.width, "gathered"),
         Kept("before activation", elements),
         Kept("activated", elements),
-        *present(stream.dropout, Kept("feed-forward dropout mask", stream.width, "sequence", 1)),
+        *present(model.dropout, Kept("feed-forward dropout mask", model.width, "sequence", 1)),
     )
