@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from typing import Any
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from ddlnb.errors import InputError, require
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework
+from ddlnb.parallelism.model import Transformer
 from ddlnb.parallelism.partition import even_partition
 
 Column = NDArray[np.float64]
@@ -19,6 +21,7 @@ Names = NDArray[np.str_]
 ROUNDING = 1e-9
 NONE, SELECTIVE, FULL = 0, 1, 2  # what is computed again in the backward pass
 NAMED = ("schedule", "framework")  # columns of names
+DESCRIBED = ("dense", "expert", "core", "sent")  # columns that may be left out
 ATTENTION_MATRICES = 2  # queries and outputs are as wide as the model; keys and values may be less
 
 
@@ -37,6 +40,10 @@ class Cases:
       memory_bandwidth; inside, across: bytes/s that a GPU sends to others in its node, and a node
       to other nodes, by the line; sockets: what TCP leaves of it, infinite for networks with RDMA.
     - framework: by name.
+    - dense, expert, core, sent: of a model whose layers `model_columns` describes, means over
+      layers: parameters in matrices that every token meets, those of one expert, half the elements
+      that the core of attention multiplies for a token, copies of a token that go to experts. NaN:
+      they follow from the sizes.
     """
 
     layers: Column
@@ -73,10 +80,15 @@ class Cases:
     across: Column
     sockets: Column
     framework: Names
+    dense: Column
+    expert: Column
+    core: Column
+    sent: Column
 
     @classmethod
     def of(cls, **columns: Any) -> Cases:
         """Return cases of these columns, numbers repeated. Raises InputError if lengths differ."""
+        columns = dict.fromkeys(DESCRIBED, math.nan) | columns
         missing = {field.name for field in fields(cls)} - set(columns)
         require(not missing, f"cases lack the columns {', '.join(sorted(missing))}; give them")
         arrays = {
@@ -149,13 +161,25 @@ class Cases:
 
     @cached_property
     def attention_parameters(self) -> Column:
-        """Parameters in the matrices around attention."""
-        return ATTENTION_MATRICES * self.hidden**2 * (1 + self.kv_heads / self.heads)
+        """Parameters in the matrices that every token meets, such as those around attention."""
+        follow = ATTENTION_MATRICES * self.hidden**2 * (1 + self.kv_heads / self.heads)
+        return np.where(np.isnan(self.dense), follow, self.dense)
 
     @cached_property
     def expert_parameters(self) -> Column:
-        """Parameters of one feed-forward part."""
-        return (2 + self.gated) * self.hidden * self.ffn
+        """Parameters of one feed-forward part that others may stand beside."""
+        follow = (2 + self.gated) * self.hidden * self.ffn
+        return np.where(np.isnan(self.expert), follow, self.expert)
+
+    @cached_property
+    def core_width(self) -> Column:
+        """Half the elements that the core of attention multiplies for a token, in a layer."""
+        return np.where(np.isnan(self.core), self.sequence * self.hidden, self.core)
+
+    @cached_property
+    def sent_copies(self) -> Column:
+        """Copies of a token that a layer sends to experts."""
+        return np.where(np.isnan(self.sent), self.top_k * (self.experts > 1), self.sent)
 
     @cached_property
     def head_parameters(self) -> Column:
@@ -189,7 +213,8 @@ class Cases:
         embeddings = np.zeros_like(held)
         embeddings[:, 0] = 1 - self.tied * (self.pp == 1)
         others = (heads + embeddings) * self.head_parameters[:, None]
-        return Stages(held, heads, held * self.held_layer_parameters[:, None] + others)
+        experts = held * (self.experts / self.ep * self.expert_parameters)[:, None]
+        return Stages(held, heads, held * self.held_layer_parameters[:, None] + others, experts)
 
     @property
     def model_flops(self) -> Column:
@@ -199,7 +224,32 @@ class Cases:
         (half of the 12 s h of arXiv 2104.04473, equation 2, which counts the masked half).
         """
         matrices = self.layers * self.layer_parameters + self.head_parameters
-        return 6 * matrices + 6 * self.layers * self.sequence * self.hidden
+        return 6 * matrices + 6 * self.layers * self.core_width
+
+
+def model_columns(model: Transformer) -> dict[str, Any]:
+    """Return the columns of `Cases` that describe a model, means over layers that differ.
+
+    >>> from ddlnb.parallelism.model import get_shape
+    >>> found = model_columns(get_shape("llama3-8b"))
+    >>> found["dense"] == 2 * 4096**2 * (1 + 8 / 32) + 3 * 4096 * 14336, found["core"]
+    (True, 33554432.0)
+    """
+    blocks, tokens = model.shape.block_layers, model.sequence
+    count, experts, top_k = len(blocks), max(1, model.experts), max(1, model.top_k)
+    held = [one.elements for block in blocks for one in block.weights if one.split == "expert"]
+    expert = sum(held) / (count * experts)
+    linear = sum(one.forward_flops - one.core_flops for one in blocks)
+    sent = sum(one.dispatched for one in blocks)
+    return {
+        "layers": count, "hidden": model.hidden, "heads": model.heads, "kv_heads": model.kv_heads,
+        "ffn": sum(one.inner for one in blocks) / count, "vocab": model.vocab,
+        "sequence": tokens, "gated": model.gated, "tied": model.tied,
+        "experts": experts, "top_k": top_k, "expert": expert,
+        "dense": linear / (2 * count * tokens) - top_k * expert,
+        "core": sum(one.core_flops for one in blocks) / (4 * count * tokens),
+        "sent": sent / (count * tokens * model.hidden),
+    }  # fmt: skip
 
 
 def gpu_columns(gpu: Gpu, precision: str) -> dict[str, Any]:
@@ -216,11 +266,15 @@ def gpu_columns(gpu: Gpu, precision: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Stages:
-    """Arrays (cases, stages): layers, heads (0 or 1), parameters; 0 where there is no stage."""
+    """Arrays (cases, stages): layers, heads (0 or 1), parameters; 0 where there is no stage.
+
+    ``experts`` are those of the parameters that only ``replicas / ep`` ranks hold alike.
+    """
 
     layers: Column
     heads: Column
     parameters: Column
+    experts: Column
 
 
 @lru_cache(maxsize=4096)

@@ -87,10 +87,11 @@ def _of_framework(
     stages = cases.stages
     index = np.arange(stages.layers.shape[1])
     flying = micro_batches_kept(cases, index)
-    states = (
-        stages.parameters
-        * (state_bytes(cases, values, framework.gradient_bytes) / cases.tp)[:, None]
-    )
+    width = framework.gradient_bytes
+    dense = state_bytes(cases, values, width, cases.replicas)[:, None]
+    own = state_bytes(cases, values, width, cases.replicas / cases.ep)[:, None]
+    states = (stages.parameters - stages.experts) * dense + stages.experts * own
+    states = states / cases.tp[:, None]
     each = activation_bytes(cases, values, bound)
     if framework.keeps_scores:
         each = each + score_bytes(cases)
@@ -121,9 +122,8 @@ def micro_batches_kept(cases: Cases, stage: NDArray[np.intp]) -> NDArray[np.floa
     return np.clip(np.minimum(rounds, ahead), 0, None)
 
 
-def state_bytes(cases: Cases, values: Parameters, gradient_bytes: int) -> Column:
+def state_bytes(cases: Cases, values: Parameters, gradient_bytes: int, shards: Column) -> Column:
     """Return bytes per parameter of a rank: ZeRO shards optimizer, gradients, parameters."""
-    shards = cases.replicas
     sharded = [np.where(cases.zero >= degree, shards, 1) for degree in (1, 2, 3)]
     optimizer, gradients, parameters = sharded
     return (

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.hardware.gpu import Gpu
-from ddlnb.parallelism.forecast.cases import FULL, NONE, Cases, gpu_columns
+from ddlnb.parallelism.forecast.cases import FULL, NONE, Cases, gpu_columns, model_columns
 from ddlnb.parallelism.forecast.forecast import Outlook, forecast
 from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.parallelism.forecast.step import PARTS
@@ -24,7 +25,7 @@ from ddlnb.parallelism.model import Transformer
 from ddlnb.parallelism.schedules import INTERLEAVED
 from ddlnb.units import GIB, counted, digits
 
-MOST_TENSOR, MOST_STAGES = 32, 64
+MOST_TENSOR, MOST_STAGES, MOST_EXPERT = 32, 64, 64
 RECOMPUTATIONS = {NONE: "none", FULL: "full"}
 REASONS = {
     "compute": "computes longer",
@@ -59,6 +60,8 @@ class Ranking:
             dp=int(cases.dp[index]),
             tp=tp,
             pp=int(cases.pp[index]),
+            cp=int(cases.cp[index]),
+            ep=int(cases.ep[index]),
             vpp=int(cases.vpp[index]),
             zero=int(cases.zero[index]),
             sequence_parallel=tp > 1,
@@ -165,10 +168,8 @@ def ranked(asked: LayoutQuestion) -> Ranking:
     columns: dict[str, Any] = {name: [one[name] for one in found] for name in found[0]}
     cases = Cases.of(
         **columns,
-        layers=shape.layers, hidden=shape.hidden, heads=shape.heads, kv_heads=shape.kv_heads,
-        ffn=shape.ffn, vocab=shape.vocab, sequence=asked.sequence, gated=shape.gated,
-        tied=shape.tied, cp=1, ep=1, overlap=asked.overlaps,
-        experts=max(1, shape.experts), top_k=max(1, shape.top_k),
+        **model_columns(replace(shape, sequence=asked.sequence)),
+        cp=asked.cp, overlap=asked.overlaps,
         gpus_per_node=asked.gpus_per_node, **gpu_columns(device, asked.precision),
         across=asked.across, sockets=asked.sockets, framework=asked.framework,
     )  # fmt: skip
@@ -186,10 +187,11 @@ def ranked(asked: LayoutQuestion) -> Ranking:
 
 def _layouts(asked: LayoutQuestion) -> Iterator[dict[str, Any]]:
     """Return the columns of every layout: all that divides, the rest is for memory to refuse."""
-    shape, gpus, batch = asked.model, asked.gpus, asked.global_batch
+    shape, gpus, batch = asked.model, asked.gpus // asked.cp, asked.global_batch
+    cut = [number for axis, _, number in shape.shape.divided if axis == "tp"]
     sharded, interleaves = not asked.ways.splits_models, asked.interleaves
     for tp in _divisors(gpus, 1 if sharded else min(MOST_TENSOR, shape.heads)):
-        if shape.heads % tp or shape.ffn % tp:
+        if any(number % tp for number in cut):
             continue
         for pp in _divisors(gpus // tp, 1 if sharded else min(MOST_STAGES, shape.layers)):
             dp = gpus // tp // pp
@@ -199,10 +201,13 @@ def _layouts(asked: LayoutQuestion) -> Iterator[dict[str, Any]]:
                 rounds = batch // dp // micro_batch
                 chunks = chunk_degrees(shape.layers, pp, rounds) if interleaves else [1]
                 zeros = (3,) if sharded else (0, 1) if dp > 1 else (0,)
-                for vpp, zero, again in product(chunks, zeros, RECOMPUTATIONS):
+                shares = _divisors(gcd(dp, max(1, shape.experts)), asked.ep or MOST_EXPERT)
+                shares = [one for one in shares if asked.ep in (None, one)]
+                for vpp, zero, again, ep in product(chunks, zeros, RECOMPUTATIONS, shares):
                     yield {
-                        "tp": tp, "pp": pp, "dp": dp, "zero": zero, "recomputation": again,
-                        "micro_batch": micro_batch, "sequence_parallel": float(tp > 1),
+                        "tp": tp, "pp": pp, "dp": dp, "ep": ep, "zero": zero,
+                        "recomputation": again, "micro_batch": micro_batch,
+                        "sequence_parallel": float(tp > 1),
                         "micro_batches": rounds, "vpp": vpp,
                         "schedule": INTERLEAVED if vpp > 1 else asked.schedule,
                     }  # fmt: skip

@@ -69,6 +69,10 @@ class LayoutQuestion:
             "run and that divide."
         ),
     ] = None
+    cp: Annotated[Whole, Asked("Ranks that share a sequence (context parallelism).")] = 1
+    ep: Annotated[
+        MaybeWhole, Asked("Ranks that share the experts; default: all numbers that divide.")
+    ] = None
     overlap: Annotated[
         bool | None,
         Asked(
@@ -115,6 +119,10 @@ class LayoutQuestion:
             f"it out, or take another framework",
         )
         self.gpu.peak(self.precision)
+        require(
+            self.sequence % self.cp == 0 and self.gpus % self.cp == 0,
+            f"cp {self.cp} must divide the sequence {self.sequence} and the {self.gpus} GPUs",
+        )
         if self.vpp is not None and self.vpp > 1:
             able = [name for name, one in FRAMEWORKS.items() if one.interleaves]
             require(

@@ -79,21 +79,26 @@ GATHERS = 3  # of ZeRO-3 per layer and micro batch: parameters twice, gradients 
 
 def gathered_seconds(cases: Cases, values: Parameters) -> Column:
     """Return seconds of a layer's gathered parameters and scattered gradients (ZeRO-3, FSDP)."""
-    per_layer = GATHERS * PARAMETER * cases.held_layer_parameters / cases.tp
-    inside, across = replica_rates(cases, values)
-    return np.where(cases.zero >= 3, per_layer * (inside + across), 0)
+    held = cases.experts / cases.ep * cases.expert_parameters
+    each = cases.attention_parameters * replica_rate(cases, values)
+    each = each + held * replica_rate(cases, values, cases.ep)
+    return np.where(cases.zero >= 3, GATHERS * PARAMETER / cases.tp * each, 0)
 
 
-def replica_rates(cases: Cases, values: Parameters) -> tuple[Column, Column]:
-    """Return seconds per byte of a gather over the replicas, inside nodes and across them."""
-    per_node = np.maximum(cases.gpus_per_node / cases.tp, 1)
-    near = np.minimum(cases.replicas, np.where(cases.nodes > 1, per_node, cases.replicas))
-    apart = np.maximum(cases.replicas / near, 1)
+def replica_rate(cases: Cases, values: Parameters, ep: Column | float = 1.0) -> Column:
+    """Return seconds per byte of a gather over the replicas, inside nodes and across them.
+
+    Replicas of an expert are those of every ``ep``-th rank.
+    """
+    replicas = cases.replicas / ep
+    per_node = np.maximum(cases.gpus_per_node / (cases.tp * ep), 1)
+    near = np.minimum(replicas, np.where(cases.nodes > 1, per_node, replicas))
+    apart = np.maximum(replicas / near, 1)
     inside = (near - 1) / near / (values.inside_share * cases.inside)
     growth = 1 + values.reduction_growth * (apart - 1)
     groups = cases.gpus_per_node / near  # of a node, which share its network
     across = groups * (apart - 1) / apart * growth / reached(cases, values.reduction_share)
-    return inside, across
+    return np.asarray(inside + across)
 
 
 def gathered_beside(
@@ -119,8 +124,10 @@ def replica_seconds(
     batch instead (`gathered_beside`). ``stage``: seconds of a micro batch on the slowest stage,
     forward and backward; ``forward``: the share of the forward pass.
     """
-    inside, across = replica_rates(cases, values)
-    each = cases.stages.parameters.max(axis=1) / cases.tp * (inside + across)
+    stages = cases.stages
+    dense = (stages.parameters - stages.experts) * replica_rate(cases, values)[:, None]
+    experts = stages.experts * replica_rate(cases, values, cases.ep)[:, None]
+    each = (dense + experts).max(axis=1) / cases.tp
     beside = stage * passes_beside(cases)
     reduced = np.select([cases.zero >= 3, cases.zero >= 1], [0, gradient_bytes], 2 * gradient_bytes)
     gathered = np.where((cases.zero >= 1) & (cases.zero < 3), PARAMETER, 0)
@@ -313,13 +320,35 @@ def layer_seconds(cases: Cases, values: Parameters) -> Column:
     rate = matrix_flops(cases.peak, cases.sustained, values)
     share = cases.tokens / cases.tp
     matrices = 2 * passes * cases.layer_parameters * share / rate
-    context = cases.sequence * cases.hidden  # half of what is not masked
+    context = cases.core_width  # half of what is not masked
     core_rate = rate * cases.core_peak / cases.peak * values.attention_share
     core = 2 * core_passes * context * share / core_rate
     repeated = cases.tokens * np.where(cases.sequence_parallel > 0, 1 / cases.tp, 1)
     elements = cases.hidden * (REPEATED * repeated + (1 - REPEATED) * share)
     traffic = values.elementwise * passes / 3 * elements / cases.memory_bandwidth
-    return matrices + core + traffic
+    return matrices + core + traffic + expert_seconds(cases, rate, passes)
+
+
+# Bytes per element of a copy that is sent to an expert: put in the order of experts and back, each
+# read and written, forward and backward.
+PERMUTED = 16
+TILE = 128  # rows that a kernel of grouped products computes together: CUTLASS's usual tile
+
+
+def expert_seconds(cases: Cases, rate: Column, passes: Column) -> Column:
+    """Return what experts of a layer take beyond their FLOPs, for a micro batch.
+
+    Copies of tokens are permuted; the last tile of every expert's rows is half empty; and where few
+    tokens meet an expert, its weights are read for longer than they are multiplied.
+    """
+    share = cases.tokens / cases.tp
+    own = cases.experts / cases.ep * cases.expert_parameters / cases.tp
+    computing = 2 * passes * cases.top_k * cases.expert_parameters * share / rate
+    filled = computing + 2 * passes * own * TILE / 2 / rate
+    reading = passes * PARAMETER * own / cases.memory_bandwidth
+    permuted = PERMUTED * cases.sent_copies * share * cases.hidden / cases.memory_bandwidth
+    beyond = np.maximum(filled, reading) - computing + permuted
+    return np.where(cases.experts > 1, beyond, 0)
 
 
 def score_seconds(cases: Cases) -> Column:
@@ -359,7 +388,7 @@ def exchange_seconds(cases: Cases, values: Parameters) -> Column:
     inside = values.inside_share * cases.inside
     keys = 6 * activations * cases.kv_heads / cases.heads / cases.tp * (cases.cp - 1)
     ring = np.where(cases.tp * cases.cp > cases.gpus_per_node, across, inside)
-    dispatch = 4 * cases.top_k * activations / cases.tp * (cases.ep - 1) / cases.ep
+    dispatch = 4 * cases.sent_copies * activations / cases.tp * (cases.ep - 1) / cases.ep
     ports = np.where(
         cases.tp * cases.ep > cases.gpus_per_node, across / cases.gpus_per_node, inside
     )
@@ -391,6 +420,7 @@ def transferred(cases: Cases, hides: bool = False) -> Column:
 
 def optimizer_seconds(cases: Cases) -> Column:
     """Return seconds of the optimizer, which reads and writes its states once."""
-    most = cases.stages.parameters.max(axis=1) / cases.tp
-    shards = np.where(cases.zero >= 1, cases.replicas, 1)
+    stages, shards = cases.stages, np.where(cases.zero >= 1, cases.replicas, 1)
+    own = np.where(cases.zero >= 1, cases.ep, 1)[:, None]  # experts have fewer replicas
+    most = (stages.parameters + (own - 1) * stages.experts).max(axis=1) / cases.tp
     return np.asarray(OPTIMIZER_TRAFFIC * most / shards / cases.memory_bandwidth)

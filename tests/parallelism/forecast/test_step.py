@@ -24,7 +24,7 @@ from ddlnb.parallelism.forecast.step import (
     Step,
     bubble_seconds,
     exposed,
-    replica_rates,
+    replica_rate,
     score_seconds,
     step,
 )
@@ -227,10 +227,10 @@ def test_an_all_reduce_on_two_nodes_takes_as_long_as_in_a_forecast(
 ) -> None:
     cases = cases_on(network, framework=framework)
     both = cases.select(np.flatnonzero(cases.dp == 2)[:1])
-    inside, across = replica_rates(both, saved_fit().of(framework))
+    each = replica_rate(both, saved_fit().of(framework))
     alone = cluster_of("A100-PCIe", nodes=2, gpus_per_node=1, network=network)
     expected = MESSAGE / alone.effects.between_bandwidth
-    assert 2 * MESSAGE * (inside + across) == pytest.approx(expected, rel=0.02)
+    assert 2 * MESSAGE * each == pytest.approx(expected, rel=0.02)
     assert alone.cost.seconds(MESSAGE) == pytest.approx(expected, rel=0.02)
 
 
