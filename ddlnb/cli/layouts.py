@@ -194,11 +194,11 @@ def iteration(
 
     from ddlnb.errors import require
     from ddlnb.files import require_writable_file
+    from ddlnb.parallelism.config import get_shape
     from ddlnb.parallelism.iteration import parts_of, play_iteration
     from ddlnb.parallelism.layout import Layout
     from ddlnb.parallelism.machines import machines_of
     from ddlnb.parallelism.memory import memory
-    from ddlnb.parallelism.model import get_shape
     from ddlnb.units import GIB
 
     for path, example in ((trace, "iteration.json"), (picture, "stages.png")):

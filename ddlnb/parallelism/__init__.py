@@ -6,7 +6,7 @@ from ddlnb.registry import loader
 
 __getattr__ = loader(
     __name__,
-    get_shape="model",
+    get_shape="config",
     Job="goodput.simulate",
     Layout="layout",
     play_iteration="iteration",

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddlnb.errors import InputError, reason_of, require
+from ddlnb.errors import InputError, UnknownName, reason_of, require
 from ddlnb.files import MODELS
-from ddlnb.parallelism.model import Block, Transformer
+from ddlnb.parallelism.model import SHAPES, Block, Transformer
 from ddlnb.parallelism.parts import (
     Experts,
     FeedForward,
@@ -128,9 +128,40 @@ KINDS = {
 }  # fmt: skip
 
 
+OF_YOUR_OWN = (
+    "a model of your own is a Hugging Face config.json, or given by its sizes "
+    "(docs/large_scale.md#a-model-of-your-own); one that a GPU can hold alone, such as "
+    "my.py:task, is for `ddlnb advise`"
+)
+
+
 def names() -> dict[str, Path]:
     """Return the large models that are known by a configuration, by name."""
     return {path.stem: path for path in sorted(LARGE.glob("*.json"))}
+
+
+def get_shape(name: str | Transformer) -> Transformer:
+    """Return the shape of that name, or the shape itself; "llama-8b" is the newest Llama of it.
+
+    A name is one of SHAPES or of data/models/large, or the file or folder of a Hugging Face
+    ``config.json``. Raises UnknownName, and what `read_config` raises.
+
+    >>> get_shape("llama-8b").name, get_shape("deepseek-v3").shape.active_parameters // 10**9
+    ('llama3-8b', 37)
+    """
+    if isinstance(name, Transformer):
+        return name
+    known = SHAPES | {
+        shape.name.replace("llama3-", "llama-").replace("gpt3-", "gpt-"): shape
+        for shape in SHAPES.values()
+    }
+    configured = names()
+    path = configured.get(name.casefold(), Path(name))
+    if path.suffix == ".json" or (path / "config.json").is_file():
+        return read_config(path)
+    if name.casefold() in known:
+        return known[name.casefold()]
+    raise UnknownName("large model", name, [*SHAPES, *configured], OF_YOUR_OWN)
 
 
 def read_config(path: Path) -> Transformer:

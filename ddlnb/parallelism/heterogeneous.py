@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 from ddlnb.errors import InputError, require, require_positive, require_whole
 from ddlnb.hardware.catalogue import get_gpu
+from ddlnb.parallelism.config import get_shape
 from ddlnb.parallelism.forecast.frameworks import layer_flops
 from ddlnb.parallelism.forecast.question import BATCH_TOKENS
 from ddlnb.parallelism.memory import Precision, get_precision, pipeline_stages
-from ddlnb.parallelism.model import ModelShape, Transformer, get_shape
+from ddlnb.parallelism.model import ModelShape, Transformer
 from ddlnb.parallelism.partition import (
     cut_layers,
     equal_shares,

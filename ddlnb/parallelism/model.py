@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
-from ddlnb.errors import UnknownName, require, require_whole
+from ddlnb.errors import require, require_whole
 from ddlnb.parallelism.parts import (
     Attention,
     Described,
@@ -347,33 +346,3 @@ _SHAPES = (
     gpt("gpt3-175b", 96, 12288, 96, 51200, 2048),
 )
 SHAPES = {shape.name: shape for shape in _SHAPES}
-OF_YOUR_OWN = (
-    "a model of your own is a Hugging Face config.json, or given by its sizes "
-    "(docs/large_scale.md#a-model-of-your-own); one that a GPU can hold alone, such as "
-    "my.py:task, is for `ddlnb advise`"
-)
-
-
-def get_shape(name: str | Transformer) -> Transformer:
-    """Return the shape of that name, or the shape itself; "llama-8b" is the newest Llama of it.
-
-    A name is one of SHAPES or of data/models/large, or the file or folder of a Hugging Face
-    ``config.json``. Raises UnknownName, and what `ddlnb.parallelism.config.read_config` raises.
-
-    >>> get_shape("llama-8b").name, get_shape("deepseek-v3").shape.active_parameters // 10**9
-    ('llama3-8b', 37)
-    """
-    from ddlnb.parallelism.config import names, read_config
-
-    if isinstance(name, Transformer):
-        return name
-    known = SHAPES | {
-        shape.name.replace("llama3-", "llama-").replace("gpt3-", "gpt-"): shape for shape in _SHAPES
-    }
-    configured = names()
-    path = configured.get(name.casefold(), Path(name))
-    if path.suffix == ".json" or (path / "config.json").is_file():
-        return read_config(path)
-    if name.casefold() in known:
-        return known[name.casefold()]
-    raise UnknownName("large model", name, [*SHAPES, *configured], OF_YOUR_OWN)

@@ -8,10 +8,7 @@ divides it. A layer is any number of them, each behind a norm and beside a resid
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from ddlnb.parallelism.model import Transformer
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
@@ -70,6 +67,9 @@ class Attention:
     query: int
     key_value: int
     pieces: int = 0  # the most ways that tensor parallelism divides keys and values
+
+
+Transformer = Any  # that of model.py, which imports this module
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import pandas as pd
 
 from ddlnb.advice.question import Prices
 from ddlnb.hardware.catalogue import get_gpu
+from ddlnb.parallelism.config import get_shape
 from ddlnb.parallelism.forecast.cases import FULL
 from ddlnb.parallelism.forecast.forecast import forecast
 from ddlnb.parallelism.forecast.frameworks import saved_fit
@@ -22,7 +23,7 @@ from ddlnb.parallelism.goodput.failures import DAY, HOUR
 from ddlnb.parallelism.goodput.simulate import DRAWS, MONTH, Job
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.memory import memory
-from ddlnb.parallelism.model import Transformer, get_shape, gpt
+from ddlnb.parallelism.model import Transformer, gpt
 from ddlnb.registry import several
 from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.scale_forecast import best_layouts as best_layouts

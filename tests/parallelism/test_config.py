@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 import ddlnb
 from ddlnb.cli.app import app
 from ddlnb.errors import InputError
-from ddlnb.parallelism.config import FAMILIES, names, read_config, shape_of
+from ddlnb.parallelism.config import FAMILIES, get_shape, names, read_config, shape_of
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.memory import memory
-from ddlnb.parallelism.model import Transformer, get_shape
+from ddlnb.parallelism.model import Transformer
 from ddlnb.parallelism.parts import LatentAttention, SelfAttention, StateSpace
 from ddlnb.parallelism.volumes import exchanges
 

@@ -230,7 +230,7 @@ class Cases:
 def model_columns(model: Transformer) -> dict[str, Any]:
     """Return the columns of `Cases` that describe a model, means over layers that differ.
 
-    >>> from ddlnb.parallelism.model import get_shape
+    >>> from ddlnb.parallelism.config import get_shape
     >>> found = model_columns(get_shape("llama3-8b"))
     >>> found["dense"] == 2 * 4096**2 * (1 + 8 / 32) + 3 * 4096 * 14336, found["core"]
     (True, 33554432.0)

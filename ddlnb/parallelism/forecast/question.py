@@ -84,8 +84,8 @@ class LayoutQuestion:
 
     def __post_init__(self) -> None:
         from ddlnb.hardware.catalogue import get_gpu, get_interconnect
+        from ddlnb.parallelism.config import get_shape
         from ddlnb.parallelism.forecast.frameworks import saved_fit
-        from ddlnb.parallelism.model import get_shape
 
         self._set("model", get_shape(self.model))
         self._set("gpu", get_gpu(self.gpu))
