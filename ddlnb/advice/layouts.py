@@ -24,6 +24,7 @@ from ddlnb.errors import InputError, require, require_whole
 from ddlnb.hardware.catalogue import get_interconnect, gpu_in
 from ddlnb.hardware.gpu import Gpu, Nvlink
 from ddlnb.hardware.interconnect import Interconnect
+from ddlnb.parallelism.config import find_shape
 from ddlnb.parallelism.forecast.fit import drawn_seconds
 from ddlnb.parallelism.forecast.forecast import (
     FITTED_GPUS,
@@ -33,7 +34,6 @@ from ddlnb.parallelism.forecast.forecast import (
 from ddlnb.parallelism.forecast.frameworks import A100, H100, Fitted, Parameters
 from ddlnb.parallelism.forecast.layouts import Ranking, ranked
 from ddlnb.parallelism.forecast.question import LayoutQuestion
-from ddlnb.parallelism.model import SHAPES
 from ddlnb.questions import Answer, Table, question
 from ddlnb.simulator.recommendation import TIE
 from ddlnb.units import GIB, show_rate, show_rates
@@ -73,12 +73,11 @@ def states_that_do_not_fit(model: object, cluster: Cluster, optimizer: str) -> s
     that is not known.
     """
     require_optimizer(optimizer)
-    if not isinstance(model, str) or model.casefold() not in SHAPES:
+    if (found := find_shape(model)) is None:
         return ""
-    parameters = SHAPES[model.casefold()].shape.parameters
-    needed = FLOAT32 * (2 + OPTIMIZER_COPIES[optimizer]) * parameters
+    needed = FLOAT32 * (2 + OPTIMIZER_COPIES[optimizer]) * found.shape.parameters
     what = f"parameters, gradients and the states of {optimizer} take"
-    return _does_not_hold(model, what, needed, gpu_memory(cluster.hardware))
+    return _does_not_hold(found.name, what, needed, gpu_memory(cluster.hardware))
 
 
 def sample_that_does_not_fit(model: object, question: Question) -> str:
@@ -86,9 +85,11 @@ def sample_that_does_not_fit(model: object, question: Question) -> str:
 
     Counted is all that training with one sample takes.
     """
-    if not isinstance(model, str) or model.casefold() not in SHAPES:
+    if find_shape(model) is None:
         return ""
-    return _does_not_hold(model, "one sample takes", question.memory_bytes(1), question.gpu_memory)
+    return _does_not_hold(
+        str(model), "one sample takes", question.memory_bytes(1), question.gpu_memory
+    )
 
 
 def _does_not_hold(model: str, what: str, needed: float, memory: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,14 +24,23 @@ def models(
         list[str] | None,
         typer.Argument(help="Trace these, whatever --model takes: FLOPs, and model intensity."),
     ] = None,
+    large: Annotated[
+        bool, typer.Option("--large", help="Those that are split by names of their own, instead.")
+    ] = False,
     batch: Batch = None,
     sequence: Sequence = None,
     csv: Csv = False,
 ) -> None:
     """List the models with their parameters, or show how much work those that are named are.
 
-    Examples: `ddlnb models` and `ddlnb models gpt2 bert-large --batch 8`.
+    With --large, models whose layers are known without code, for `ddlnb layouts` and `advise`:
+    their parameters, those that one token meets, and the tokens of their sequences.
+
+    Examples: `ddlnb models`, `ddlnb models --large` and `ddlnb models gpt2 bert-large --batch 8`.
     """
+    if large:
+        refuse_unused("--large lists shapes, which have no batch", name=name, batch=batch)
+        return print_table(_large(), csv, "Large models; `ddlnb layouts scale --model NAME`")
     if name:
         return _traced(name, batch, sequence, csv)
     from ddlnb.workloads.models import TASKS
@@ -52,6 +61,24 @@ def models(
             }
         )
     print_table(rows, csv, "Models; `ddlnb models NAME` traces one")
+
+
+def _large() -> list[dict[str, Any]]:
+    from ddlnb.parallelism.config import get_shape, names
+    from ddlnb.parallelism.model import SHAPES
+
+    shapes = [get_shape(name) for name in (*SHAPES, *names())]
+    return [
+        {
+            "model": one.name,
+            "parameters": one.shape.parameters,
+            "active": one.shape.active_parameters,
+            "layers": one.layers,
+            "experts": f"{one.top_k} of {one.experts}" if one.experts else "-",
+            "sequence": one.sequence,
+        }
+        for one in shapes
+    ]
 
 
 def _traced(names: list[str], batch: int | None, sequence: int | None, csv: bool) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddlnb.errors import InputError, UnknownName, reason_of, require
+from ddlnb.errors import DdlnbError, InputError, UnknownName, reason_of, require
 from ddlnb.files import MODELS
 from ddlnb.parallelism.model import SHAPES, Block, Transformer
 from ddlnb.parallelism.parts import (
@@ -162,6 +162,13 @@ def get_shape(name: str | Transformer) -> Transformer:
     if name.casefold() in known:
         return known[name.casefold()]
     raise UnknownName("large model", name, [*SHAPES, *configured], OF_YOUR_OWN)
+
+
+def find_shape(model: object) -> Transformer | None:
+    """Return the shape of a large model by name or configuration, None for anything else."""
+    with suppress(DdlnbError):
+        return get_shape(str(model))
+    return None
 
 
 def read_config(path: Path) -> Transformer:

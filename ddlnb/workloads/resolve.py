@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import DdlnbError, InputError, ModelError, UnknownName
-from ddlnb.files import PROFILES
+from ddlnb.files import MODELS, PROFILES
 from ddlnb.workloads.workload import Workload, read_profile
 
 if TYPE_CHECKING:
@@ -80,9 +80,10 @@ def _profile(model: str) -> Workload | None:
 def get_task(model: str | Task) -> Task:
     """Return the task that a text names, or the task itself.
 
-    A text is one of TASKS, ``my.py:task`` or ``package.module:task`` (a Task, or a function that
-    returns one), a Hugging Face ``config.json`` or its folder, or the name of an architecture of
-    transformers. Raises UnknownName for other texts, ModelError for what cannot be trained.
+    A text is one of TASKS, a model of data/models/large, ``my.py:task`` or ``package.module:task``
+    (a Task, or a function that returns one), a Hugging Face ``config.json`` or its folder, or the
+    name of an architecture of transformers. Raises UnknownName for other texts, ModelError for
+    what cannot be trained.
 
     >>> get_task("small-conv")
     Task(name='small-conv', local_batch=64, unit='images')
@@ -96,6 +97,8 @@ def get_task(model: str | Task) -> Task:
         return _given(model, "unknown model")
     if model in TASKS:
         return TASKS[model]
+    if (MODELS / "large" / f"{model}.json").is_file():
+        return task_of_file(MODELS / "large" / f"{model}.json")
     if is_user_code(model):
         return _given(object_of(model), f"model {model!r} gives")
     path = Path(model)

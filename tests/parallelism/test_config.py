@@ -265,3 +265,15 @@ def test_experts_have_replicas_of_their_own_in_forecasts() -> None:
     assert found.step.tensor[by_ep[8]] > found.step.tensor[by_ep[1]]
     only = ddlnb.scale("qwen3-30b-a3b", "H100", 8, ep=8, **asked)
     assert (only.outlook.cases.ep == 8).all()
+
+
+def test_a_configuration_is_advised_on_and_traced_like_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(names()["qwen3-32b"].read_text())
+    cluster = ddlnb.cluster_of("H100", nodes=4)
+    found = ddlnb.advise(str(path), cluster, draws=0, sequence=4096)
+    assert found.sentences[0].startswith("Data parallelism alone cannot hold mine")
+    traced = CliRunner().invoke(app, ["models", "qwen3-0.6b", "--csv"])
+    assert f"{get_shape('qwen3-0.6b').shape.parameters}" in traced.output, traced.output
+    listed = CliRunner().invoke(app, ["models", "--large", "--csv"])
+    assert "mixtral-8x7b,46702792704,12879925248,32,2 of 8,8192" in listed.output
