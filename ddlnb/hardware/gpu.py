@@ -166,7 +166,8 @@ class Nvlink:
     """Links between the GPUs of a node, and bytes/s that a GPU sends over them in one direction.
 
     ``switched`` when every pair has the whole rate through switches, ``reduces`` when the switches
-    can add as well. ``links`` is their number, 0 where a sheet counts them otherwise.
+    can add as well. ``links`` is their number, 0 where a sheet counts them otherwise. ``mesh`` is
+    for a mesh without switches: how many links lead from a GPU to others of the first n, by n.
     """
 
     __pydantic_config__ = WITHOUT_OTHER_KEYS
@@ -176,6 +177,18 @@ class Nvlink:
     switched: bool
     reduces: bool
     links: Annotated[int, Field(ge=0)] = 0
+    mesh: dict[int, int] = field(default_factory=dict, hash=False)
+
+    def among(self, gpus: int) -> float:
+        """Return the share of the links of a GPU that rings among the first GPUs of a node use.
+
+        >>> from ddlnb.hardware import get_gpu
+        >>> v100, a100 = (get_gpu(name).nvlink for name in ("V100-SXM2-16GB", "A100"))
+        >>> [round(v100.among(n), 2) for n in (2, 4, 8)], a100.among(4)
+        ([0.17, 0.67, 1.0], 1.0)
+        """
+        reached = [links for count, links in self.mesh.items() if count <= gpus]
+        return max(reached) / self.links if reached else 1.0
 
 
 def _dense(tflops: dict[str, float]) -> dict[str, float]:
