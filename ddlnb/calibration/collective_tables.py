@@ -59,6 +59,7 @@ MEASURED = Schema(
         Column("gpu", Kind.TEXT),
         *(Column(name, Kind.COUNT) for name in COUNTS),
         *(Column(name, Kind.TEXT, optional=True) for name in WORDS),
+        Column("nvlink_domain", Kind.NUMBER, optional=True),
         Column("size_bytes", Kind.POSITIVE),
         *(Column(name, Kind.NOT_NEGATIVE, optional=True) for name in RATES),
         Column("dtype", Kind.TEXT, optional=True),

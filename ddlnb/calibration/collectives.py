@@ -36,6 +36,7 @@ from ddlnb.calibration.nccl import (
     Gpu,
     Network,
     Parameters,
+    delivered,
     hardware_of,
     seconds,
     setting_of,
@@ -52,7 +53,7 @@ NAMES = tuple(field.name for field in fields(Parameters))
 BETWEEN = ("between", "hop", "flush", "fine", "spread")  # of the network; the others of the nodes
 RING_SHARE = 0.81  # of NVLink's rate in one direction
 SWITCH_SHARE = 0.58
-UNKNOWN_GPU = 0.3  # standard deviations of logarithms
+UNKNOWN_GPU = 0.5  # standard deviations of logarithms
 UNKNOWN_RATE = 0.5
 COPY_RATE, NO_COPY = 1.2e12, 1e15  # bytes/s of a copy in the memory of a GPU; none is made
 DEDICATED, SHARED = 0.03, 0.14  # spread of the speeds of nodes
@@ -62,11 +63,13 @@ def prior_of(gpu: Gpu, network: Network) -> Prior:
     """Return what is known of clusters of this GPU on this network."""
     kind = KINDS.get(network.kind, UNKNOWN)
     inside = 0.08 if gpu.is_known else UNKNOWN_GPU
-    rate = np.hypot(kind.certainty, 0.0 if network.rate_is_known else UNKNOWN_RATE)
+    between, certainty = delivered(network)
+    is_known = network.rate_is_known and network.is_nccl
+    rate = np.hypot(certainty, 0.0 if is_known else UNKNOWN_RATE)
     known = {
         "inside": (RING_SHARE * gpu.inside, inside),
         "switch": (SWITCH_SHARE * gpu.inside, inside),
-        "between": (kind.efficiency * network.node_rate, rate),
+        "between": (between, rate),
         "hop": (kind.hop_seconds, 0.8 if kind is not UNKNOWN else 1.2),
         "flush": (kind.hop_seconds, 1.0 if kind is not UNKNOWN else 2.0),
         "fine": (kind.fine, 1.0),
@@ -86,7 +89,7 @@ def parameters(logarithms: Array) -> Parameters:
     return Parameters(*(column[:, None] for column in np.exp(logarithms).T))
 
 
-TABLE = ["block", "collective", "nodes", "gpus_per_node", "settings"]
+TABLE = ["block", "collective", "nodes", "gpus_per_node", "settings", "nvlink_domain"]
 NOISE = 0.10  # of the logarithm of a measured time
 FREEDOM = 4.0  # degrees of freedom of Student's t: some rows are outliers
 INDEPENDENT = 8.0  # rows that a table counts as, at most: neighbouring sizes err alike
@@ -139,7 +142,7 @@ class FittedCollectives:
         stem = _stem(str(row.get("block", "")))
         of_kind = [c for k, c in self.clusters.items() if k[1:] == key[1:] and stem in c.stems]
         found = self.clusters.get(key) or next(iter(of_kind), None)
-        if found and (found.most_nodes > 1 or row["nodes"] == 1):
+        if found and (found.most_nodes > 1 or setting_of(row).nodes == 1):
             return found.draws, found.most_nodes
         random = np.random.default_rng([self.seed, sum(map(ord, "".join(map(str, key))))])
         draws = shared_prior(gpu, network, list(self.clusters.values())).draws(self.count, random)
@@ -197,7 +200,9 @@ def _is_like(cluster: Cluster, name: str, gpu: Gpu, network: Network) -> bool:
     if name in OF_CALLS:
         return False
     if name in BETWEEN:
-        return cluster.network.kind == network.kind and cluster.most_nodes > 1
+        alike = (cluster.network.kind, cluster.network.is_nccl) == (network.kind, network.is_nccl)
+        told = network.kind in KINDS or name == "between"  # networks without a name are unlike
+        return alike and told and cluster.most_nodes > 1
     return cluster.gpu.generation == gpu.generation or name in ("few", "many", "pipe")
 
 
@@ -216,7 +221,9 @@ def _fitted(
     problem = _problem(rows, prior)
     stems = frozenset(_stem(str(block)) for block in rows.get("block", ()))
     draws = tempered_draws(prior, problem.log_likelihood, count, random)
-    return Cluster(gpu, network, stems, int(rows["nodes"].max()), prior, draws)
+    counts = rows.drop_duplicates(["nodes", "gpus_per_node"]).to_dict("records")
+    most = max(setting_of(row).nodes for row in counts)
+    return Cluster(gpu, network, stems, most, prior, draws)
 
 
 def _problem(rows: pd.DataFrame, prior: Prior) -> Problem:

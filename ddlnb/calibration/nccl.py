@@ -25,8 +25,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ddlnb.errors import require
 from ddlnb.files import PUBLISHED
 from ddlnb.hardware.catalogue import get_gpu, gpu_in, protocol_of, stated_rate
+from ddlnb.hardware.gpu import Nvlink
+from ddlnb.hardware.interconnect import Interconnect, protocols
 from ddlnb.plans.alpha_beta import double_tree_share
 from ddlnb.results.schema import read_cells
 from ddlnb.units import GB, KIB, US
@@ -89,11 +92,13 @@ TREE_LL_INSIDE = 1 / 3.8  # the same of a tree with LL (tuning.cc)
 SCALES = {"LL": 1.0, "LL128": 1.5, "Simple": 1.0}  # of latencies in a node, in the published rows
 PLATEAU = 1.4  # of the latency of rings between nodes (tuning.cc)
 LAUNCH_SECONDS = 1e-6  # of a step of a ring between nodes; three times that with Simple (tuning.cc)
-GROWTH = 0.075  # of the latency with LL, for every doubling of the size beyond 1 KiB
+GROWTH = 0.085  # of the latency with LL, for every doubling of the size beyond 1 KiB
+ALL_CHANNELS = 16 * KIB  # from which size on it does not grow, in the published rows
 FILLING = 0.25  # of the bytes: the first part, for which a stage waits, up to three stages
 SMALLER_CHUNKS = 0.5  # of NVLSTree on four nodes and more: 64 KiB in place of 128 (enqueue.cc)
 COPIED = ("all_gather", "reduce_scatter")
 PEER_SECONDS = 0.5e-6  # of every further rank that one exchanges messages with
+PYTHON_CALL = 10e-6  # seconds of a call of PyTorch that benchmarks count; a judgement
 PAT_RANK_SECONDS = 2.8e-6  # (tuning.cc)
 
 
@@ -127,7 +132,12 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Setting:
-    """The circumstances of a collective: what it is, on which nodes, and what NCCL may choose."""
+    """The circumstances of a collective: what it is, on which nodes, and what NCCL may choose.
+
+    A node is what NVLink joins: ``joined`` machines with a network port each. ``linked`` is the
+    share of a GPU's links that lead to others of its node that take part, ``outside`` are seconds
+    of a call from Python.
+    """
 
     collective: str
     nodes: int
@@ -136,6 +146,9 @@ class Setting:
     has_switch_reduction: bool = True
     algorithms: frozenset[str] = frozenset()  # empty: any
     protocols: frozenset[str] = frozenset()
+    joined: float = 1.0
+    linked: float = 1.0
+    outside: float = 0.0
 
     @property
     def ranks(self) -> int:
@@ -159,6 +172,7 @@ def by_algorithm(setting: Setting, sizes: Array, p: Parameters) -> dict[tuple[st
 
     Where what the settings ask for does not exist for the collective, NCCL chooses freely.
     """
+    p = replace(p, between=p.between * setting.joined, inside=p.inside * setting.linked)
     found = dict(_candidates(setting, sizes, p))
     for number, allowed in enumerate((setting.algorithms, setting.protocols)):
         kept = {key: time for key, time in found.items() if not allowed or key[number] in allowed}
@@ -166,7 +180,7 @@ def by_algorithm(setting: Setting, sizes: Array, p: Parameters) -> dict[tuple[st
     if not setting.algorithms:
         found = {key: time for key, time in found.items() if key[0] != "CollNet"} or found
     slower = np.exp(p.spread * (slowest(setting.nodes) - slowest(2))) if setting.nodes > 2 else 1.0
-    besides = p.host + sizes / p.copying * (setting.collective in COPIED)
+    besides = setting.outside + p.host + sizes / p.copying * (setting.collective in COPIED)
     return {key: besides + slower * time for key, time in found.items()}
 
 
@@ -221,10 +235,10 @@ def _scale(p: Parameters, protocol: str) -> Array:
 
 
 def _growth(sizes: Array, protocol: str) -> Array:
-    """Return the factor by which more channels make the latency of LL grow with the size."""
+    """Return the factor by which more channels, up to all, make the latency of LL grow."""
     if protocol != "LL":
         return np.ones_like(sizes)
-    return 1 + GROWTH * np.log2(1 + sizes / KIB)
+    return 1 + GROWTH * np.log2(1 + np.minimum(sizes, ALL_CHANNELS) / KIB)
 
 
 def _hop(p: Parameters, protocol: str, algorithm: str) -> Array:
@@ -331,6 +345,7 @@ def _direct(s: Setting, sizes: Array, p: Parameters) -> Array:
 
 
 PCIE_INSIDE = 25 * GB  # bytes/s in one direction, of a GPU without NVLink
+USUAL_DOMAIN = 72  # GPUs that NVLink joins where words say only that it joins nodes
 UNKNOWN_GPU = "H100"  # what an unknown one is taken for
 
 
@@ -344,6 +359,8 @@ class Gpu:
     has_switch_reduction: bool
     port: float
     is_known: bool
+    nvlink: Nvlink | None = None
+    domain: int = 0
 
 
 @dataclass(frozen=True)
@@ -351,7 +368,8 @@ class Network:
     """A network: its kind, bytes/s of a node in one direction, and how it was measured.
 
     Others use a shared one at the same time; where a framework stands between the benchmark and
-    NCCL, what is gathered is copied. In one domain of NVLink, several nodes are like one.
+    NCCL, what is gathered is copied. ``domain`` is the number of GPUs that NVLink joins where the
+    words name it, 0 where they do not. MPI and Gloo have other algorithms than NCCL.
     """
 
     kind: str
@@ -359,7 +377,8 @@ class Network:
     rate_is_known: bool
     is_shared: bool = False
     is_copied: bool = False
-    is_one_domain: bool = False
+    is_nccl: bool = True
+    domain: int = 0
 
 
 @dataclass(frozen=True)
@@ -367,24 +386,47 @@ class NetworkKind:
     """How networks of a kind fare: share of the line rate, seconds more per hop than NCCL's.
 
     ``certainty`` is the standard deviation of the logarithm of the share; ``fine`` is above 1 where
-    LL128 can be expected to work.
+    LL128 can be expected to work, ``has_few`` says whether LL does.
     """
 
     efficiency: float
     hop_seconds: float
     certainty: float
     fine: float
+    has_few: bool = True
 
 
-# By protocol. Efficiencies are those of headers and, for EFA and TCP, of software.
+# By protocol. Efficiencies are those of headers and, for EFA, of software; of TCP see `delivered`.
+# NCCL's plugin for EFA asks for the protocol Simple where packets may overtake one another
+# (aws-ofi-nccl, platform-aws), so that even small messages pay its latencies.
 KINDS = {
     "RoCE": NetworkKind(0.92, 4e-6, 0.08, 4.5),
-    "EFA": NetworkKind(0.85, 12e-6, 0.15, 1.0),
+    "EFA": NetworkKind(0.85, 12e-6, 0.15, 0.7, has_few=False),
     "InfiniBand": NetworkKind(0.94, 0.5e-6, 0.06, 4.5),
     "Slingshot": NetworkKind(0.85, 2e-6, 0.15, 1.0),
-    "TCP": NetworkKind(0.75, 20e-6, 0.3, 0.5),
+    "TCP": NetworkKind(1.0, 20e-6, 0.0, 0.5),
 }
-UNKNOWN = NetworkKind(0.75, 8e-6, 0.5, 1.5)
+UNKNOWN = NetworkKind(0.75, 4e-6, 0.9, 1.5)  # the hop is the geometric mean of those
+
+
+def delivered(network: Network) -> tuple[float, float]:
+    """Return bytes/s that large messages of a node get, and the deviation of their logarithm.
+
+    Over TCP it is what data/hardware/protocols.yaml says: the line less headers, or what software
+    moves at most.
+
+    >>> slow, fast = (Network("TCP", rate / 8, True) for rate in (10e9, 100e9))
+    >>> [round(delivered(one)[0] * 8e-9, 2) for one in (slow, fast)]
+    [9.35, 22.0]
+    """
+    kind = KINDS.get(network.kind, UNKNOWN)
+    if network.kind != "TCP":
+        return kind.efficiency * network.node_rate, kind.certainty
+    known = Interconnect("TCP", network.node_rate, protocols()["TCP"], "its words").bandwidth
+    return known.value, math.log(known.high / known.low) / (2 * NORMAL_TAIL)
+
+
+NORMAL_TAIL = 1.6449  # 90 % of normal numbers are within this many standard deviations
 SLOW_PORT = 12.5 * GB  # bytes/s; a slower network is hardly one port of several
 
 
@@ -395,6 +437,10 @@ def gpu_of(words: str) -> Gpu:
     >>> gpu_of("NVIDIA A100-SXM4-40GB (OCI BM.GPU4.8)").generation
     'Ampere'
     """
+    parts = words.split(" or ")
+    either = [gpu_of(part) for part in parts if gpu_in(part)] if len(parts) > 1 else []
+    if len({gpu.name for gpu in either}) > 1:
+        return _one_of(either)
     found = gpu_in(words)
     known = found or get_gpu(UNKNOWN_GPU)
     linked = known.nvlink if "PCIE" not in words.upper().replace(" ", "") else None
@@ -405,7 +451,20 @@ def gpu_of(words: str) -> Gpu:
         linked is not None and linked.reduces,
         known.port,
         found is not None,
+        linked,
+        known.nvlink_domain,
     )
+
+
+def _one_of(gpus: list[Gpu]) -> Gpu:
+    """Return what is known of a GPU that may be any of these: rates between theirs."""
+    inside, port = (
+        math.exp(sum(math.log(rate) for rate in rates) / len(gpus))
+        for rates in ([gpu.inside for gpu in gpus], [gpu.port for gpu in gpus])
+    )
+    name = " or ".join(gpu.name for gpu in gpus)
+    adds = all(gpu.has_switch_reduction for gpu in gpus)
+    return Gpu(name, gpus[-1].generation, inside, adds, port, is_known=False)
 
 
 @functools.cache
@@ -419,8 +478,19 @@ def network_of(words: str, gpu: Gpu, gpus_per_node: int) -> Network:
     protocol = protocol_of(words)
     kind = "unknown" if protocol is None else protocol.name
     rate, is_known = _node_rate(words, kind, gpu.port * gpus_per_node)
-    one = re.search(r"NVL\d|MNNVL|multi-node nvlink", words, re.IGNORECASE) is not None
-    return Network(kind, rate, is_known, is_one_domain=one)
+    return Network(kind, rate, is_known, domain=_domain_in(words))
+
+
+def _domain_in(words: str) -> int:
+    """Return how many GPUs NVLink joins by these words, 0 where they say nothing of it.
+
+    >>> _domain_in("GB200 NVL36, 4x400 Gb/s"), _domain_in("MNNVL"), _domain_in("NVLink 4 (NVLS)")
+    (36, 72, 0)
+    """
+    if stated := re.search(r"NVL(\d+)", words, re.IGNORECASE):
+        return int(stated[1])
+    several = re.search(r"MNNVL|multi-node nvlink", words, re.IGNORECASE)
+    return USUAL_DOMAIN if several else 0
 
 
 def _node_rate(words: str, kind: str, usual: float) -> tuple[float, bool]:
@@ -451,11 +521,26 @@ _WITHOUT_SWITCHES = r"NVLS_ENABLE\s*=\s*0|no[- ]nvls|without nvls|nvls[ =:]*(?:o
 def hardware_of(row: Mapping[str, Any]) -> tuple[Gpu, Network]:
     """Return the GPU and the network that a row's words name."""
     gpu = gpu_of(_text(row, "gpu"))
-    words = " ".join(_text(row, name) for name in ("network", "library", "settings"))
+    words = _words(row)
     network = network_of(_text(row, "network"), gpu, int(row["gpus_per_node"]))
+    network = replace(network, domain=_domain_of(row, gpu, network))
     shared = re.search(r"\bshared|production", words, re.IGNORECASE) is not None
     copied = re.search(r"torch", words, re.IGNORECASE) is not None
-    return gpu, replace(network, is_shared=shared, is_copied=copied)
+    other = re.search(r"\bmpi\b|gloo", words, re.IGNORECASE) and not re.search(r"nccl", words, re.I)
+    return gpu, replace(network, is_shared=shared, is_copied=copied, is_nccl=not other)
+
+
+def _domain_of(row: Mapping[str, Any], gpu: Gpu, network: Network) -> int:
+    """Return how many GPUs NVLink joins: by the row's nvlink_domain, by words, or by the GPU."""
+    told = str(row.get("nvlink_domain", "")).strip()
+    if told.casefold() in ("", "nan", "none"):
+        return network.domain or _domain_in(_text(row, "gpu")) or gpu.domain
+    require(
+        re.fullmatch(r"[1-9]\d*(\.0+)?", told) is not None,
+        f"nvlink_domain {told!r} must be a whole number of GPUs; leave it out where NVLink ends at "
+        f"the node",
+    )
+    return int(float(told))
 
 
 def setting_of(row: Mapping[str, Any]) -> Setting:
@@ -465,22 +550,30 @@ def setting_of(row: Mapping[str, Any]) -> Setting:
     "NCCL_ALGO=NVLSTree"; those that begin with "default" name what NCCL chose, and force nothing.
     """
     gpu, network = hardware_of(row)
-    nodes, per_node = int(row["nodes"]), int(row["gpus_per_node"])
-    if network.is_one_domain:
-        nodes, per_node = 1, nodes * per_node
+    machines, each = int(row["nodes"]), int(row["gpus_per_node"])
+    nodes = math.ceil(machines / max(1, network.domain // each))
     settings = _text(row, "settings")
     free = settings.casefold().startswith("default")
     off = re.search(_WITHOUT_SWITCHES, settings, re.IGNORECASE) is not None
     words = re.sub(_WITHOUT_SWITCHES, "", settings, flags=re.IGNORECASE)
+    kind = KINDS.get(network.kind, UNKNOWN)
+    usable = frozenset() if kind.has_few or nodes == 1 else frozenset({"LL128", "Simple"})
     return Setting(
         str(row["collective"]),
         nodes,
-        per_node,
+        math.ceil(machines * each / nodes),
         gpu.generation,
         gpu.has_switch_reduction and not off,
         frozenset() if free else _named(_ALGORITHMS, words, re.IGNORECASE),
-        frozenset() if free else _named(_PROTOCOLS, words, 0),
+        usable if free else _named(_PROTOCOLS, words, 0) or usable,
+        machines / nodes,
+        gpu.nvlink.among(each) if gpu.nvlink and machines == nodes else 1.0,
+        PYTHON_CALL if re.search(r"torch|\.py\b", _words(row), re.IGNORECASE) else 0.0,
     )
+
+
+def _words(row: Mapping[str, Any]) -> str:
+    return " ".join(_text(row, name) for name in ("network", "library", "settings"))
 
 
 def _named(known: dict[str, str], words: str, flags: int) -> frozenset[str]:

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddlnb.calibration.collective_tables import COLLECTIVES, bus_factor
-from ddlnb.calibration.collectives import parameters, prior_of
+from ddlnb.calibration.collectives import NAMES, parameters, prior_of
 from ddlnb.calibration.nccl import (
     Parameters,
     Setting,
     by_algorithm,
+    delivered,
     depth,
     gpu_of,
     hardware_of,
@@ -21,8 +22,10 @@ from ddlnb.calibration.nccl import (
     setting_of,
     slowest,
 )
+from ddlnb.errors import InputError
+from ddlnb.hardware import get_interconnect
 from ddlnb.plans.alpha_beta import double_tree_share
-from ddlnb.units import GIB, gigabits_per_second
+from ddlnb.units import GIB, KIB, gigabits_per_second
 
 SIZES = 2.0 ** np.arange(3, 35, 2)
 H100 = gpu_of("H100-SXM")
@@ -215,7 +218,7 @@ def test_settings_force_what_they_name(settings, algorithms, protocols):
     assert (set(found.algorithms), set(found.protocols)) == (algorithms, protocols)
 
 
-def test_words_say_what_is_slower_shared_copied_switched_off_and_one_domain():
+def test_words_say_what_is_slower_shared_copied_and_switched_off():
     pcie, sxm = gpu_of("H100 PCIe"), gpu_of("H100 SXM")
     assert not gpu_of("Accelerator 9000").is_known
     assert pcie.inside < sxm.inside / 10
@@ -229,5 +232,99 @@ def test_words_say_what_is_slower_shared_copied_switched_off_and_one_domain():
     off = setting_of({**ROW, "settings": "NCCL_NVLS_ENABLE=0"})
     assert not off.has_switch_reduction
     assert not off.algorithms
-    one = setting_of({**ROW, "gpu": "GB200", "gpus_per_node": 4, "network": "NVL72"})
-    assert (one.nodes, one.per_node) == (1, 8)
+
+
+RACK = {**ROW, "gpu": "GB200", "gpus_per_node": 4, "network": "InfiniBand 4x400 Gb/s"}
+
+
+@pytest.mark.parametrize(
+    ("words", "machines", "nodes", "per_node"),
+    [
+        ({}, 2, 1, 8),
+        ({}, 18, 1, 72),
+        ({}, 36, 2, 72),
+        ({"gpu": "GB200 NVL36"}, 36, 4, 36),
+        ({"network": "NVL36, InfiniBand 4x400 Gb/s"}, 18, 2, 36),
+        ({"gpu": "H100-SXM", "network": "multi-node NVLink"}, 2, 1, 8),
+        ({"nvlink_domain": 4}, 18, 18, 4),
+        ({"nvlink_domain": "8.0"}, 18, 9, 8),
+        ({"nvlink_domain": ""}, 18, 1, 72),
+        ({"gpu": "H100-SXM"}, 18, 18, 4),
+    ],
+)
+def test_a_node_is_what_nvlink_joins(words, machines, nodes, per_node):
+    found = setting_of({**RACK, **words, "nodes": machines})
+    assert (found.nodes, found.per_node) == (nodes, per_node)
+    assert found.joined * found.nodes == machines
+
+
+def test_a_domain_of_nvlink_that_is_no_number_is_refused():
+    with pytest.raises(InputError, match=r"nvlink_domain '7\.5' must be a whole number"):
+        setting_of({**RACK, "nvlink_domain": 7.5})
+
+
+def test_more_racks_cost_more_than_one_and_ports_of_a_rack_work_together():
+    gpu, network = hardware_of(RACK)
+    usual = parameters(prior_of(gpu, network).mean[None])
+    one, two, twenty, alone = (
+        float(seconds(setting_of({**RACK, **more}), np.array([2.0**30]), usual)[0, 0])
+        for more in (
+            {"nodes": 18},
+            {"nodes": 36},
+            {"nodes": 360},
+            {"nodes": 36, "nvlink_domain": 4},
+        )
+    )
+    assert one < two < twenty < alone / 2
+
+
+def test_few_gpus_of_a_cube_mesh_have_few_of_its_links():
+    times = {
+        n: setting_of({**ROW, "gpu": "V100-SXM2", "nodes": 1, "gpus_per_node": n}).linked
+        for n in (2, 4, 8, 16)
+    }
+    assert times == {2: 1 / 6, 4: 4 / 6, 8: 1.0, 16: 1.0}
+    switched = setting_of({**ROW, "gpu": "V100-SXM3-32GB", "nodes": 1, "gpus_per_node": 2})
+    assert switched.linked == 1.0
+
+
+@pytest.mark.parametrize("gigabits", [1, 10, 25, 100, 400])
+def test_what_tcp_delivers_is_said_in_one_place(gigabits):
+    words = f"{gigabits} GbE"
+    network = network_of(words, gpu_of("V100"), 8)
+    assert delivered(network)[0] == pytest.approx(get_interconnect(words).bandwidth.value)
+
+
+def test_small_messages_over_efa_pay_for_the_protocol_simple():
+    """Its latency was seen to be about 160 us where LL's would be 50, on few nodes."""
+    row = {**ROW, "gpu": "A100", "network": "EFA 4x100 Gb/s"}
+    gpu, network = hardware_of(row)
+    usual = parameters(prior_of(gpu, network).mean[None])
+    assert "LL" not in setting_of(row).protocols
+    assert setting_of({**row, "settings": "NCCL_PROTO=LL"}).protocols == {"LL"}
+    two = float(seconds(setting_of(row), np.array([8.0]), usual)[0, 0])
+    assert 120e-6 < two < 200e-6
+
+
+def test_latency_with_ll_grows_only_until_all_channels_are_at_work():
+    sizes = np.array([8.0, 16 * KIB, 32 * KIB])
+    times = by_algorithm(Setting("all_reduce", 4, 8), sizes, USUAL)["Tree", "LL"][0]
+    assert times[1] > 1.2 * times[0]
+    assert times[2] - times[1] < 0.05 * times[1]  # bytes alone
+
+
+def test_a_gpu_that_is_one_of_two_is_between_them_and_less_certain():
+    one, other, either = (gpu_of(words) for words in ("H100", "A100", "H100 or A100 (not stated)"))
+    assert other.port < either.port < one.port
+    assert other.inside < either.inside < one.inside
+    assert not either.is_known
+    assert gpu_of("one or other").name == "one or other"
+
+
+def test_a_call_from_python_takes_longer_and_other_libraries_are_less_certain():
+    script = setting_of({**ROW, "settings": "all_reduce_bench.py"})
+    assert script.outside > setting_of(ROW).outside
+    words = {**ROW, "network": "TCP 10 Gb/s per node"}
+    mpi, nccl = (prior_of(*hardware_of({**words, "library": name})) for name in ("MPI", "NCCL"))
+    between = NAMES.index("between")
+    assert mpi.spread[between] > 2 * nccl.spread[between]
