@@ -19,10 +19,10 @@ import torch
 
 from ddlnb.engines.base import Handle, Transport
 from ddlnb.engines.job import Tracer
-from ddlnb.engines.transports.rank_schedule import joined
 from ddlnb.errors import ModelError
 from ddlnb.plans.plan import Launch, Order, Plan
 from ddlnb.plans.requests import EXCHANGES, Flow
+from ddlnb.plans.transfers import joined
 
 
 class GradientMemory:

@@ -21,14 +21,7 @@ from ddlnb.engines.job import Job, Tracer, recorded
 from ddlnb.engines.replica import Replica
 from ddlnb.engines.settings import MakeOptimizer
 from ddlnb.engines.transports.all_reduce import AllReduceTransport, ChoosingTransport
-from ddlnb.engines.transports.collective import (
-    CollectiveTransport,
-    MeshTransport,
-    halves,
-    per_message,
-)
 from ddlnb.engines.transports.push_pull import connect_to_servers, serve_workers
-from ddlnb.engines.transports.rank_schedule import RankSchedule
 from ddlnb.errors import require
 from ddlnb.launch.rank import RankContext
 from ddlnb.plans.alpha_beta import ring_bytes_sent
@@ -36,6 +29,7 @@ from ddlnb.plans.plan import Plan
 from ddlnb.plans.requests import AllGather
 from ddlnb.plans.server_rules import BulkSynchronous
 from ddlnb.plans.transfers import Collective
+from ddlnb.registry import supplied
 
 
 def start(
@@ -79,9 +73,10 @@ def transport_for(
         return connect_to_servers(context, store, plan.servers, plan.placement)
     reached = context.host, context.timeout_seconds
     if plan.is_split:
-        return halves(*reached)
+        return supplied("transport in halves")(*reached)
     if plan.collectives:
-        named, plain = per_message(plan.collectives, per_node, *reached), AllReduceTransport()
+        named = supplied("transport per message")(plan.collectives, per_node, *reached)
+        plain = AllReduceTransport()
         return ChoosingTransport(
             lambda message, _: named if plan.collectives[message] else plain, named, plain
         )
@@ -92,9 +87,10 @@ def reducing(context: RankContext, topology: str, collective: Collective | None)
     """Return what sums tensors over all ranks, whatever plan they are of."""
     reached = context.host, context.timeout_seconds
     if collective is not None:
-        schedule = RankSchedule(collective, context.rank)
-        return CollectiveTransport(*reached, choose=lambda *_: schedule)
-    return MeshTransport(*reached) if topology == "mesh" else AllReduceTransport()
+        return supplied("transport along a collective")(collective, context.rank, *reached)
+    if topology == "mesh":
+        return supplied("transport over a mesh")(*reached)
+    return AllReduceTransport()
 
 
 class SingleWorker:

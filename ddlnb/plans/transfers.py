@@ -6,7 +6,7 @@ simulation on a network and its execution on real ranks all read the same list.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -34,6 +34,7 @@ TRANSFER = np.dtype(
 
 Transfers = NDArray[np.void]
 Whole = NDArray[np.integer[Any]]
+Interval = tuple[int, int]  # the first part or element, and the one behind the last
 
 
 def transfers(
@@ -151,3 +152,16 @@ class Collective:
             most = np.maximum(most, parts.reshape(-1, self.ranks).max(axis=1, initial=0.0))
         share = float(most.sum()) / self.parts
         return AlphaBeta(self.steps * link.latency_seconds, share * link.seconds_per_byte)
+
+
+def joined(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return intervals in which one that begins where the last one ends is part of it.
+
+    >>> joined([(0, 2), (2, 5), (7, 9)])
+    [(0, 5), (7, 9)]
+    """
+    found: list[Interval] = []
+    for first, stop in intervals:
+        begin = found.pop()[0] if found and found[-1][1] == first else first
+        found.append((begin, stop))
+    return found

@@ -18,7 +18,7 @@ from scipy.optimize import nnls
 from ddlnb.emulation.network import lacking
 from ddlnb.emulation.verify_links import PAYLOAD_SHARE
 from ddlnb.engines.measure import measure
-from ddlnb.engines.probes import time_collectives
+from ddlnb.engines.transports.timing import time_collectives
 from ddlnb.errors import require, require_whole
 from ddlnb.figures.style import (
     ALGORITHM_COLOURS,

@@ -8,9 +8,9 @@ from itertools import product
 import pytest
 import torch
 
-from ddlnb.engines.probes import time_collectives
 from ddlnb.engines.transports.collective import CollectiveTransport
 from ddlnb.engines.transports.rank_schedule import RankSchedule
+from ddlnb.engines.transports.timing import time_collectives
 from ddlnb.errors import InputError
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks

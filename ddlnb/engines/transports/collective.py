@@ -37,7 +37,7 @@ from ddlnb.engines.transports.push_pull import to_bytes
 from ddlnb.engines.transports.rank_schedule import Move, RankSchedule, content, write
 from ddlnb.errors import InputError, MissingPart
 from ddlnb.plans.requests import AllReduce, GatherParts, ReduceScatter
-from ddlnb.plans.transfers import Primitive
+from ddlnb.plans.transfers import Collective, Primitive
 from ddlnb.registry import supplied
 from ddlnb.units import KIB, MIB
 
@@ -323,6 +323,14 @@ def per_message(
     return CollectiveTransport(
         host, timeout_seconds, choose=lambda message, _: by_name[names[message]]
     )
+
+
+def along(
+    collective: Collective, rank: int, host: str, timeout_seconds: float
+) -> CollectiveTransport:
+    """Return what carries every message by one collective, of which this is the rank's part."""
+    schedule = RankSchedule(collective, rank)
+    return CollectiveTransport(host, timeout_seconds, choose=lambda *_: schedule)
 
 
 # All-reduce for links with long delays: a mesh, and a ring.

@@ -10,7 +10,7 @@ and hands on what it has while the next is on its way.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -18,9 +18,8 @@ import numpy as np
 import torch
 
 from ddlnb.errors import require
-from ddlnb.plans.transfers import Collective, Transfers
+from ddlnb.plans.transfers import Collective, Interval, Transfers, joined
 
-Interval = tuple[int, int]  # the first part or element, and the one behind the last
 OWN = -1  # instead of the number of a letter: what is there already
 
 
@@ -153,19 +152,6 @@ def _leaving(rows: Transfers) -> tuple[Letter, ...]:
         intervals = sorted(rows[["first", "stop"]][rows["target"] == peer].tolist())
         letters.append(Letter(peer, tuple(joined(intervals))))
     return tuple(letters)
-
-
-def joined(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return intervals in which one that begins where the last one ends is part of it.
-
-    >>> joined([(0, 2), (2, 5), (7, 9)])
-    [(0, 5), (7, 9)]
-    """
-    found: list[Interval] = []
-    for first, stop in intervals:
-        begin = found.pop()[0] if found and found[-1][1] == first else first
-        found.append((begin, stop))
-    return found
 
 
 def _arriving(rows: Transfers) -> tuple[Letter, ...]:
