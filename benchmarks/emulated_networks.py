@@ -235,8 +235,8 @@ def _carry_out(
     """Return the seconds that each repetition takes at this rank, from a common beginning."""
     import torch
 
-    from ddlnb.engines.transports.collective import CollectiveTransport
-    from ddlnb.engines.transports.rank_schedule import RankSchedule
+    from ddlnb.collective_transport.rank_schedule import RankSchedule
+    from ddlnb.collective_transport.transport import CollectiveTransport
     from ddlnb.launch.rank import process_group
 
     schedule, tensor = RankSchedule(collective, context.rank), torch.ones(elements)

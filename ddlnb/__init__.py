@@ -158,10 +158,10 @@ _SUPPLIED = {
     "remark as run": ("survey.remarks", "as_run"),
     "searched plan": ("replanning.searched", "searched_plan"),
     "servers byteps": ("foreign_engines.byteps.servers", "SERVERS"),
-    "transport along a collective": ("engines.transports.collective", "along"),
-    "transport in halves": ("engines.transports.collective", "halves"),
-    "transport over a mesh": ("engines.transports.collective", "MeshTransport"),
-    "transport per message": ("engines.transports.collective", "per_message"),
+    "transport along a collective": ("collective_transport.transport", "along"),
+    "transport in halves": ("collective_transport.transport", "halves"),
+    "transport over a mesh": ("collective_transport.transport", "MeshTransport"),
+    "transport per message": ("collective_transport.transport", "per_message"),
     "verification of links": ("emulation.verify_links", "verify"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -15,10 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.optimize import nnls
 
+from ddlnb.collective_transport.timing import time_collectives
 from ddlnb.emulation.network import lacking
 from ddlnb.emulation.verify_links import PAYLOAD_SHARE
 from ddlnb.engines.measure import measure
-from ddlnb.engines.transports.timing import time_collectives
 from ddlnb.errors import require, require_whole
 from ddlnb.figures.style import (
     ALGORITHM_COLOURS,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ddlnb.engines.transports.rank_schedule import (
+from ddlnb.collective_transport.rank_schedule import (
     OWN,
     RankSchedule,
     Source,

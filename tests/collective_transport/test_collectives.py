@@ -8,9 +8,9 @@ from itertools import product
 import pytest
 import torch
 
-from ddlnb.engines.transports.collective import CollectiveTransport
-from ddlnb.engines.transports.rank_schedule import RankSchedule
-from ddlnb.engines.transports.timing import time_collectives
+from ddlnb.collective_transport.rank_schedule import RankSchedule
+from ddlnb.collective_transport.timing import time_collectives
+from ddlnb.collective_transport.transport import CollectiveTransport
 from ddlnb.errors import InputError
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
@@ -138,7 +138,7 @@ def test_times_come_for_every_collective_size_and_counted_repetition(six_ranks):
 
 def use_mesh(context: RankContext) -> tuple[float, list[float], list[float]]:
     """Return the limit of two hops, and sums and bytes of a message below and above 8 KiB."""
-    from ddlnb.engines.transports.collective import MeshTransport
+    from ddlnb.collective_transport.transport import MeshTransport
     from ddlnb.launch.rank import process_group
 
     reached = context.host, 60.0

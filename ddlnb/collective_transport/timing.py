@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from ddlnb.engines.transports.collective import CollectiveTransport, schedule_named
+from ddlnb.collective_transport.transport import CollectiveTransport, schedule_named
 from ddlnb.launch.rank import RankContext, process_group
 
 

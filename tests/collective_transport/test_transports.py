@@ -16,15 +16,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddlnb.engines.transports import connections as peers
-from ddlnb.engines.transports.collective import (
+from ddlnb.collective_transport import connections as peers
+from ddlnb.collective_transport.connections import Frame, Stream
+from ddlnb.collective_transport.rank_schedule import RankSchedule
+from ddlnb.collective_transport.transport import (
     CollectiveTransport,
     MeshTransport,
     halves,
     per_message,
 )
-from ddlnb.engines.transports.connections import Frame, Stream
-from ddlnb.engines.transports.rank_schedule import RankSchedule
 from ddlnb.errors import InputError, MissingPart, UnknownName
 from ddlnb.networks.collectives.catalogue import algorithms_for, get_collective
 from ddlnb.plans.requests import AllReduce, ReduceScatter

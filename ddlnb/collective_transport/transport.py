@@ -25,16 +25,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ddlnb.engines.base import Callback, Handle, Pending, ThreadedTransport
-from ddlnb.engines.transports.connections import (
+from ddlnb.collective_transport.connections import (
     ON_CPUS,
     Frame,
     Stream,
     connect_to_peers,
     group_or_default,
 )
+from ddlnb.collective_transport.rank_schedule import Move, RankSchedule, content, write
+from ddlnb.engines.base import Callback, Handle, Pending, ThreadedTransport
 from ddlnb.engines.transports.push_pull import to_bytes
-from ddlnb.engines.transports.rank_schedule import Move, RankSchedule, content, write
 from ddlnb.errors import InputError, MissingPart
 from ddlnb.plans.requests import AllReduce, GatherParts, ReduceScatter
 from ddlnb.plans.transfers import Collective, Primitive
