@@ -172,6 +172,10 @@ def iteration(
         str | None, typer.Option(help="How nodes are joined, such as 'two-tier(2, 2, 4.0)'.")
     ] = None,
     sequence: Annotated[int, typer.Option(help="Tokens of a sequence.")] = 4096,
+    recipe: Annotated[
+        str,
+        typer.Option(help="What numbers are kept and sent in, such as fp8; it computes in bf16."),
+    ] = "mixed",
     trace: Annotated[
         Path | None, typer.Option(help="Write the timeline of a single layout, for Perfetto.")
     ] = None,
@@ -225,6 +229,7 @@ def iteration(
             machines.network,
             machines.flops,
             memory_bandwidth=machines.gpu.memory_bandwidth,
+            precision=recipe,
         )
         lines[text] = line
         parts = {"computation": 0.0, "update": 0.0} | parts_of(line)
@@ -232,7 +237,7 @@ def iteration(
         row: dict[str, Any] = {"layout": str(one), "seconds": round(seconds, 4)}
         row |= {name: round(value, 4) for name, value in parts.items()}
         row["tokens/s/GPU"] = round(one.samples * sequence / seconds / one.ranks)
-        fullest = max(memory(shape, one, stage=stage).total for stage in range(one.pp))
+        fullest = max(memory(shape, one, recipe, stage).total for stage in range(one.pp))
         row["GiB"] = round(fullest / GIB, 1)
         rows.append(row)
     if trace is not None:

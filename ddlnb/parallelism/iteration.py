@@ -155,7 +155,8 @@ class _Player:
             stage.beside(wait, stage.free)
         stage.wait("data", stage.line_free)
         widths, shards = self.precision, self.layout.shards if self.layout.zero else 1
-        states = sharded(share_of(stage.held, self.layout).elements, shards) * (
+        trained = share_of(stage.held, self.layout, adapters=bool(self.layout.lora))
+        states = sharded(trained.elements, shards) * (
             2 * widths.optimizer + 2 * widths.parameter + widths.gradient
         )
         stage.compute("update", "update", states / memory_bandwidth)

@@ -23,7 +23,7 @@ AXES = ("tp", "cp", "dp", "pp")  # from neighbouring ranks to distant ones
 RECOMPUTATIONS = ("none", "selective", "full")
 CONTEXTS = ("ring", "all-to-all")
 # What words of a layout stand for: counts with a number behind them, and fields with a value each.
-_COUNTS = {word: word for word in ("dp", "tp", "pp", "cp", "ep", "vpp", "zero")}
+_COUNTS = {word: word for word in ("dp", "tp", "pp", "cp", "ep", "vpp", "zero", "shard", "lora")}
 _COUNTS |= {"mb": "micro_batch", "acc": "micro_batches"}
 _SWITCHES = {"sp": ("sequence_parallel", True), "keep": ("gather_again", False)}
 _CHOICES: dict[str, Collection[str]] = {
@@ -41,6 +41,10 @@ class Layout:
       cp: ranks that share a sequence; ep: ranks among the replicas that share the experts.
     - vpp: chunks of layers that a stage holds, for the interleaved schedule.
     - zero: what the replicas shard: 1 optimizer states, 2 gradients too, 3 parameters too (FSDP).
+    - shard: over how many neighbouring replicas ZeRO shards, as hybrid sharding (HSDP) does; the
+      groups hold copies of each other. 0: over all of them.
+    - lora: the rank of adapters beside every matrix of blocks, of which alone there are gradients
+      and optimizer states (arXiv 2106.09685). 0: all parameters are trained.
     - sequence_parallel: what tensor parallelism would repeat is split along the sequence; with
       gather_again its gathered inputs are not kept, but gathered once more in the backward pass.
     - recomputation: of nothing, of the core of attention (selective), or of whole layers (full).
@@ -65,6 +69,8 @@ class Layout:
     ep: int = 1
     vpp: int = 1
     zero: int = 0
+    shard: int = 0
+    lora: int = 0
     sequence_parallel: bool = False
     gather_again: bool = True
     recomputation: str = "none"
@@ -75,13 +81,21 @@ class Layout:
     order: tuple[str, ...] = AXES
 
     def __post_init__(self) -> None:
-        counts = {name: getattr(self, name) for name in _COUNTS.values() if name != "zero"}
+        counts = {name: getattr(self, name) for name in _COUNTS.values()}
+        for name in ("zero", "shard", "lora"):  # which may be 0
+            require_whole(0, **{name: counts.pop(name)})
         require_whole(**counts)
         require(self.zero in (0, 1, 2, 3), f"zero {self.zero!r} must be 0, 1, 2 or 3")
         for what, options in _CHOICES.items():
             if getattr(self, what) not in options:
                 raise UnknownName(what, getattr(self, what), options)
         require_divides("ep", self.ep, "dp", self.dp)
+        require(
+            not self.shard or (self.zero > 0 and self.ep == 1),
+            f"shard {self.shard} says over how many replicas ZeRO shards: give zero1, zero2 or "
+            f"zero3, and no ep",
+        )
+        require_divides("shard", self.shards, "dp * cp", self.dp * self.cp)
         require(
             sorted(self.order) == sorted(AXES),
             f"order {'-'.join(self.order)!r} must name each of {', '.join(AXES)} once",
@@ -119,15 +133,15 @@ class Layout:
 
     @property
     def shards(self) -> int:
-        """Number of ranks over which ZeRO shards: dp * cp, which see the same parameters."""
-        return self.dp * self.cp
+        """Ranks over which ZeRO shards: of dp * cp that see the same parameters all, or some."""
+        return self.shard or self.dp * self.cp
 
     @classmethod
     def parse(cls, text: str) -> Layout:
         """Return the layout of a text such as ``dp8 tp2 pp4 zero1 mb2``; InputError for others.
 
-        Words: dp, tp, pp, cp, ep, vpp, zero, mb (micro_batch) and acc (micro_batches) with a
-        number; ``sp``; a schedule; ``selective`` or ``full`` recomputation; ``ring`` or
+        Words: dp, tp, pp, cp, ep, vpp, zero, shard, lora, mb (micro_batch) and acc (micro_batches)
+        with a number; ``sp``; a schedule; ``selective`` or ``full`` recomputation; ``ring`` or
         ``all-to-all``; ``keep`` (gathered inputs are kept); ``order=tp-cp-dp-pp``.
         """
         given: dict[str, object] = {}
@@ -189,14 +203,15 @@ def _written(name: str, value: Any) -> str:
     return words[name] + ("" if isinstance(value, bool) else str(value))
 
 
-GROUPS = (*AXES, "ep", "data", "expert-data", "ends")
+GROUPS = (*AXES, "ep", "data", "expert-data", "shard", "copies", "ends")
 
 
 def group_size(layout: Layout, axis: str) -> int:
     """Return how many ranks exchange with each other along an axis.
 
     Beside tp, cp, dp and pp: ``ep`` shares the experts; ``data`` holds the same parameters (dp and
-    cp together); ``expert-data`` the same experts; ``ends`` are the first and the last stage, which
+    cp together); ``expert-data`` the same experts; ``shard`` shares what ZeRO shards, ``copies``
+    hold the same shard, with hybrid sharding; ``ends`` are the first and the last stage, which
     share a tied embedding. Raises UnknownName for another axis.
     """
     sizes: dict[str, int] = {
@@ -204,6 +219,8 @@ def group_size(layout: Layout, axis: str) -> int:
         "ep": layout.ep,
         "data": layout.dp * layout.cp,
         "expert-data": layout.dp // layout.ep * layout.cp,
+        "shard": layout.shards,
+        "copies": layout.dp * layout.cp // layout.shards,
         "ends": min(2, layout.pp),
     }
     return look_up("axis", axis, sizes)
@@ -263,6 +280,9 @@ def position(layout: Layout, rank: int) -> dict[str, int]:
 def _array(layout: Layout, axis: str) -> NDArray[np.int64]:
     """Return one row of ranks per group."""
     size = group_size(layout, axis)
+    if axis in ("shard", "copies"):
+        parts = _array(layout, "data").reshape(-1, group_size(layout, "copies"), layout.shards)
+        return (parts if axis == "shard" else parts.transpose(0, 2, 1)).reshape(-1, size)
     degrees: dict[str, int] = {}  # the outer ones first
     for name in layout.order[::-1]:
         degrees[name] = getattr(layout, name)

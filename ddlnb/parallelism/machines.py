@@ -204,7 +204,8 @@ class Wait:
 class LayerWork:
     """One layer of one micro batch, in seconds. A backward pass is that of inputs, then of weights.
 
-    ``again`` are seconds of what is computed again. ``waits`` are what the passes F and B wait for
+    ``again`` are seconds of what is computed again, ``weights`` those of gradients of weights (0
+    where only adapters are trained). ``waits`` are what the passes F and B wait for
     inside of the layer. ``gather`` and ``reduce`` are exchanges of its parameters and gradients
     among replicas, None where there are none.
     """
@@ -212,6 +213,7 @@ class LayerWork:
     name: str
     forward: float
     again: float
+    weights: float
     waits: Mapping[str, tuple[Wait, ...]]
     gather: Wait | None
     reduce: tuple[Wait, ...]
@@ -222,8 +224,8 @@ class LayerWork:
         Gradients of inputs and those of weights take as long as a forward pass each.
         """
         if kind == "B":
-            return self.again + self.forward + (0.0 if is_split else self.forward)
-        return self.forward
+            return self.again + self.forward + (0.0 if is_split else self.weights)
+        return self.forward if kind == "F" else self.weights
 
     def pass_name(self, one: Pass) -> str:
         """Return the layer, the chunk if it is not the first, and the micro batch."""
@@ -242,22 +244,25 @@ def works_of(
     """Return the layers of every chunk of a stage, in the order of the forward pass."""
     blocks = set(map(id, model.block_layers))
     shares = iter(shares_by_layer(stage, layout))
+    trained = iter(shares_by_layer(stage, layout, adapters=bool(layout.lora)))
     samples = layout.micro_batch / layout.cp / layout.tp
 
     def work_of(layer: LayerShape) -> LayerWork:
         share, _ = next(shares)
+        forward = layer.forward_flops * samples / flops_per_second
         how = layout.recomputation if id(layer) in blocks else "none"
         gathered = _among_replicas("parameters", share, layout, precision, links)
         size, seconds = sum(w.bytes for w in gathered), sum(w.seconds for w in gathered)
         return LayerWork(
             layer.name,
-            layer.forward_flops * samples / flops_per_second,
+            forward,
             recomputed_flops(layer, how) * samples / flops_per_second,
+            0.0 if layout.lora else forward,
             _inside(layer, how == "full", layout, precision, links),
             Wait("data", "parameters", size, seconds)
             if layout.zero == 3 and layout.shards > 1
             else None,
-            _among_replicas("gradients", share, layout, precision, links),
+            _among_replicas("gradients", next(trained)[0], layout, precision, links),
         )
 
     return [

@@ -11,7 +11,7 @@ from ddlnb.errors import look_up, require
 from ddlnb.parallelism.layout import Layout, require_divides
 from ddlnb.parallelism.model import LayerShape, ModelShape
 from ddlnb.parallelism.partition import even_partition
-from ddlnb.parallelism.parts import Kept, Weight
+from ddlnb.parallelism.parts import LOGIT, MULTIPLIED, Kept, Weight
 from ddlnb.parallelism.schedules import SCHEDULES, chunks_in_flight, in_flight
 
 
@@ -19,19 +19,23 @@ from ddlnb.parallelism.schedules import SCHEDULES, chunks_in_flight, in_flight
 class Precision:
     """Bytes per parameter, gradient, its optimizer states, activation, and loss input (logits).
 
-    ``reduced`` is what a gradient takes while it is exchanged.
+    ``reduced`` is what a gradient takes while it is exchanged, ``multiplied`` an input of matrices
+    that is kept, ``dispatched`` an element that is sent to experts. Norms, routers, the core of
+    attention, the embedding, the head and what goes between stages stay as wide as activations.
     """
 
     name: str
-    parameter: int
-    gradient: int
-    optimizer: int
-    activation: int
-    reduced: int
-    logit: int = 4
+    parameter: float
+    gradient: float
+    optimizer: float
+    activation: float
+    reduced: float
+    logit: float = 4
+    multiplied: float = 0  # 0: as activations
+    dispatched: float = 0
 
     @property
-    def states(self) -> int:
+    def states(self) -> float:
         """Bytes of a parameter with its gradient and its optimizer states."""
         return self.parameter + self.gradient + self.optimizer
 
@@ -43,6 +47,13 @@ PRECISIONS = {
         Precision("mixed", 2, 2, 12, 2, 2),
         # Gradients are added up in 4 bytes, and exchanged so.
         Precision("mixed, fp32 gradients", 2, 4, 12, 2, 4),
+        # Transformer Engine in Megatron-Core: parameters in bf16, what matrices multiply in fp8.
+        Precision("fp8", 2, 4, 12, 2, 4, multiplied=1),
+        # DeepSeek-V3 (2412.19437, section 3.3): parameters in fp8 beside those of the optimizer,
+        # its moments in bf16, tokens are sent to experts in fp8 and come back in bf16.
+        Precision("fp8, DeepSeek-V3", 1, 4, 8, 2, 4, multiplied=1, dispatched=1),
+        # NVFP4 (2509.25149, section 4): 4 bits and a scale of 8 bits for every 16 elements.
+        Precision("nvfp4", 2, 4, 12, 2, 4, multiplied=9 / 16),
         Precision("fp32", 4, 4, 8, 4, 4),
         Precision("fp64", 8, 8, 16, 8, 8, 8),
     )
@@ -151,18 +162,26 @@ class Share:
         return {"data": self.dense, "expert-data": self.experts}
 
 
-def elements_on_rank(weight: Weight, layout: Layout) -> int:
-    """Return the elements of a tensor on one rank, rounded up where ranks have different many."""
+def elements_on_rank(weight: Weight, layout: Layout, adapters: bool = False) -> int:
+    """Return the elements of a tensor on one rank, rounded up where ranks have different many.
+
+    Or those of its adapters, which are divided like it.
+    """
+    elements = layout.lora * weight.sides if adapters else weight.elements
     ways = {
         "tensor": min(layout.tp, weight.pieces or layout.tp),
         "expert": layout.ep * layout.tp,
         "none": 1,
     }[weight.split]
-    return -(-weight.elements // ways)
+    return -(-elements // ways)
 
 
-def shares_by_layer(stage: PipelineStage, layout: Layout) -> list[tuple[Share, int]]:
+def shares_by_layer(
+    stage: PipelineStage, layout: Layout, adapters: bool = False
+) -> list[tuple[Share, int]]:
     """Return what one rank holds of each layer of a stage, and how many layers are alike.
+
+    Of its parameters, or of their ``adapters``.
 
     A tied tensor is held once by a stage that has both of its layers, with the first of them.
     """
@@ -172,7 +191,7 @@ def shares_by_layer(stage: PipelineStage, layout: Layout) -> list[tuple[Share, i
         held = {"tensor": 0, "expert": 0, "none": 0}
         tied = 0
         for weight in layer.weights:
-            elements = elements_on_rank(weight, layout)
+            elements = elements_on_rank(weight, layout, adapters)
             if weight.tied and has_tied:
                 continue
             if weight.tied:
@@ -183,9 +202,9 @@ def shares_by_layer(stage: PipelineStage, layout: Layout) -> list[tuple[Share, i
     return shares
 
 
-def share_of(stage: PipelineStage, layout: Layout) -> Share:
-    """Return the elements of parameters that one rank of this stage holds."""
-    shares = shares_by_layer(stage, layout)
+def share_of(stage: PipelineStage, layout: Layout, adapters: bool = False) -> Share:
+    """Return the elements of parameters, or of adapters, that one rank of this stage holds."""
+    shares = shares_by_layer(stage, layout, adapters)
     return Share(
         sum(share.dense * count for share, count in shares),
         sum(share.experts * count for share, count in shares),
@@ -249,9 +268,9 @@ def memory(
     precision = get_precision(precision)
     require(0 <= stage < layout.pp, f"stage {stage} must be one of 0 to {layout.pp - 1}")
     held = pipeline_stages(model, layout.pp, layout.vpp)[stage]
-    share = share_of(held, layout)
+    trained = share_of(held, layout, adapters=bool(layout.lora))
 
-    def elements(zero: int) -> int:
+    def elements(zero: int, share: Share = trained) -> int:
         """Return the elements on one rank of what is sharded from this degree of ZeRO on."""
         if layout.zero < zero:
             return share.elements
@@ -260,7 +279,8 @@ def memory(
 
     flying = in_flight(layout.schedule, layout.pp, layout.micro_batches, layout.vpp, stage)
     return Memory(
-        parameters=elements(3) * precision.parameter,
+        parameters=(elements(3, share_of(held, layout)) + elements(3) * (layout.lora > 0))
+        * precision.parameter,
         gradients=elements(2) * precision.gradient,
         optimizer=elements(1) * precision.optimizer,
         activations=_activations(model, held, layout, precision),
@@ -297,7 +317,8 @@ def _bytes(kept: Kept, layout: Layout, precision: Precision) -> float:
         "gathered": by_sequence if layout.gather_again else 1,
         "none": 1,
     }[kept.split]
-    width = precision.logit if kept.bytes < 0 else kept.bytes or precision.activation
+    special = {LOGIT: precision.logit, MULTIPLIED: precision.multiplied}
+    width = special.get(int(kept.bytes), kept.bytes) or precision.activation
     return kept.elements * width / ways
 
 
@@ -327,7 +348,7 @@ def _activations(
     if kind.splits:  # gradients of weights need no logits
         ahead = kind.ahead(stage.index, layout.pp, layout.micro_batches, layout.vpp)
         until_b = min(layout.micro_batches, ahead)
-        logits = [kept for layer, _ in stage.layers for kept in layer.kept if kept.bytes < 0]
+        logits = [kept for layer, _ in stage.layers for kept in layer.kept if kept.bytes == LOGIT]
         samples = layout.micro_batch / layout.cp
         each = samples * sum(_bytes(kept, layout, precision) for kept in logits)
         in_flight -= (flying[0] - until_b) * each

@@ -13,6 +13,7 @@ from functools import cached_property
 
 from ddlnb.errors import require, require_whole
 from ddlnb.parallelism.parts import (
+    LOGIT,
     Attention,
     Described,
     Experts,
@@ -282,7 +283,7 @@ class Transformer:
             kept=(
                 Kept("norm input", self.width, "sequence"),
                 Kept("head input", self.width, "gathered"),
-                Kept("logits", logits, "tensor", -1),
+                Kept("logits", logits, "tensor", LOGIT),
             ),
             regions=(Region("head", enters=self.width),),
             loss_values=3 * self.sequence,  # the largest, the sum, the one that is asked for

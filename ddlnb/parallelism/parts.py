@@ -7,7 +7,7 @@ divides it. A layer is any number of them, each behind a norm and beside a resid
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 
@@ -17,8 +17,9 @@ class Weight:
 
     ``pieces`` is the most ways that tensor parallelism can divide it (0: no limit); with more
     ranks some hold the same piece, as with fewer key heads than ranks. ``tied``: the first and the
-    last layer both use it; a stage that has both holds it once. ``idle``: elements that one token
-    does not meet, those of experts that it is not sent to.
+    last layer both use it; a stage that has both holds it once. ``sides``: rows and columns of its
+    matrices, to which an adapter adds as many elements times its rank. ``idle``: elements that one
+    token does not meet, those of experts that it is not sent to.
     """
 
     name: str
@@ -27,13 +28,18 @@ class Weight:
     pieces: int = 0
     tied: bool = False
     idle: int = 0
+    sides: int = 0
+
+
+LOGIT, MULTIPLIED = -1, -2  # kinds of bytes that precisions say
 
 
 @dataclass(frozen=True)
 class Kept:
     """Something that the backward pass needs of every sample, ``elements`` of it.
 
-    ``bytes`` each, 0 for those of the precision's activations and -1 for those of its logits.
+    ``bytes`` each, 0 for those of the precision's activations, -1 for those of its logits, and -2
+    for those of inputs that matrices multiply, which some precisions keep in fewer.
     ``split``: tensor parallelism divides it (tensor), sequence parallelism does (sequence), or only
     where gathered inputs are not kept (gathered). ``core``: belongs to the core of attention, which
     selective recomputation computes again. ``pieces`` as in Weight.
@@ -105,6 +111,13 @@ def present(condition: object, *things: Any) -> tuple[Any, ...]:
     return things if condition else ()
 
 
+def matrix(
+    name: str, rows: int, columns: int, count: int = 1, *, split: str = "tensor", pieces: int = 0
+) -> Weight:
+    """Return the parameters of so many matrices."""
+    return Weight(name, count * rows * columns, split, pieces, sides=count * (rows + columns))
+
+
 def attended(sequence: int, window: int = 0, chunked: bool = False) -> float:
     """Return twice the pairs of a token and one that it attends to, itself counted half.
 
@@ -150,9 +163,9 @@ class SelfAttention:
         norm = {"": 0, "head": 2 * self.head_size, "all": query + key}[self.normed]
         weights = (
             model.norm_weight("attention norm", self.norms),
-            Weight("query", hidden * query, "tensor"),
-            Weight("key, value", 2 * hidden * key, "tensor", self.kv_heads),
-            Weight("attention output", query * hidden, "tensor"),
+            matrix("query", hidden, query),
+            matrix("key, value", hidden, key, 2, pieces=self.kv_heads),
+            matrix("attention output", query, hidden),
             *present(
                 self.qkv_bias,
                 Weight("query bias", query, "tensor"),
@@ -173,7 +186,7 @@ class SelfAttention:
             4.0 * model.width * (query + key) + core,
             (
                 Kept("attention norm input", width, "sequence"),
-                Kept("attention input", width, "gathered"),
+                Kept("attention input", width, "gathered", MULTIPLIED),
                 Kept("query", tokens * query),
                 Kept("key, value", 2.0 * tokens * key, pieces=self.kv_heads),
                 *present(model.flash, Kept("log sum of scores", self.heads * tokens, "tensor", 4)),
@@ -183,7 +196,7 @@ class SelfAttention:
                     Kept("score mask", scores, "tensor", 1, core=True),
                     Kept("dropped scores", scores, core=True),
                 ),
-                Kept("attention output", tokens * query),
+                Kept("attention output", tokens * query, bytes=MULTIPLIED),
                 *present(model.dropout, Kept("attention dropout mask", width, "sequence", 1)),
             ),
             core,
@@ -215,11 +228,11 @@ class LatentAttention:
         key = self.heads * self.plain
         latent = self.key_rank + self.rotated
         matrices = (
-            *present(rank, Weight("query down", hidden * rank)),
-            Weight("query up" if rank else "query", (rank or hidden) * query, "tensor"),
-            Weight("key, value down", hidden * latent),
-            Weight("key, value up", self.key_rank * (key + value), "tensor"),
-            Weight("attention output", value * hidden, "tensor"),
+            *present(rank, matrix("query down", hidden, rank, split="none")),
+            matrix("query up" if rank else "query", rank or hidden, query),
+            matrix("key, value down", hidden, latent, split="none"),
+            matrix("key, value up", self.key_rank, key + value),
+            matrix("attention output", value, hidden),
         )
         core = 2.0 * attended(tokens) * (query + value)
         return Described(
@@ -234,12 +247,12 @@ class LatentAttention:
             2.0 * tokens * sum(one.elements for one in matrices) + core,
             (
                 Kept("attention norm input", model.width, "sequence"),
-                Kept("attention input", model.width, "gathered"),
+                Kept("attention input", model.width, "gathered", MULTIPLIED),
                 Kept("latents", 2.0 * tokens * (rank + latent), "sequence"),
                 Kept("query, key", 2.0 * tokens * query),
                 Kept("value", tokens * value),
                 Kept("log sum of scores", self.heads * tokens, "tensor", 4),
-                Kept("attention output", tokens * value),
+                Kept("attention output", tokens * value, bytes=MULTIPLIED),
             ),
             core,
             Attention(tokens * query, tokens * (query + value), self.heads),
@@ -281,17 +294,17 @@ class StateSpace:
             (("tp", "state heads", self.heads), ("all-to-all", "state heads", self.heads)),
             (
                 model.norm_weight("state space norm", self.norms),
-                Weight("entering", hidden * entering, "tensor"),
+                matrix("entering", hidden, entering),
                 Weight("convolution", mixed * self.kernel, "tensor"),
                 Weight("steps, decays, skips", 3 * self.heads, "tensor"),
                 Weight("norm of heads", inner, "tensor"),
-                Weight("leaving", inner * hidden, "tensor"),
+                matrix("leaving", inner, hidden),
                 *present(biases, Weight("state space bias", biases, "tensor")),
             ),
             2.0 * tokens * (hidden * (entering + inner) + mixed * self.kernel) + scan,
             (
                 Kept("state space norm input", model.width, "sequence"),
-                Kept("state space input", model.width, "gathered"),
+                Kept("state space input", model.width, "gathered", MULTIPLIED),
                 Kept("entered", tokens * entering),
                 Kept("convolved", tokens * mixed),
                 Kept("states", tokens / chunk * self.state * inner),
@@ -320,7 +333,7 @@ class FeedForward:
             (("tp", "ffn", self.ffn),),
             (
                 model.norm_weight("feed-forward norm", self.norms),
-                Weight("feed-forward", matrices * model.hidden * self.ffn, "tensor"),
+                matrix("feed-forward", model.hidden, self.ffn, matrices),
                 *present(
                     self.bias,
                     Weight("feed-forward bias", (matrices - 1) * self.ffn, "tensor"),
@@ -353,7 +366,7 @@ class Experts:
     def describe(self, model: Transformer) -> Described:
         """Return its numbers."""
         hidden, count, matrices = model.hidden, self.experts, 3 if self.gated else 2
-        each, biases = matrices * hidden * self.ffn, (matrices - 1) * self.ffn
+        biases = (matrices - 1) * self.ffn
         resting, sent = count - self.top_k, model.width * self.top_k
         inner = self.top_k * self.ffn + self.shared
         router = hidden * (count + self.weighed)
@@ -366,7 +379,10 @@ class Experts:
             ),
             (
                 model.norm_weight("feed-forward norm", self.norms),
-                Weight("feed-forward", count * each, "expert", idle=resting * each),
+                replace(
+                    matrix("feed-forward", hidden, self.ffn, count * matrices, split="expert"),
+                    idle=resting * matrices * hidden * self.ffn,
+                ),
                 *present(
                     self.bias,
                     Weight("feed-forward bias", count * biases, "expert", idle=resting * biases),
@@ -375,7 +391,7 @@ class Experts:
                 Weight("router", router + self.router_bias * count),
                 *present(
                     self.shared,
-                    Weight("shared experts", matrices * hidden * self.shared, "tensor"),
+                    matrix("shared experts", hidden, self.shared, matrices),
                 ),
             ),
             2.0 * model.sequence * (matrices * hidden * inner + router),
@@ -392,11 +408,12 @@ class Experts:
 
 def _kept_between(model: Transformer, inner: int, gated: bool) -> tuple[Kept, ...]:
     """What is kept around an activation; with a gate: gate and up, gate and product behind it."""
-    elements = (2.0 if gated else 1.0) * model.sequence * inner
+    elements = 1.0 * model.sequence * inner
     return (
         Kept("feed-forward norm input", model.width, "sequence"),
-        Kept("feed-forward input", model.width, "gathered"),
-        Kept("before activation", elements),
-        Kept("activated", elements),
+        Kept("feed-forward input", model.width, "gathered", MULTIPLIED),
+        Kept("before activation", (2 if gated else 1) * elements),
+        *present(gated, Kept("activated gate", elements)),
+        Kept("activated", elements, bytes=MULTIPLIED),
         *present(model.dropout, Kept("feed-forward dropout mask", model.width, "sequence", 1)),
     )

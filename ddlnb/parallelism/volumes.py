@@ -86,9 +86,6 @@ def exchanges(
     stages = pipeline_stages(model, layout.pp, layout.vpp)
     held, blocks = stages[stage], set(map(id, model.block_layers))
     is_again = layout.recomputation == "full"
-    shares = (
-        shares_by_layer(held, layout) if layout.zero == 3 else [(share_of(held, layout), 1)]
-    )  # of ZeRO-3 a layer at a time, otherwise the stage as a whole
     found = [
         *(
             one
@@ -98,7 +95,7 @@ def exchanges(
             )
         ),
         *_between_stages(held, stages, layout, precision),
-        *(one for own, count in shares for one in among_replicas(own, count, layout, precision)),
+        *_of_replicas(held, layout, precision),
         *_of_copies(held, layout, precision),
     ]
     return tuple(one for one in found if one.ranks > 1 and one.times and one.bytes)
@@ -164,10 +161,11 @@ def _context(layer: LayerShape, layout: Layout, precision: Precision) -> Iterato
 
 
 def _experts(layer: LayerShape, layout: Layout, precision: Precision) -> Iterator[Call]:
-    size = layer.dispatched * layout.micro_batch / layout.cp * precision.activation
+    elements = layer.dispatched * layout.micro_batch / layout.cp
     for when in ("forward", "backward"):
-        for what in ("dispatch", "combine"):
-            yield what, "all-to-all", size, when, 1
+        sent = precision.dispatched or precision.activation
+        yield "dispatch", "all-to-all", elements * sent, when, 1
+        yield "combine", "all-to-all", elements * precision.activation, when, 1
 
 
 def boundary_bytes(layer: LayerShape, layout: Layout, precision: Precision) -> float:
@@ -199,13 +197,31 @@ def _between_stages(
                 yield GroupExchange(what, "send", "pp", layout.pp, size, layout.micro_batches, when)
 
 
+def _of_replicas(
+    stage: PipelineStage, layout: Layout, precision: Precision
+) -> Iterator[GroupExchange]:
+    """What replicas exchange: of ZeRO-3 a layer at a time, otherwise of the stage as a whole.
+
+    With adapters of these, and of all other parameters what is gathered for passes.
+    """
+    for adapters in (False, True)[: 2 if layout.lora else 1]:
+        shares = shares_by_layer(stage, layout, adapters)
+        if layout.zero < 3:
+            shares = [(share_of(stage, layout, adapters), 1)]
+        for share, count in shares:
+            for one in among_replicas(share, count, layout, precision):
+                is_gathered = layout.zero == 3 and one.what == "parameters"
+                if adapters or not layout.lora or is_gathered:
+                    yield one
+
+
 def among_replicas(
     share: Share, count: int, layout: Layout, precision: Precision
 ) -> Iterator[GroupExchange]:
     """Return what replicas exchange of so many equal shares of parameters in one iteration.
 
     With ZeRO-2 no rank can add up the gradients of micro batches alone; ZeRO-3 gathers parameters
-    for every pass.
+    for every pass. Hybrid sharding does so within groups, whose sums are then added up.
     """
     often = layout.micro_batches
     calls = {
@@ -225,17 +241,20 @@ def among_replicas(
         ],
     }[layout.zero]
     width = {"gradients": precision.reduced, "parameters": precision.parameter}
-    for axis, elements in share.by_axis.items():
+    for axis, elements in ({"shard": share.dense} if layout.shard else share.by_axis).items():
         for what, primitive, times, when in calls:
-            ranks, size = group_size(layout, axis), elements * width[what]
-            yield GroupExchange(what, primitive, axis, ranks, size, count * times, when)
+            ranks, size, often = group_size(layout, axis), elements * width[what], count * times
+            yield GroupExchange(what, primitive, axis, ranks, size, often, when)
+            if layout.shard and what == "gradients":  # the sum over all is that of the copies
+                ranks, size = group_size(layout, "copies"), size / layout.shards
+                yield GroupExchange(what, "all-reduce", "copies", ranks, size, often, when)
 
 
 def _of_copies(
     stage: PipelineStage, layout: Layout, precision: Precision
 ) -> Iterator[GroupExchange]:
     """Gradients of parameters that several ranks hold without being replicas of each other."""
-    share = share_of(stage, layout)
+    share = share_of(stage, layout, adapters=bool(layout.lora))
     if layout.sequence_parallel:  # each rank has seen other tokens
         size = share.repeated * precision.reduced
         yield GroupExchange("repeated", "all-reduce", "tp", layout.tp, size, 1, "update")

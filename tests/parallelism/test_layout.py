@@ -29,15 +29,20 @@ DEGREES = st.integers(1, 4)
 @st.composite
 def layouts(draw):
     schedule = draw(st.sampled_from(sorted(SCHEDULES)))
-    dp, tp, pp = draw(DEGREES), draw(DEGREES), draw(DEGREES)
+    dp, tp, pp, cp = (draw(DEGREES) for _ in range(4))
+    zero = draw(st.integers(0, 3))
+    ep = draw(st.sampled_from([one for one in range(1, dp + 1) if dp % one == 0]))
+    parts = [one for one in range(1, dp * cp + 1) if dp * cp % one == 0]
     return Layout(
         dp=dp,
         tp=tp,
         pp=pp,
-        cp=draw(DEGREES),
-        ep=draw(st.sampled_from([one for one in range(1, dp + 1) if dp % one == 0])),
+        cp=cp,
+        ep=ep,
+        shard=draw(st.sampled_from(parts if ep == 1 and zero else [0])),
+        lora=draw(st.sampled_from([0, 16])),
         vpp=draw(st.integers(2, 3)) if schedule == "interleaved" else 1,
-        zero=draw(st.integers(0, 3)),
+        zero=zero,
         sequence_parallel=tp > 1 and draw(st.booleans()),
         gather_again=draw(st.booleans()),
         recomputation=draw(st.sampled_from(RECOMPUTATIONS)),
@@ -62,7 +67,8 @@ def test_every_rank_is_in_one_group_with_ranks_that_differ_along_the_axis_only(l
     assert len(members) == len(set(members))
     if axis != "ends":
         assert sorted(members) == list(range(layout.ranks))
-    along = {"ep": ("dp",), "data": ("dp", "cp"), "expert-data": ("dp", "cp"), "ends": ("pp",)}
+    along = {"ep": ("dp",), "ends": ("pp",)}
+    along |= dict.fromkeys(("data", "expert-data", "shard", "copies"), ("dp", "cp"))
     for group in every:
         where = [position(layout, rank) for rank in group]
         for other in set(AXES) - set(along.get(axis, (axis,))):

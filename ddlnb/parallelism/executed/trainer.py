@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor, Partial
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.parallel import DistributedDataParallel
 
+from ddlnb.errors import require
 from ddlnb.launch.rank import RankContext
 from ddlnb.parallelism.executed.counting import Counting, Key, counting_kept, local_bytes, local_of
 from ddlnb.parallelism.executed.model import layers_of, mean_loss
@@ -49,6 +50,11 @@ class Trainer:
     """One rank's share of the model, its optimizer, and how it takes an iteration."""
 
     def __init__(self, shape: Transformer, layout: Layout, rank: int, seed: int):
+        require(
+            not (layout.shard or layout.lora),
+            f"layout {layout}: hybrid sharding (shard) and adapters (lora) are not executed; leave "
+            f"them out",
+        )
         self.shape, self.layout = shape, layout
         self.mesh = Mesh(layout, rank)
         self.where = self.mesh.where
