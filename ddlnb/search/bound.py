@@ -17,6 +17,7 @@ and the forward pass goes on after one at least has been decompressed; all of th
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -151,8 +152,7 @@ def _computation(
     effects = cluster.effects
     factors = dict(cluster.heterogeneity.compute)
     quickest = min(factors.get(rank, 1.0) for rank in range(cluster.workers))
-    parallel = effects.parallel_factor if cluster.workers > 1 else 1.0
-    factor = effects.compute_factor * parallel * quickest
+    factor = math.prod(effects.terms("task factor", cluster.workers)) * quickest
     ready = ready_seconds(workload, cluster) * quickest
     ready[-1] += min(1.0, quickest) * effects.message_compute  # a message is made ready by then
     forward = np.array([layer.forward_seconds for layer in workload.layers]) * factor

@@ -9,6 +9,7 @@ leaves the network).
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -70,9 +71,8 @@ def earliest_ends(
 
 def ready_seconds(workload: Workload, cluster: Cluster) -> Numbers:
     """Return when each gradient is ready after the start of backward, if nobody disturbs it."""
-    effects = cluster.effects
-    parallel = effects.parallel_factor if cluster.workers > 1 else 1.0
-    return np.array(workload.ready_seconds) * effects.compute_factor * parallel
+    factors = cluster.effects.terms("task factor", cluster.workers)
+    return np.array(workload.ready_seconds) * math.prod(factors)
 
 
 @njit(cache=True)

@@ -19,6 +19,7 @@ from ddlnb.clusters.all_reduce import ALL_REDUCES
 from ddlnb.clusters.cluster import SERVER_PLACES, Cluster
 from ddlnb.clusters.effects import (
     BANDWIDTH,
+    DEVIATION,
     EFFECTS,
     FACTOR,
     PARTS,
@@ -26,6 +27,7 @@ from ddlnb.clusters.effects import (
     SHARE,
     UNLIMITED,
     Effects,
+    slowest_of,
 )
 from ddlnb.errors import InputError
 from ddlnb.plans.alpha_beta import AlphaBeta
@@ -57,6 +59,7 @@ values = {
     BANDWIDTH.name: st.integers(1, 64).map(lambda n: n * KILO),
     SHARE.name: st.integers(1, 15).map(lambda n: n / 16),
     FACTOR.name: st.integers(1, 8).map(lambda n: n / 4),
+    DEVIATION.name: st.integers(0, 4).map(lambda n: n / 8),
     PARTS.name: st.integers(4, 16).map(lambda n: n / 4),
 }
 
@@ -261,6 +264,7 @@ def pair(**effects):
         ("WFBP-A2A", {"message_compute": 0.25}, 9.25, 4.25),
         ("WFBP-A2A", {"compute_factor": 2.0}, 12.0, 3.0),
         ("WFBP-A2A", {"parallel_factor": 2.0}, 12.0, 3.0),
+        ("WFBP-A2A", {"jitter": 1 / slowest_of(2)}, 12.0, 3.0),
         # Two GPUs of one node close their ring themselves: 8 s and 4 s of network.
         ("WFBP-A2A", {"closed_ring_share": 0.5}, 15.0, 10.5),
         # Two tensors, 6000 bytes to update and to copy in and out of one message.
@@ -380,10 +384,12 @@ def test_on_a_free_network_an_iteration_takes_exactly_its_computation(situation)
     assert play(situation.program) == Seconds(situation.workload.compute_seconds, 0.0, True)
 
 
-def compute_and_update(workload, effects, messages):
+def compute_and_update(workload, cluster, messages):
     """Seconds of everything but communication in an iteration with so many messages."""
+    effects = cluster.effects
+    slowest = 1 + effects.jitter * slowest_of(cluster.workers)
     return (
-        effects.compute_factor * effects.parallel_factor * workload.compute_seconds
+        effects.compute_factor * effects.parallel_factor * slowest * workload.compute_seconds
         + effects.message_compute * messages
         + effects.update_latency * len(workload.gradients)
         + workload.gradient_bytes / effects.update_bandwidth
@@ -418,7 +424,7 @@ def test_bsp_a2a_takes_exactly_computation_and_one_ring(situation):
     )
     played = play(situation.program)
     assert played.exposed_seconds == pytest.approx(network, rel=1e-9)
-    total = compute_and_update(workload, effects, messages=1) + network
+    total = compute_and_update(workload, cluster, messages=1) + network
     assert played.iteration_seconds == pytest.approx(total, rel=1e-9)
 
 
@@ -445,7 +451,7 @@ def test_bsp_ps_takes_exactly_computation_and_one_push_and_pull(place, data):
     network += 2 * in_node + 2 * one_way + summing
     played = play(lower(workload, cluster, plan))
     assert played.exposed_seconds == pytest.approx(network, rel=1e-9)
-    total = compute_and_update(workload, effects, messages=1) + network
+    total = compute_and_update(workload, cluster, messages=1) + network
     assert played.iteration_seconds == pytest.approx(total, rel=1e-9)
 
 
