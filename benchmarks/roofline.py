@@ -14,10 +14,14 @@ from benchmarks.command import command
 from benchmarks.errors import error_table
 from benchmarks.roofline_fit import (
     ERROR,
+    FP8,
+    GRAPH,
     HOST,
     IMAGES,
     MEMORY,
+    MOVED,
     SHARED,
+    SUMS,
     WINOGRAD,
     Fit,
     Measured,
@@ -30,6 +34,7 @@ from ddlnb.simulator.draws import Z90
 from ddlnb.units import US
 from ddlnb.workloads.roofline import (
     CONVOLUTIONS,
+    EAGER,
     OTHER_CONVOLUTIONS,
     RECURRENT,
     WINOGRAD_PRECISION,
@@ -72,9 +77,14 @@ def as_yaml(fit: Fit, observations: list[Measured], rows: pd.DataFrame) -> str:
     images = [one for one in observations if one.convolves]
     others = [one for one in observations if not one.convolves]
     fast = [one for one in images if one.precision == WINOGRAD_PRECISION]
+    halved = [one for one in images if one.halves_sums]
     families = {kind: sorted({one.gpu.family for one in counts[kind]}) for kind in counts}
     convolving = {kind for kind in rows["kind"] if others_of(kind) == OTHER_CONVOLUTIONS}
-    several = [kind for kind, runs in counts.items() if len({one.model for one in runs}) > 1]
+    eager = rows[rows["software"] == EAGER]
+    models = {
+        kind: {one.model for one in runs if one.software == EAGER} for kind, runs in counts.items()
+    }
+    several = [kind for kind, known in models.items() if len(known) > 1]
     lines = [
         "# Written by python -m benchmarks.roofline --write; `Efficiency` has the meanings.",
         "matrix:",
@@ -87,8 +97,17 @@ def as_yaml(fit: Fit, observations: list[Measured], rows: pd.DataFrame) -> str:
         f"  {CONVOLUTIONS}: {_entry(fit, IMAGES, _said(images))}",
         f"  others: {_entry(fit, MEMORY, _said(others))}",
         f"host: {_entry(fit, HOST, _said(observations), US, ' us')}",
+        f"graph: {_entry(fit, GRAPH, 'assumed: graphs are handed over without Python', US, ' us')}",
         f"launch: {LAUNCH}",
+        "# Shares of the bytes of operations without FLOPs that programs move; of eager ones all.",
+        "moved:",
+        *(
+            f"  {_key(name)}: {_entry(fit, name, _said(_like(key, observations)))}"
+            for key, name in MOVED.items()
+        ),
         f"winograd: {_entry(fit, WINOGRAD, _said(fast))}",
+        f"fp8: {_entry(fit, FP8, _said([one for one in observations if one.precision == FP8]))}",
+        f"sums: {_entry(fit, SUMS, _said(halved))}",
         "# Families of GPUs that were measured.",
         "measured:",
         *(f"  {kind}: [{', '.join(names)}]" for kind, names in families.items() if names),
@@ -96,12 +115,29 @@ def as_yaml(fit: Fit, observations: list[Measured], rows: pd.DataFrame) -> str:
         "# were left out, so that 90 % intervals hold; for others, of left-out GPUs",
         "# (roofline_left_out.csv). Generations with convolutions of one model have that of all.",
         "spread:",
-        *(f"  {kind}: {_spread(rows, 'model', [kind]):.3f}" for kind in several),
-        f"  {OTHER_CONVOLUTIONS}: {_spread(rows, 'model', convolving):.3f}",
-        f"  others: {_spread(rows, 'gpu', set(rows['kind'])):.3f}",
+        *(f"  {kind}: {_spread(eager, 'model', [kind]):.3f}" for kind in several),
+        f"  {OTHER_CONVOLUTIONS}: {_spread(eager, 'model', convolving):.3f}",
+        f"  others: {_spread(eager, 'gpu', set(rows['kind'])):.3f}",
+        "# Of programs that are not eager, of left-out GPUs.",
+        *(
+            f"  {_key(name)}: {_spread(_of(rows, *key), 'gpu', [*rows['kind']]):.3f}"
+            for key, name in MOVED.items()
+        ),
         f"  {RECURRENT}: {RECURRENT_SPREAD:.3f}  # assumed: within a factor of two",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _key(name: str) -> str:
+    return name.removeprefix("moved, ")
+
+
+def _like(key: tuple[bool, str], observations: list[Measured]) -> list[Measured]:
+    return [one for one in observations if (one.convolves, one.software) == key]
+
+
+def _of(rows: pd.DataFrame, convolves: bool, software: str) -> pd.DataFrame:
+    return rows[(rows["convolves"] == convolves) & (rows["software"] == software)]
 
 
 def _spread(rows: pd.DataFrame, left_out: str, kinds: Collection[str]) -> float:

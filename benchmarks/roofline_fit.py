@@ -1,19 +1,23 @@
 """Fit what programs reach of data sheets to open measurements, and leave models out to check it.
 
-The observations are the survey's rates of one GPU, iterations that were measured on an H100, and
-single nodes of published runs of large models without tensor or pipeline parallelism, whose
-communication is mostly hidden. Parameters are positive; priors and errors are normal in logarithms.
-Runs of one source on one GPU count together, for every kind of program, as much as `WEIGHT`
-independent ones: they share their software.
+The observations are the survey's rates of one GPU, iterations that were measured on an H100 and an
+H200, rates of one GPU in open tables (and of the fewest where those are at most `FEWEST`), and
+single nodes of published runs of large models without tensor or pipeline parallelism. What several
+GPUs of one node send is mostly hidden. Parameters are positive; priors and errors are normal in
+logarithms. Runs of one source on one GPU count together, for every kind of program, as much as
+`WEIGHT` independent ones: they share their software.
 """
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from ddlnb.calibration.data_parallel import Run, runs
 from ddlnb.calibration.fit import Numbers, Prior, Problem
 from ddlnb.calibration.posterior import Posterior, laplace
 from ddlnb.files import DATA, PUBLISHED
@@ -23,19 +27,34 @@ from ddlnb.simulator.draws import Z90
 from ddlnb.survey.testbed import BATCHES, HARDWARE, fig4_workload
 from ddlnb.units import US
 from ddlnb.workloads.roofline import (
+    CONVOLUTIONS,
+    EAGER,
     MATRIX_CONVOLUTIONS,
     OTHER,
     OTHER_CONVOLUTIONS,
+    SOFTWARE,
     WINOGRAD_PRECISION,
     convolves,
+    halves_sums,
     kind_of,
     others_of,
     passes_of,
+    written,
 )
 from ddlnb.workloads.workload import Work, Workload
 
 MEMORY, IMAGES, HOST, WINOGRAD = "memory", "memory of convolutions", "host", "winograd"
+GRAPH, FP8, SUMS = "graph", "fp8", "sums"
+WRITTEN = [one for one in SOFTWARE if one != EAGER]
+MOVED = {
+    (convolves, software): f"moved, {written(CONVOLUTIONS if convolves else 'others', software)}"
+    for software in WRITTEN
+    for convolves in (True, False)
+}
 ITERATIONS = DATA / "measured" / "2026-11-22_h100"
+AGAIN = DATA / "measured" / "2026-11-23_h200"  # the same cells on another GPU
+FEWEST = 16  # GPUs of a node, in tables that have no rate of one
+LEAST = 0.05  # of a data sheet's FLOP/s: what reaches less is held up by something else
 PRECISIONS = ("fp32", "tf32", "bf16")  # of measured iterations; torch.autocast is another program
 ERROR = 0.1  # standard deviation of a logarithm that a formula of few numbers leaves
 WEIGHT = 3
@@ -45,8 +64,22 @@ PRIORS = {
     "cores": (0.8, 0.3), MATRIX_CONVOLUTIONS: (0.4, 0.7), MEMORY: (0.75, 0.2), IMAGES: (0.6, 0.5),
     HOST: (15 * US, 0.7),
     WINOGRAD: (2.0, 0.25),  # F(2x2, 3x3) takes 2.25 times fewer products, F(4x4, 3x3) 4 times
+    **dict.fromkeys((written(MATRIX_CONVOLUTIONS, one) for one in WRITTEN), (0.45, 0.5)),
+    **dict.fromkeys(MOVED.values(), (0.7, 0.4)),
+    GRAPH: (10 * US, 0.5),  # a judgement: graphs are handed over without Python
+    FP8: (0.7, 0.15),  # a judgement: of twice the FLOP/s, casts and scales leave 1.4
+    SUMS: (1.4, 0.4),  # between half the rate, by sheets, and all of it
 }  # fmt: skip
-SHARED = (MEMORY, IMAGES, HOST, WINOGRAD)  # among all kinds of programs
+SHARED = (
+    MEMORY,
+    IMAGES,
+    HOST,
+    WINOGRAD,
+    GRAPH,
+    FP8,
+    SUMS,
+    *MOVED.values(),
+)  # among all kinds of programs
 # Of any generation of GPUs, by the kind that stands for others.
 GENERATIONS = {OTHER: (0.7, 0.3), OTHER_CONVOLUTIONS: (0.6, 0.5)}
 ALIKE = 0.3  # standard deviation of the logarithm between generations
@@ -66,11 +99,17 @@ class Measured:
     seconds: float
     source: str
     convolves: bool = False
+    software: str = EAGER
 
     @property
     def kind(self) -> str:
         """What computes its matrix products, or its convolutions."""
-        return kind_of(self.gpu, self.precision, self.convolves)
+        return kind_of(self.gpu, self.precision, self.convolves, self.software)
+
+    @property
+    def halves_sums(self) -> bool:
+        """Whether the sheet has half the rate for sums in fp32."""
+        return halves_sums(self.gpu, self.precision)
 
     @cached_property
     def total(self) -> Work:
@@ -86,7 +125,35 @@ class Measured:
 
 def measured() -> list[Measured]:
     """Return all observations."""
-    return [*_survey(), *_foundry(), *_nanotron(), *_iterations()]
+    on_others = _iterations("H200", AGAIN, "iterations again")
+    return [*_survey(), *_foundry(), *_nanotron(), *_iterations(), *on_others, *_tables()]
+
+
+@functools.cache
+def _tables() -> list[Measured]:
+    """Return the rates of one GPU, or of a node, in tables of data-parallel runs."""
+    found = [
+        _of_run(run)
+        for run in runs()
+        if run.gpus == 1 or (run.gpus <= FEWEST and run.source in ("dgx", "mlperf"))
+    ]
+    return [one for one in found if one.utilisation > LEAST]
+
+
+def _of_run(run: Run) -> Measured:
+    workload, precision = run.micro_batch, run.computed
+    passes = passes_of(workload, precision, run.software)
+    return Measured(
+        f"{run.group}, {run.gpus} GPUs",
+        run.model,
+        get_gpu(run.gpu),
+        precision,
+        (sum((one for way in passes for one in way.values()), Work()),),
+        run.gpus * run.batch / run.measured,
+        run.source,
+        convolves(workload),
+        run.software,
+    )
 
 
 def _survey() -> list[Measured]:
@@ -142,19 +209,21 @@ def _nanotron() -> list[Measured]:
     ]  # fmt: skip
 
 
-def _iterations() -> list[Measured]:
-    rows = pd.read_csv(ITERATIONS / "iterations.csv").dropna(subset="seconds")
+def _iterations(
+    gpu: str = "H100", folder: Path = ITERATIONS, source: str = "iterations"
+) -> list[Measured]:
+    rows = pd.read_csv(folder / "iterations.csv").dropna(subset="seconds")
     rows = rows[rows["precision"].isin(PRECISIONS)]
     rows = rows.merge(pd.read_csv(ITERATIONS / "work.csv"), on=["model", "batch", "precision"])
     return [
         Measured(
             f"{row.model}, batch {row.batch}, {row.precision}",
             row.model,
-            get_gpu("H100"),
+            get_gpu(gpu),
             row.precision,
             (Work(row.flops, row.matrix_bytes, row.bytes, row.operations, row.winograd_flops),),
             row.seconds,
-            "iterations",
+            source,
             bool(row.convolves),
         )
         for row in rows.itertuples()
@@ -238,7 +307,7 @@ class Fit:
 
     def seconds(self, one: Measured) -> float:
         """Return the estimated seconds of an observation; any kind of matrix units is its own."""
-        return _seconds(dict(zip(self.names, np.exp(self.posterior.mode), strict=True)), one)
+        return float(_seconds(self.names, np.exp(self.posterior.mode)[None], [one])[0, 0])
 
 
 def fit_roofline(observations: Sequence[Measured]) -> Fit:
@@ -258,8 +327,7 @@ def fit_roofline(observations: Sequence[Measured]) -> Fit:
     groups = [(one.gpu.name, one.source, one.kind) for one in observations]
 
     def predict(values: Numbers, about: Numbers | None) -> Numbers:
-        at = [dict(zip(names, row, strict=True)) for row in values]
-        return np.array([[_seconds(row, one) for one in observations] for row in at])
+        return _seconds(names, values, observations)
 
     problem = Problem(
         predict,
@@ -272,37 +340,57 @@ def fit_roofline(observations: Sequence[Measured]) -> Fit:
     return Fit(laplace(problem, problem.minimise(start).x))
 
 
-def _seconds(at: Mapping[str, float], one: Measured) -> float:
-    """Return estimated seconds, by totals: of measured work nothing else is kept.
+def _seconds(names: Sequence[str], values: Numbers, runs: Sequence[Measured]) -> Numbers:
+    """Return estimated seconds, a row for every row of values, a column for every run.
 
-    `estimate` lets the host hold up every pass, which takes a little longer where host and GPU need
-    about the same.
+    They are those of totals: of measured work nothing else is kept. `estimate` lets the host hold
+    up every pass, which takes a little longer where host and GPU need about the same.
     """
-    work = one.total
-    flops = work.computed(at[WINOGRAD] if one.precision == WINOGRAD_PRECISION else 1.0)
-    kind = one.kind if one.kind in at else others_of(one.kind)
-    computing = flops / (one.gpu.peak(one.precision) * at[kind])
-    share = at[IMAGES if one.convolves else MEMORY]
-    moving = (work.matrix_bytes + work.bytes) / (one.gpu.memory_bandwidth * share)
-    return float(max(computing + moving, work.operations * at[HOST]))
+    known = np.column_stack([values, np.ones(len(values))])
+    at = {name: position for position, name in enumerate(names)} | {"": -1}
+
+    def of(name: Callable[[Measured], str]) -> Numbers:
+        return known[:, [at[name(one)] for one in runs]]
+
+    def each(number: Callable[[Measured], float]) -> Numbers:
+        return np.array([number(one) for one in runs])
+
+    fewer = of(lambda one: WINOGRAD if one.precision == WINOGRAD_PRECISION else "")
+    flops = each(lambda one: one.total.flops)
+    flops = flops - each(lambda one: one.total.winograd_flops) * (1 - 1 / fewer)
+    reached = of(lambda one: one.kind if one.kind in at else others_of(one.kind))
+    reached = reached * of(lambda one: FP8 if one.precision == FP8 else "")
+    reached = reached * of(lambda one: SUMS if one.convolves and one.halves_sums else "")
+    computing = flops / (each(lambda one: one.gpu.peak(one.precision)) * reached)
+    moved = of(lambda one: MOVED.get((one.convolves, one.software), ""))
+    moved = each(lambda one: one.total.matrix_bytes) + moved * each(lambda one: one.total.bytes)
+    bandwidth = each(lambda one: one.gpu.memory_bandwidth)
+    moving = moved / (bandwidth * of(lambda one: IMAGES if one.convolves else MEMORY))
+    host = of(lambda one: HOST if one.software == EAGER else GRAPH)
+    found: Numbers = np.maximum(computing + moving, each(lambda one: one.total.operations) * host)
+    return found
 
 
 def leave_out(observations: Sequence[Measured]) -> list[dict[str, object]]:
-    """Return every observation, estimated without those of its model, and without its GPU's.
+    """Return every observation, estimated without those of its model, its GPU's, or its table's.
 
     Beside it stands the trivial forecast: the median utilisation of the runs that are left, of the
     same GPU if there are any.
     """
     rows: list[dict[str, object]] = []
-    for what in ("model", "gpu"):
-        keys = [(one.gpu.name, one.model if what == "model" else "") for one in observations]
+    for what in ("model", "gpu", "source"):
+        keys = [
+            one.source if what == "source" else (one.gpu.name, one.model if what == "model" else "")
+            for one in observations
+        ]
         for key in dict.fromkeys(keys):
             known = [one for one, its in zip(observations, keys, strict=True) if its != key]
             fit = fit_roofline(known)
             rows += [
                 {
                     "left_out": what, "gpu": one.gpu.name, "precision": one.precision,
-                    "kind": one.kind, "run": one.name, "source": one.source,
+                    "kind": one.kind, "software": one.software, "convolves": one.convolves,
+                    "run": one.name, "source": one.source,
                     "measured_seconds": one.seconds, "estimated_seconds": fit.seconds(one),
                     "constant_utilisation_seconds": _constant(one, known),
                 }

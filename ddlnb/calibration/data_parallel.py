@@ -13,7 +13,8 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pandas as pd
 
@@ -28,7 +29,7 @@ from ddlnb.simulator.simulate import Cell
 from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.roofline import estimate
 from ddlnb.workloads.tracing import trace
-from ddlnb.workloads.workload import Workload
+from ddlnb.workloads.workload import Layer, Work, Workload
 
 ONE, SEVERAL, SHEET = "one GPU", "several", "several, by the sheet"
 NAMES = {
@@ -47,9 +48,10 @@ LEFT_OUT = {
 # Sequences of 512 are packed, and half of their tokens would be padding: M. Krell et al., Efficient
 # sequence packing without cross-contamination (arXiv 2107.02027), figure 1.
 PACKED = 256
-CONSUMER = re.compile("RTX")
-MIXED = "amp"  # gradients in 32 bits, computation in 16
-METHOD = "DDP"
+XLA = "XLA"
+# XLA hands gradients over when its graph is through; others while they are made.
+METHOD, AT_THE_END = "DDP", "BSP-A2A"
+SMALL = 16, 32  # batches that are traced
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Run:
     sequence: int | None = None
     accumulate: int = 1
     limited: str = ""
+    method: str = METHOD
 
     @property
     def on(self) -> Cluster:
@@ -82,11 +85,29 @@ class Run:
         cluster = cluster_of(self.gpu, nodes, per_node, self.network if nodes > 1 else "")
         return cluster.with_workers(self.gpus)
 
+    def cell(self, workload: Workload) -> Cell:
+        """Return what is simulated."""
+        return Cell(workload, self.on, get_method(self.method))
+
+    @property
+    def micro_batch(self) -> Workload:
+        """What a GPU computes between two exchanges or less, without seconds."""
+        return _traced(self.model, self.batch, self.sequence)
+
+    @property
+    def computed(self) -> str:
+        """The precision of matrix products."""
+        return {"amp/fp16": "fp16"}.get(self.precision, self.precision)
+
     def workload(self, rate: float | None = None) -> Workload:
         """Return what a GPU computes, by its data sheet or at samples/s that are told."""
-        traced = _traced(self.model, self.batch, self.sequence)
-        precision = {"amp/fp16": "fp16"}.get(self.precision, self.precision)
-        found = estimate(traced, self.gpu, precision, samples_per_second=rate)
+        found = estimate(
+            self.micro_batch,
+            self.gpu,
+            self.computed,
+            samples_per_second=rate,
+            software=self.software,
+        )
         return found.accumulated(self.accumulate)
 
 
@@ -95,7 +116,7 @@ def runs() -> list[Run]:
     return [run for read in TABLES.values() for run in read()]
 
 
-def forecasts(asked: list[Run] | None = None, *, draws: int = 100) -> pd.DataFrame:
+def forecasts(asked: list[Run] | None = None, *, draws: int = 40) -> pd.DataFrame:
     """Return a tidy row per run: measured and forecast samples/s, interval, trivial forecast.
 
     ``kind`` is `ONE`, `SEVERAL` (the rate of one GPU told, or of the fewest) or `SHEET` (nothing
@@ -113,10 +134,7 @@ def forecasts(asked: list[Run] | None = None, *, draws: int = 100) -> pd.DataFra
         elif told.gpus < run.gpus:
             linear = told.measured / told.gpus
             questions.append((SEVERAL, run, run.workload(_alone(told)), linear * run.gpus))
-    method = get_method(METHOD)
-    rows = forecast_cells(
-        [Cell(workload, run.on, method) for _, run, workload, _ in questions], draws=draws
-    )
+    rows = forecast_cells([run.cell(workload) for _, run, workload, _ in questions], draws=draws)
     found = pd.DataFrame(
         {
             "source": [run.source for _, run, _, _ in questions],
@@ -143,15 +161,14 @@ def _alone(told: Run) -> float:
     rate = told.measured / told.gpus
     if told.gpus == 1:
         return rate
-    cell = Cell(told.workload(rate), told.on, get_method(METHOD))
-    reached = float(forecast_cells([cell], draws=0)["throughput_samples_per_s"].iloc[0])
+    cells = [told.cell(told.workload(rate))]
+    reached = float(forecast_cells(cells, draws=0)["throughput_samples_per_s"].iloc[0])
     return rate * told.measured / reached
 
 
 def _at_full_rate(run: Run, workload: Workload) -> float:
     """Return the samples/s of all GPUs at the FLOP/s of their data sheet."""
-    precision = {"amp/fp16": "fp16"}.get(run.precision, run.precision)
-    return run.gpus * get_gpu(run.gpu).peak(precision) / (workload.flops / workload.local_batch)
+    return run.gpus * get_gpu(run.gpu).peak(run.computed) / (workload.flops / workload.local_batch)
 
 
 def _constant_share(rows: pd.DataFrame) -> pd.Series:
@@ -167,6 +184,22 @@ def _constant_share(rows: pd.DataFrame) -> pd.Series:
 
 @functools.cache
 def _traced(model: str, batch: int, sequence: int | None) -> Workload:
+    """Return the traced workload at a batch, along the line through those at two small ones."""
+    few, more = (_small(model, size, sequence) for size in SMALL)
+    share = (batch - SMALL[0]) / (SMALL[1] - SMALL[0])
+
+    def at(one: Work, other: Work) -> Work:
+        return one + (other - one).times(share)
+
+    layers = [
+        Layer.of(one.name, at(one.forward, other.forward), at(one.backward, other.backward))
+        for one, other in zip(few.layers, more.layers, strict=True)
+    ]
+    return replace(few, layers=tuple(layers), local_batch=batch)
+
+
+@functools.cache
+def _small(model: str, batch: int, sequence: int | None) -> Workload:
     task = get_task(model)
     return trace(task if sequence is None else task.with_sequence(sequence), batch)
 
@@ -195,6 +228,7 @@ def _dlperf() -> Iterator[Run]:
             int(row.num_gpus), int(row.gpus_per_node), "100GbIB", int(row.micro_batch), precision,
             _software(row.framework), row.samples_per_s, 128 if bert else None,
             limited="mixed precision on 16 and more" if limited else "",
+            method=_method(row.notes),
         )  # fmt: skip
 
 
@@ -242,15 +276,28 @@ def _lambda() -> Iterator[Run]:
         assert gpu is not None, row.machine
         fast = row.precision == "fp32" and "tf32" in gpu.flops and "TF" not in row.machine
         precision = {"fp16": "amp/fp16"}.get(row.precision, "tf32" if fast else "fp32")
-        limited = precision == "amp/fp16" and row.gpus == 8 and CONSUMER.search(row.machine)
         count = re.search(r"(\d+)x", row.machine)
         machine = row.machine.replace(f"{count[1]}x", "") if count else row.machine
         yield Run(
             "lambda", f"{machine}, {row.model}, {row.precision}, batch {row.batch_per_gpu}",
             NAMES[row.model], gpu.name, int(row.gpus), 8, "", int(row.batch_per_gpu), precision,
             "compiled", row.images_per_sec,
-            limited="eight consumer cards in fp16" if limited else "",
+            limited=_limit(row, precision), method=_method(row.machine),
         )  # fmt: skip
+
+
+def _limit(row: Any, precision: str) -> str:
+    """Return what else than GPUs and links limits a row of Lambda's, by the README's rules."""
+    if precision != "amp/fp16" or row.gpus == 1:
+        return ""
+    if row.gpus == 8 and "GeForce" in row.machine:
+        return "eight consumer cards in fp16"
+    normalises = row.model.startswith("resnet")
+    return "" if XLA in row.machine or not normalises else "fp16 without XLA"
+
+
+def _method(words: str) -> str:
+    return AT_THE_END if XLA in words else METHOD
 
 
 def _ddp() -> Iterator[Run]:

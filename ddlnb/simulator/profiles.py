@@ -12,7 +12,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.files import PROFILES
 from ddlnb.hardware.catalogue import gpu_in
-from ddlnb.workloads.roofline import estimate, require_same_hardware
+from ddlnb.workloads.roofline import EAGER, estimate, require_same_hardware
 from ddlnb.workloads.workload import Workload, read_profile
 
 if TYPE_CHECKING:
@@ -29,18 +29,20 @@ def workload_on(
     sequence: int | None = None,
     throughput: float | None = None,
     precision: str = "",
+    software: str = "",
 ) -> Workload:
     """Return what one worker of the cluster computes in an iteration, with its seconds.
 
     ``model`` is a Workload, a Task, or the name of one (`ddlnb.workloads.resolve`). ``throughput``
     are the samples per second of one worker, ``precision`` that of the computation (see
-    `estimate`), ``sequence`` the tokens of a sample. A profile of data/profiles is taken where none
-    of the three is given. Raises InputError for seconds of other hardware than the cluster's, and
-    where there is no source of seconds, with the ways to get one.
+    `estimate`), ``software`` how the program was written (the same), ``sequence`` the tokens of a
+    sample. A profile of data/profiles is taken where none of the four is given. Raises InputError
+    for seconds of other hardware than the cluster's, and where there is no source of seconds, with
+    the ways to get one.
     """
     if throughput is not None:
         require(throughput > 0, f"throughput {throughput:g} samples/s must be positive")
-    is_plain = throughput is None and not precision and sequence is None
+    is_plain = throughput is None and not precision and not software and sequence is None
     if is_plain and isinstance(model, str):
         kept = _kept(model, cluster, local_batch)
         if kept is not None:
@@ -63,7 +65,7 @@ def workload_on(
 
         traced = trace(found, found.local_batch if local_batch is None else local_batch)
         traced = _measured(traced, cluster) if is_plain else traced
-    return _with_seconds(traced, cluster, throughput, precision)
+    return _with_seconds(traced, cluster, throughput, precision, software)
 
 
 def _measured(traced: Workload, cluster: Cluster) -> Workload:
@@ -74,20 +76,22 @@ def _measured(traced: Workload, cluster: Cluster) -> Workload:
 
 
 def _with_seconds(
-    workload: Workload, cluster: Cluster, throughput: float | None, precision: str
+    workload: Workload, cluster: Cluster, throughput: float | None, precision: str, software: str
 ) -> Workload:
     """Return the workload with seconds of a worker of the cluster."""
     gpu = gpu_in(cluster.hardware)
-    if throughput is None and not precision and workload.compute_seconds > 0:
+    by_sheet = precision or software
+    if throughput is None and not by_sheet and workload.compute_seconds > 0:
         require_same_hardware(workload, cluster.name, cluster.hardware)
         return workload
     if gpu is not None:
-        found = estimate(workload, gpu, precision, samples_per_second=throughput)
+        written = software or EAGER
+        found = estimate(workload, gpu, precision, samples_per_second=throughput, software=written)
         return found.on_hardware(cluster.hardware)
     require(
-        not precision,
-        f"precision {precision!r} needs the data sheet of a GPU, and that of cluster "
-        f"{cluster.name!r}, {cluster.hardware!r}, is not here; leave it out",
+        not by_sheet,
+        f"{'precision' if precision else 'software'} {by_sheet!r} needs the data sheet of a GPU, "
+        f"and that of cluster {cluster.name!r}, {cluster.hardware!r}, is not here; leave it out",
     )
     if throughput is None:
         kind = f"{cluster.hardware!r} has no data sheet here" if cluster.hardware else "is unnamed"

@@ -68,6 +68,9 @@ class Trained:
         Asked("Samples per second of one GPU, measured; else a profile or a data sheet."),
     ] = None
     precision: Annotated[str, Asked("fp32, tf32, fp16, bf16, fp8: of seconds by data sheet.")] = ""
+    software: Annotated[
+        str, Asked("eager (default), compiled or tuned by a vendor: of seconds by data sheet.")
+    ] = ""
 
     @cached_property
     def on(self) -> Cluster:
@@ -88,6 +91,7 @@ class Trained:
             sequence=self.sequence,
             throughput=self.throughput,
             precision=self.precision,
+            software=self.software,
         )
 
 

@@ -16,9 +16,15 @@ for the steps of a recurrent layer, costs the host less.
 
 Networks of convolutions are another program with shares of their own: PyTorch computes them with
 channels first, where normalisations and layout changes go by elements, so that their bytes do not
-shrink with the precision. What the loss moves does not shrink anywhere: it stays in 32 bits. On
-cores in fp32, convolutions of 3 x 3 take fewer multiplications than their FLOPs say, by a factor
-that is fitted as well (`winograd`); FLOPs themselves stay as they are counted.
+shrink with the precision. How a program was written (`SOFTWARE`) changes that: a compiled one hands
+over a graph in which neighbouring operations are fused, with channels last in half precision, and a
+tuned one is what a vendor made of it, with kernels of its own. Both predict only the masked words
+of BERT, as its authors do. So fewer bytes are moved, by a fitted share, and convolutions reach
+another share of the matrix units.
+
+What the loss moves does not shrink anywhere: it stays in 32 bits. On cores in fp32, convolutions of
+3 x 3 take fewer multiplications than their FLOPs say, by a factor that is fitted as well
+(`winograd`); FLOPs themselves stay as they are counted.
 
 Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model
 for multicore architectures", Communications of the ACM 52(4), 2009, for bounds; the rest is ours.
@@ -54,6 +60,11 @@ MATRIX_CONVOLUTIONS = f"matrix units, {CONVOLUTIONS}"
 # What computes on generations of GPUs that nobody measured.
 OTHER, OTHER_CONVOLUTIONS = "matrix units, others", f"cores, {CONVOLUTIONS}, others"
 RECURRENT = "recurrent layers"
+EAGER = "eager"
+SOFTWARE = (EAGER, "compiled", "tuned")  # how a program was written; the default is the first
+# Of the words of a sentence, those that are predicted (J. Devlin et al., BERT, 2019), and the
+# layers of transformers' BERT that do so.
+MASKED, PREDICTING = 0.15, "cls."
 WINOGRAD_PRECISION = "fp32"  # in which libraries take the algorithm
 WITHOUT = Known(1.0, 1.0, 1.0, "no faster algorithm is taken")
 
@@ -64,7 +75,8 @@ class Efficiency:
 
     ``matrix`` is the share of FLOP/s, ``memory`` that of the memory's bandwidth, ``host`` the
     seconds that the host takes for an operation, ``launch`` those of a kernel that a library
-    launches inside of one. ``winograd`` is how many times fewer FLOPs convolutions take that
+    launches inside of one. ``moved`` is the share of the bytes of operations without FLOPs that a
+    program moves. ``winograd`` is how many times fewer FLOPs convolutions take that
     `takes_winograd`, 1 in precisions that do without. ``spread`` is the standard deviation of the
     logarithm of estimated over measured seconds of models that were left out of the fit.
     """
@@ -73,15 +85,33 @@ class Efficiency:
     memory: Known
     host: Known
     launch: Known
+    moved: Known
     winograd: Known
     spread: float
 
 
-def kind_of(gpu: Gpu, precision: str, convolves: bool) -> str:
+def kind_of(gpu: Gpu, precision: str, convolves: bool, software: str = EAGER) -> str:
     """Return what computes, in the words of the file of fitted values."""
     if precision in ON_CORES:
         return f"cores, {CONVOLUTIONS}, {gpu.generation}" if convolves else "cores"
-    return MATRIX_CONVOLUTIONS if convolves else f"matrix units, {gpu.generation}"
+    if convolves:
+        return written(MATRIX_CONVOLUTIONS, software)
+    return f"matrix units, {gpu.generation}"
+
+
+def halves_sums(gpu: Gpu, precision: str) -> bool:
+    """Return whether the sheet has half the rate for sums in fp32: GeForce, in half precision."""
+    is_half = precision in ("fp16", "bf16")
+    return is_half and gpu.chip is not None and gpu.chip.name.endswith(" halved")
+
+
+def written(what: str, software: str) -> str:
+    """Return what a number is of, with how the program was written unless it is the default.
+
+    >>> written("others", "eager"), written("others", "tuned")
+    ('others', 'others, tuned')
+    """
+    return what if software == EAGER else f"{what}, {software}"
 
 
 def others_of(kind: str) -> str:
@@ -92,35 +122,54 @@ def others_of(kind: str) -> str:
     """
     if kind.startswith(f"cores, {CONVOLUTIONS}"):
         return OTHER_CONVOLUTIONS
-    return kind if kind in ("cores", MATRIX_CONVOLUTIONS) else OTHER
+    return kind if kind == "cores" or kind.startswith(MATRIX_CONVOLUTIONS) else OTHER
 
 
 def efficiency_of(
-    gpu: Gpu, precision: str, *, convolves: bool = False, recurs: bool = False
+    gpu: Gpu,
+    precision: str,
+    *,
+    convolves: bool = False,
+    recurs: bool = False,
+    software: str = EAGER,
 ) -> Efficiency:
     """Return what programs reach on such a GPU at a precision, or on any where nobody measured.
 
-    Nobody measured programs that ``recurs`` on any GPU: how far off they are is assumed.
+    ``software`` is how they were written. Nobody measured programs that ``recurs`` on any GPU: how
+    far off they are is assumed.
     """
     require_known("precision", precision, PRECISIONS)
+    require_known("software", software, SOFTWARE)
     known = _fitted()
-    kind = kind_of(gpu, precision, convolves)
+    kind = kind_of(gpu, precision, convolves, software)
     kind = kind if kind in known.matrix else others_of(kind)
     matrix = known.matrix[kind]
-    memory = known.memory[CONVOLUTIONS if convolves else "others"]
-    spread = known.spread.get(kind, known.spread.get(others_of(kind), 0.0))
+    factor = known.fp8 if precision == "fp8" else None
+    if convolves and halves_sums(gpu, precision):
+        factor = known.sums
+    if factor is not None:
+        matrix = replace(matrix.times(factor.value), source=f"{matrix.source}; {factor.source}")
+    of = CONVOLUTIONS if convolves else "others"
+    usual = known.spread["others"]
+    spread = known.spread.get(kind, known.spread.get(others_of(kind), usual))
     if gpu.family not in known.measured.get(kind, ()):
         spread = max(spread, known.spread["others"])
+    if software != EAGER:
+        spread = known.spread[written(of, software)]
     if recurs:
         spread = max(spread, known.spread[RECURRENT])
     fewer = known.winograd if precision == WINOGRAD_PRECISION else WITHOUT
-    return Efficiency(matrix, memory, known.host, known.launch, fewer, spread)
+    host = known.host if software == EAGER else known.graph
+    moved = known.moved.get(written(of, software), WITHOUT)
+    return Efficiency(matrix, known.memory[of], host, known.launch, moved, fewer, spread)
 
 
 class RooflineFile(BaseModel):
     """The keys of data/hardware/roofline.yaml; `Efficiency` has their meanings.
 
-    ``measured`` are families of GPUs by kind.
+    ``measured`` are families of GPUs by kind, ``graph`` is the host of programs that are not eager,
+    ``fp8`` the share of FLOP/s in fp8 over that of other precisions, ``sums`` that of convolutions
+    where sheets have half the rate for sums in fp32, over others.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -128,8 +177,12 @@ class RooflineFile(BaseModel):
     matrix: dict[str, Known]
     memory: dict[str, Known]
     host: Known
+    graph: Known
     launch: Known
+    moved: dict[str, Known]
     winograd: Known
+    fp8: Known
+    sums: Known
     measured: dict[str, tuple[str, ...]]
     spread: dict[str, float]
 
@@ -139,6 +192,7 @@ def _fitted() -> RooflineFile:
     return read_yaml(PATH, RooflineFile)
 
 
+NAMED = {EAGER: "an eager program", "compiled": "a compiled program", "tuned": "a tuned program"}
 SIZES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}  # bytes of activations
 SLOWEST = 1e-7  # of the FLOP/s: no training on a GPU is so slow
 Z90 = NormalDist().inv_cdf(0.95)  # a 90 % interval is so many standard deviations to both sides
@@ -151,11 +205,13 @@ def estimate(
     precision: str = "",
     *,
     samples_per_second: float | None = None,
+    software: str = EAGER,
 ) -> Workload:
     """Return the workload with the seconds that a GPU's data sheet and open measurements tell.
 
     ``precision`` is one of the GPU's (fp32, tf32, fp16, bf16, fp8), by default `usual_precision`;
-    half precision halves the bytes. ``spread`` says how far off such estimates are. With one
+    half precision halves the bytes. ``software`` is how the program was written: eager, compiled or
+    tuned by a vendor. ``spread`` says how far off such estimates are. With one
     measured rate, the estimate gives only the shares of the layers, and the rate their sum: then
     the spread is 0. Raises InputError for a workload without work and an impossible rate,
     UnknownName for other hardware or precisions.
@@ -177,11 +233,14 @@ def estimate(
         f"workload {workload.model!r} has no FLOPs to estimate seconds from; take it from trace()",
     )
     convolving, recurring = convolves(workload), recurs(workload)
-    efficiency = efficiency_of(kind, chosen, convolves=convolving, recurs=recurring)
-    forward, backward = _passes(workload, kind, chosen, efficiency)
+    efficiency = efficiency_of(
+        kind, chosen, convolves=convolving, recurs=recurring, software=software
+    )
+    forward, backward = _passes(workload, kind, chosen, efficiency, software)
     source = (
-        f"estimated from the data sheet of {kind.name} at {chosen}: {efficiency.matrix.value:.0%} "
-        f"of its FLOP/s, {efficiency.memory.value:.0%} of its memory bandwidth"
+        f"estimated from the data sheet of {kind.name} at {chosen} for {NAMED[software]}: "
+        f"{efficiency.matrix.value:.0%} of its FLOP/s, {efficiency.memory.value:.0%} of its memory "
+        f"bandwidth"
     )
     if efficiency.winograd.value > 1 and any(one.forward_winograd_flops for one in workload.layers):
         source += f", convolutions of 3 x 3 with {efficiency.winograd.value:.2g} times fewer FLOPs"
@@ -189,7 +248,8 @@ def estimate(
         source += "; recurrent layers as calls of cuDNN, which no fit has seen"
     seconds = workload.with_seconds(forward, backward, source, kind.word)
     if samples_per_second is None:
-        return replace(seconds, spread=_spread(workload, kind, chosen, efficiency))
+        spread = _spread(workload, kind, chosen, efficiency, software)
+        return replace(seconds, spread=spread)
     _require_possible(workload, kind, samples_per_second)
     factor = workload.local_batch / samples_per_second / seconds.compute_seconds
     told = f"one GPU at {samples_per_second:g} samples/s, shared out as {source}"
@@ -288,12 +348,14 @@ def usual_precision(workload: Workload, gpu: Gpu) -> str:
     return next((one for one in order if one in gpu.flops), "fp32")
 
 
-def _spread(workload: Workload, gpu: Gpu, precision: str, efficiency: Efficiency) -> float:
+def _spread(
+    workload: Workload, gpu: Gpu, precision: str, efficiency: Efficiency, software: str
+) -> float:
     """Return the spread of programs like this one, and what the assumed launch adds to it."""
     if not recurs(workload):
         return efficiency.spread
     low, high = (
-        sum(sum(seconds.values()) for seconds in _passes(workload, gpu, precision, at))
+        sum(sum(seconds.values()) for seconds in _passes(workload, gpu, precision, at, software))
         for at in (
             replace(efficiency, launch=replace(efficiency.launch, value=end))
             for end in (efficiency.launch.low, efficiency.launch.high)
@@ -303,10 +365,10 @@ def _spread(workload: Workload, gpu: Gpu, precision: str, efficiency: Efficiency
 
 
 def _passes(
-    workload: Workload, gpu: Gpu, precision: str, efficiency: Efficiency
+    workload: Workload, gpu: Gpu, precision: str, efficiency: Efficiency, software: str
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return the seconds of layers forward, and of gradients backward, by name."""
-    forward, backward = passes_of(workload, precision)
+    forward, backward = passes_of(workload, precision, software)
     host = gpu_free = 0.0
     ends = []
     for work in (*forward.values(), *backward.values()):
@@ -322,12 +384,14 @@ def _passes(
 def gpu_seconds(work: Work, gpu: Gpu, precision: str, efficiency: Efficiency) -> float:
     """Return how long the GPU takes, whatever its host does."""
     computing = work.computed(efficiency.winograd.value) / efficiency.matrix.value
-    moved = work.matrix_bytes + work.bytes
+    moved = work.matrix_bytes + efficiency.moved.value * work.bytes
     moving = moved / (gpu.memory_bandwidth * efficiency.memory.value)
     return computing / gpu.peak(precision) + moving
 
 
-def passes_of(workload: Workload, precision: str) -> tuple[dict[str, Work], dict[str, Work]]:
+def passes_of(
+    workload: Workload, precision: str, software: str = EAGER
+) -> tuple[dict[str, Work], dict[str, Work]]:
     """Return the work of layers forward, and of gradients backward, in a precision, in order.
 
     Autograd computes the gradients of a layer together, and hands them over one after the other:
@@ -339,17 +403,22 @@ def passes_of(workload: Workload, precision: str) -> tuple[dict[str, Work], dict
         left = {name: work.times(BACKWARD) for name, work in forward.items()}
     backward = {one.name: left.pop(one.layer, Work()) for one in workload.gradients}
     share = SIZES[precision] / max(one.bytes_per_element for one in workload.gradients)
-    others = max(1.0, share) if convolves(workload) else share
+    is_eager = software == EAGER
+    others = max(1.0, share) if is_eager and convolves(workload) else share
     of_loss = (next(reversed(forward)), next(iter(backward)))
+
+    def written_so(name: str, work: Work, loss: str) -> Work:
+        predicted = 1.0 if is_eager or not name.startswith(PREDICTING) else MASKED
+        size = max(1.0, share) if name == loss else others
+        return replace(
+            work,
+            flops=predicted * work.flops,
+            matrix_bytes=predicted * share * work.matrix_bytes,
+            bytes=predicted * size * work.bytes,
+        )
+
     return tuple(  # type: ignore[return-value]
-        {
-            name: replace(
-                work,
-                matrix_bytes=share * work.matrix_bytes,
-                bytes=(max(1.0, share) if name == loss else others) * work.bytes,
-            )
-            for name, work in passes.items()
-        }
+        {name: written_so(name, work, loss) for name, work in passes.items()}
         for passes, loss in zip((forward, backward), of_loss, strict=True)
     )
 

@@ -9,7 +9,7 @@ import pytest
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.files import HARDWARE
 from ddlnb.hardware.catalogue import get_gpu, gpus
-from ddlnb.workloads.roofline import efficiency_of, estimate, usual_precision
+from ddlnb.workloads.roofline import efficiency_of, estimate, passes_of, usual_precision
 from ddlnb.workloads.workload import Gradient, Layer, Workload, read_profile
 
 RESNET = read_profile("resnet50_b64_rtx2080ti")
@@ -138,9 +138,32 @@ def test_what_was_not_measured_is_less_certain():
     assert estimate(RESNET, "A100", "bf16").spread > 1.5 * estimate(BERT, "A100", "bf16").spread
 
 
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_a_program_that_is_written_better_is_never_slower_and_fuses_what_it_moves(precision):
+    eager, compiled, tuned = (
+        estimate(RESNET, "V100", precision, software=one) for one in ("eager", "compiled", "tuned")
+    )
+    assert eager.compute_seconds >= compiled.compute_seconds >= tuned.compute_seconds
+    assert "for an eager program" in estimate(RESNET, "V100").source
+    assert "for a tuned program" in tuned.source
+    shares = [efficiency_of(ROUND, "bf16", software=one).moved.value for one in ("eager", "tuned")]
+    assert shares[0] == 1 > shares[1]
+
+
+def test_only_programs_that_are_not_eager_predict_masked_words_alone():
+    eager, tuned = (passes_of(BERT, "fp32", one) for one in ("eager", "tuned"))
+    for before, after in zip(eager, tuned, strict=True):
+        for name, work in before.items():
+            share = 0.15 if name.startswith("cls.") else 1.0
+            assert after[name].flops == pytest.approx(share * work.flops)
+            assert after[name].operations == work.operations
+
+
 def test_bad_input_is_refused():
     with pytest.raises(UnknownName, match="precision of V100-SXM2-32GB 'bf16'"):
         estimate(RESNET, "V100", "bf16")
+    with pytest.raises(UnknownName, match="software 'fast'"):
+        estimate(RESNET, "V100", software="fast")
     with pytest.raises(InputError, match="samples_per_second 0 must be"):
         estimate(RESNET, "V100", samples_per_second=0)
     empty = tuple(Layer(one.name) for one in RESNET.layers)
