@@ -31,6 +31,7 @@ from ddlnb.calibration.collective_tables import (
 from ddlnb.calibration.fit import Prior, Problem, student
 from ddlnb.calibration.nccl import (
     KINDS,
+    NORMAL_TAIL,
     UNKNOWN,
     Array,
     Gpu,
@@ -43,7 +44,7 @@ from ddlnb.calibration.nccl import (
 )
 from ddlnb.calibration.posterior import tempered_draws
 from ddlnb.errors import require
-from ddlnb.units import GB, MB, US
+from ddlnb.units import GB, MB, US, size_in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,10 +52,8 @@ if TYPE_CHECKING:
 
 NAMES = tuple(field.name for field in fields(Parameters))
 BETWEEN = ("between", "hop", "flush", "fine", "spread")  # of the network; the others of the nodes
-RING_SHARE = 0.81  # of NVLink's rate in one direction
-SWITCH_SHARE = 0.58
-UNKNOWN_GPU = 0.5  # standard deviations of logarithms
-UNKNOWN_RATE = 0.5
+SWITCH_SHARE = 0.58  # of NVLink's rate in one direction
+UNKNOWN_RATE = 0.5  # standard deviation of the logarithm
 COPY_RATE, NO_COPY = 1.2e12, 1e15  # bytes/s of a copy in the memory of a GPU; none is made
 DEDICATED, SHARED = 0.03, 0.14  # spread of the speeds of nodes
 
@@ -62,13 +61,12 @@ DEDICATED, SHARED = 0.03, 0.14  # spread of the speeds of nodes
 def prior_of(gpu: Gpu, network: Network) -> Prior:
     """Return what is known of clusters of this GPU on this network."""
     kind = KINDS.get(network.kind, UNKNOWN)
-    inside = 0.08 if gpu.is_known else UNKNOWN_GPU
     between, certainty = delivered(network)
     is_known = network.rate_is_known and network.is_nccl
     rate = np.hypot(certainty, 0.0 if is_known else UNKNOWN_RATE)
     known = {
-        "inside": (RING_SHARE * gpu.inside, inside),
-        "switch": (SWITCH_SHARE * gpu.inside, inside),
+        "inside": (gpu.share * gpu.inside, gpu.certainty),
+        "switch": (SWITCH_SHARE * gpu.inside, gpu.certainty),
         "between": (between, rate),
         "hop": (kind.hop_seconds, 0.8 if kind is not UNKNOWN else 1.2),
         "flush": (kind.hop_seconds, 1.0 if kind is not UNKNOWN else 2.0),
@@ -107,7 +105,10 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Cluster:
-    """A fitted cluster: draws of the logarithms of its parameters, (draws, parameters)."""
+    """A fitted cluster: draws of the logarithms of its parameters, (draws, parameters).
+
+    ``error`` is the standard deviation of the logarithm of its rows about the model.
+    """
 
     gpu: Gpu
     network: Network
@@ -115,6 +116,7 @@ class Cluster:
     most_nodes: int
     prior: Prior
     draws: Array
+    error: float
 
     @property
     def deviation(self) -> tuple[Array, Array]:
@@ -131,8 +133,8 @@ class FittedCollectives:
     count: int
     seed: int
 
-    def draws_for(self, row: Mapping[str, Any]) -> tuple[Array, int]:
-        """Return draws for the cluster of a row, and the most nodes that were seen of it.
+    def draws_for(self, row: Mapping[str, Any]) -> tuple[Array, int, float]:
+        """Return draws for the cluster of a row, the most nodes seen of it, and its error.
 
         A cluster that was seen on one node only has its network from words, and one that was
         not seen has all from words and from what others like it were found to be (0 nodes).
@@ -143,15 +145,15 @@ class FittedCollectives:
         of_kind = [c for k, c in self.clusters.items() if k[1:] == key[1:] and stem in c.stems]
         found = self.clusters.get(key) or next(iter(of_kind), None)
         if found and (found.most_nodes > 1 or setting_of(row).nodes == 1):
-            return found.draws, found.most_nodes
+            return found.draws, found.most_nodes, found.error
         random = np.random.default_rng([self.seed, sum(map(ord, "".join(map(str, key))))])
         draws = shared_prior(gpu, network, list(self.clusters.values())).draws(self.count, random)
         same = [c for k, c in self.clusters.items() if k[:2] == key[:2]]
         if not same:
-            return draws, 0
+            return draws, 0, MODEL_ERROR
         of_nodes = [NAMES.index(name) for name in NAMES if name not in BETWEEN]
         draws[:, of_nodes] = same[0].draws[:, of_nodes]
-        return draws, 1
+        return draws, 1, same[0].error
 
 
 def fit_collectives(rows: pd.DataFrame, *, draws: int = 600, seed: int = 0) -> FittedCollectives:
@@ -223,7 +225,10 @@ def _fitted(
     draws = tempered_draws(prior, problem.log_likelihood, count, random)
     counts = rows.drop_duplicates(["nodes", "gpus_per_node"]).to_dict("records")
     most = max(setting_of(row).nodes for row in counts)
-    return Cluster(gpu, network, stems, most, prior, draws)
+    fitted = problem.predict(np.exp(np.median(draws, axis=0))[None], None)[0]
+    off = np.abs(np.log(fitted / problem.observed))
+    error = max(MODEL_ERROR, float(np.quantile(off, 0.9)) / NORMAL_TAIL)
+    return Cluster(gpu, network, stems, most, prior, draws, error)
 
 
 def _problem(rows: pd.DataFrame, prior: Prior) -> Problem:
@@ -303,7 +308,7 @@ def _shown(value: float) -> str:
 
 TIMES = ["time_us", "low", "high"]
 INTERVAL = (0.05, 0.95)
-MODEL_ERROR = 0.10  # standard deviation of the logarithm of a forecast for nodes that were seen
+MODEL_ERROR = 0.10  # standard deviation of the logarithm of forecasts of seen nodes, at least
 PER_DOUBLING = 0.08  # of what each doubling of the nodes beyond those adds, independently
 
 
@@ -356,13 +361,41 @@ def forecast(fitted: FittedCollectives, questions: pd.DataFrame) -> dict[str, Ar
     return dict(zip(TIMES, found.T, strict=True))
 
 
+OFF = 0.25  # a fitted row that is farther off is worth a word
+OFF_ROWS = f"off by more than {OFF:.0%}"
+
+
+def residuals(fitted: FittedCollectives, rows: pd.DataFrame) -> list[dict[str, object]]:
+    """Return how far each fitted table of rows is from the model: the median, and the worst row."""
+    found: list[dict[str, object]] = []
+    by = ["block", "collective", "nodes", "gpus_per_node"]
+    named = rows.assign(block=rows.get("block", ""))
+    for (block, what, nodes, each), part in named.groupby(by, sort=False, dropna=False):
+        times = forecast(fitted, part)["time_us"]
+        measured = part[SECONDS].to_numpy() / US
+        errors = times / measured - 1
+        worst = int(np.abs(errors).argmax())
+        size = size_in_words(int(part["size_bytes"].iloc[worst]))
+        found.append(
+            {
+                "block": block,
+                "what": f"{what} {nodes:.0f} x {each:.0f}",
+                "rows": len(part),
+                "median error": f"{np.median(np.abs(errors)):.1%}",
+                "worst row": f"{size}: {_shown(measured[worst])} us, fitted {_shown(times[worst])}",
+                OFF_ROWS: int((np.abs(errors) > OFF).sum()),
+            }
+        )
+    return found
+
+
 def _quantiles(fitted: FittedCollectives, row: dict[str, object], sizes: Array) -> Array:
     """Return median, low and high of the sizes, (sizes, 3), in microseconds."""
-    draws, seen = fitted.draws_for(row)
+    draws, seen, its_error = fitted.draws_for(row)
     setting = setting_of(row)
     times = np.log(seconds(setting, sizes, parameters(draws)))
     beyond = max(0.0, math.log2(setting.nodes / max(1, seen)))
-    error = math.hypot(MODEL_ERROR, PER_DOUBLING * math.sqrt(beyond))
+    error = math.hypot(its_error, PER_DOUBLING * math.sqrt(beyond))
     random = np.random.default_rng(fitted.seed)
     noisy = times + error * random.standard_normal((len(draws), 1))
     middle = np.median(times, axis=0)

@@ -30,6 +30,7 @@ from ddlnb.files import PUBLISHED
 from ddlnb.hardware.catalogue import get_gpu, gpu_in, protocol_of, stated_rate
 from ddlnb.hardware.gpu import Nvlink
 from ddlnb.hardware.interconnect import Interconnect, protocols
+from ddlnb.hardware.machine import link_inside
 from ddlnb.plans.alpha_beta import double_tree_share
 from ddlnb.results.schema import read_cells
 from ddlnb.units import GB, KIB, US
@@ -345,13 +346,19 @@ def _direct(s: Setting, sizes: Array, p: Parameters) -> Array:
 
 
 PCIE_INSIDE = 25 * GB  # bytes/s in one direction, of a GPU without NVLink
+RING_SHARE, RING_CERTAINTY = 0.81, 0.08  # of NVLink's rate in one direction
+ONE_OF_CERTAINTY, UNKNOWN_CERTAINTY = 0.3, 1.0  # of one of two GPUs; NVLink or PCIe is open
 USUAL_DOMAIN = 72  # GPUs that NVLink joins where words say only that it joins nodes
 UNKNOWN_GPU = "H100"  # what an unknown one is taken for
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A kind of GPU: bytes/s that it sends inside a node and, by its port, between nodes."""
+    """A kind of GPU: bytes/s that it sends inside a node and, by its port, between nodes.
+
+    Rings get ``share`` of what its sheet says inside a node; ``certainty`` is the standard
+    deviation of the logarithm of that.
+    """
 
     name: str
     generation: str
@@ -359,6 +366,8 @@ class Gpu:
     has_switch_reduction: bool
     port: float
     is_known: bool
+    share: float
+    certainty: float
     nvlink: Nvlink | None = None
     domain: int = 0
 
@@ -404,7 +413,7 @@ KINDS = {
     "EFA": NetworkKind(0.85, 12e-6, 0.15, 0.7, has_few=False),
     "InfiniBand": NetworkKind(0.94, 0.5e-6, 0.06, 4.5),
     "Slingshot": NetworkKind(0.85, 2e-6, 0.15, 1.0),
-    "TCP": NetworkKind(1.0, 20e-6, 0.0, 0.5),
+    "TCP": NetworkKind(1.0, 20e-6, 0.5, 0.5),
 }
 UNKNOWN = NetworkKind(0.75, 4e-6, 0.9, 1.5)  # the hop is the geometric mean of those
 
@@ -422,8 +431,16 @@ def delivered(network: Network) -> tuple[float, float]:
     kind = KINDS.get(network.kind, UNKNOWN)
     if network.kind != "TCP":
         return kind.efficiency * network.node_rate, kind.certainty
-    known = Interconnect("TCP", network.node_rate, protocols()["TCP"], "its words").bandwidth
-    return known.value, math.log(known.high / known.low) / (2 * NORMAL_TAIL)
+    protocol = protocols()["TCP"]
+    known = Interconnect("TCP", network.node_rate, protocol, "its words").bandwidth
+    by_software = known.value < protocol.share.value * network.node_rate
+    spread = _deviation(known.low, known.high)
+    return known.value, math.hypot(spread, kind.certainty if by_software else 0.0)
+
+
+def _deviation(low: float, high: float) -> float:
+    """Return the standard deviation of the logarithm that has this 90 % interval."""
+    return math.log(high / low) / (2 * NORMAL_TAIL)
 
 
 NORMAL_TAIL = 1.6449  # 90 % of normal numbers are within this many standard deviations
@@ -444,6 +461,10 @@ def gpu_of(words: str) -> Gpu:
     found = gpu_in(words)
     known = found or get_gpu(UNKNOWN_GPU)
     linked = known.nvlink if "PCIE" not in words.upper().replace(" ", "") else None
+    slot = link_inside(replace(known, nvlink=None)).share
+    share, certainty = (
+        (RING_SHARE, RING_CERTAINTY) if linked else (slot.value, _deviation(slot.low, slot.high))
+    )
     return Gpu(
         known.family if found else words.strip(),
         known.kin.tuned_like,
@@ -451,6 +472,8 @@ def gpu_of(words: str) -> Gpu:
         linked is not None and linked.reduces,
         known.port,
         found is not None,
+        share,
+        certainty if found else UNKNOWN_CERTAINTY,
         linked,
         known.nvlink_domain,
     )
@@ -464,7 +487,8 @@ def _one_of(gpus: list[Gpu]) -> Gpu:
     )
     name = " or ".join(gpu.name for gpu in gpus)
     adds = all(gpu.has_switch_reduction for gpu in gpus)
-    return Gpu(name, gpus[-1].generation, inside, adds, port, is_known=False)
+    share, certainty = gpus[-1].share, ONE_OF_CERTAINTY
+    return Gpu(name, gpus[-1].generation, inside, adds, port, False, share, certainty)
 
 
 @functools.cache

@@ -73,7 +73,8 @@ def collectives(
         Path | None,
         typer.Option(
             help="Rows with the same columns and no times, to be forecast: collective, size_bytes "
-            "and nodes or ranks, and words for gpu, network, settings. '-' is the standard input."
+            "and nodes or ranks, and words for gpu, network, settings; nvlink_domain, if NVLink "
+            "joins nodes, is a number of GPUs. '-' is the standard input."
         ),
     ] = None,
     out: Annotated[
@@ -97,14 +98,21 @@ def collectives(
     """Fit measured collectives, and forecast the times of others, such as of more nodes.
 
     Times are microseconds; low and high are a 90 % interval. Without --table, what was fitted is
-    printed: a few parameters for each cluster.
+    printed: a few parameters for each cluster, and how far its rows are from the model.
 
     Examples: `ddlnb cluster collectives --validate` and
     `ddlnb cluster collectives --fit rows.csv --table asked.csv --out times.csv`.
     """
     from ddlnb.calibration.collective_scores import collective_scores, scores_by_group
     from ddlnb.calibration.collective_tables import completed, read_questions
-    from ddlnb.calibration.collectives import described, fit_collectives, forecast, rows_to_fit
+    from ddlnb.calibration.collectives import (
+        OFF_ROWS,
+        described,
+        fit_collectives,
+        forecast,
+        residuals,
+        rows_to_fit,
+    )
 
     require(not (validate and table), "--validate forecasts rows of --fit; leave out --table or it")
     require_writable_files(out_csv=out, figure_png=figure)
@@ -117,9 +125,18 @@ def collectives(
     if table is not None:
         asked = read_questions(table)
         _write(asked.assign(**forecast(fitted, completed(asked))), out)
+        if unlike := sum(int(str(row[OFF_ROWS])) for row in residuals(fitted, rows)):
+            which = f"{unlike} of {counted(len(rows), 'fitted row')}"
+            typer.echo(
+                f"{which} {OFF_ROWS}; leave out --table to see which, and check "
+                "their words for GPU and network",
+                err=True,
+            )
     else:
         require(out is None, "--out needs --table, rows to forecast, or --validate")
         print_table(described(fitted), csv, f"Fitted to {counted(len(rows), 'row')}")
+        if not csv:
+            print_table(residuals(fitted, rows), csv, "The fitted rows, and what the model says")
     if figure is not None:
         from ddlnb.figures.collectives import collective_rates
 

@@ -5,13 +5,15 @@ import pandas as pd
 import pytest
 
 import ddlnb
-from ddlnb.calibration.collective_tables import SECONDS
+from ddlnb.calibration.collective_tables import SECONDS, bus_factor
 from ddlnb.calibration.collectives import (
     NAMES,
+    OFF_ROWS,
     fit_collectives,
     forecast,
     parameters,
     prior_of,
+    residuals,
 )
 from ddlnb.calibration.nccl import Setting, gpu_of, network_of, seconds
 from ddlnb.errors import InputError
@@ -116,3 +118,26 @@ def test_a_row_that_cannot_be_forecast_is_named_with_the_way_out(row, said):
     usual = {"collective": "all_reduce", "size_bytes": "1024", "nodes": "2", "ranks": "16"}
     with pytest.raises(InputError, match=said):
         ddlnb.collectives(pd.DataFrame([usual | row]), made(2))
+
+
+def test_what_was_fitted_comes_back_or_is_said_not_to():
+    """A log whose words name a network eight times as fast as its own is not reproduced."""
+    slow = made(2)
+    slow[SECONDS] = 50e-6 + slow["size_bytes"] * bus_factor("all_reduce", 16) / 23.8e9
+    without_words = slow.assign(gpu="", network="")
+    [own], [wrong], [wordless] = (
+        residuals(fit_collectives(rows), rows) for rows in (made(2), slow, without_words)
+    )
+    assert own[OFF_ROWS] == wordless[OFF_ROWS] == 0
+    assert int(str(wrong[OFF_ROWS])) > 5
+    assert str(wrong["worst row"]).startswith("8 GiB")
+    found = forecast(fit_collectives(slow), slow)
+    assert (slow[SECONDS] * 1e6).between(found["low"], found["high"]).mean() > 0.7
+
+
+@pytest.mark.parametrize("gpu", ["RTX4090", ""])
+def test_a_node_without_nvlink_is_fitted_too(gpu):
+    rows = made(1).assign(gpu=gpu, network="")
+    rows[SECONDS] = 30e-6 + rows["size_bytes"] * bus_factor("all_reduce", 8) / 10e9
+    [found] = residuals(fit_collectives(rows), rows)
+    assert float(str(found["median error"]).rstrip("%")) < 10

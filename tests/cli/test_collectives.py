@@ -40,6 +40,8 @@ def test_a_log_is_imported_fitted_and_forecast_through_pipes(tmp_path, monkeypat
     ddlnb("cluster", "import", str(tmp_path / "run.log"), "--out", rows, *about, check=True)
     done = ddlnb("cluster", "collectives", "--fit", rows, "--csv", check=True)
     assert set(pd.read_csv(io.StringIO(done.stdout))["GPU"]) == {"A100"}
+    done = ddlnb("cluster", "collectives", "--fit", rows, check=True)
+    assert "worst row" in " ".join(done.stdout.split())
     monkeypatch.setattr("sys.stdin", io.StringIO(ASKED))
     done = ddlnb("cluster", "collectives", "--fit", rows, "--table", "-", check=True)
     assert len(pd.read_csv(io.StringIO(done.stdout))) == 2
