@@ -125,6 +125,7 @@ def with_seconds(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(**{SECONDS: seconds})
 
 
+OLD_NCCL = ("nccl issue 209", "nccl issue 398")  # versions 2.4, which send much along rings
 UNSTATED_SIZE = 128 * MIB  # of a "large" message, where a source gives no number
 OSU_SIZES = [2**power for power in range(2, 21)]  # of every doubling, as others have them
 
@@ -153,6 +154,7 @@ def _read_tcp() -> pd.DataFrame:
     table = rows.assign(
         block=rows["source"] + " " + counts,
         network="TCP " + rows["nominal_gbps"].astype(str) + " Gb/s per node",
+        settings=["Ring" if source in OLD_NCCL else "" for source in rows["source"]],
         size_bytes=stated.mul(MIB).fillna(UNSTATED_SIZE),
         busbw_GBps=rows["busbw_gbps_mid"].fillna(ends) / BITS_PER_BYTE,
     )
