@@ -1,16 +1,15 @@
 """How far off forecasts of large-scale training are on runs that were left out.
 
-python -m benchmarks.scale_validation            fit, leave out, print the scores (a minute)
+python -m benchmarks.scale_validation            fit, leave out, print the scores (minutes)
 python -m benchmarks.scale_validation --write    keep the fit, the rows and the scores
 python -m benchmarks.scale_validation --kept     print the kept scores
 
-Left out are models, numbers of GPUs and degrees, then whole papers, frameworks and sizes: the
-interval of a framework or GPU that nothing was fitted to is as wide as those were off. Beside ours
+Left out are models, numbers of GPUs and degrees, then whole sources and sizes: the interval of a
+cluster that nothing was fitted to is as wide as sources were off that were left out. Beside ours
 stand three trivial forecasts, which a forecast must beat to be worth its parameters.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,28 +19,28 @@ from numpy.typing import NDArray
 from benchmarks.command import command
 from ddlnb.files import DATA, write_atomically
 from ddlnb.parallelism.forecast.cases import Cases, Column
-from ddlnb.parallelism.forecast.fit import START, THEORY, fit, with_frameworks
-from ddlnb.parallelism.forecast.forecast import Outlook, forecast
-from ddlnb.parallelism.forecast.frameworks import SAVED, Fitted, fit_text, saved_fit
-from ddlnb.parallelism.forecast.published import H100, PAPERS, RUNS, Observations, observed
+from ddlnb.parallelism.forecast.fit import fit, fit_all
+from ddlnb.parallelism.forecast.forecast import forecast
+from ddlnb.parallelism.forecast.frameworks import SAVED, Fitted, fit_text
+from ddlnb.parallelism.forecast.mixture import Mixed, mixed
+from ddlnb.parallelism.forecast.published import Observations, observed, open_runs
 from ddlnb.parallelism.forecast.validation import (
+    LIKELY,
     PICKS,
     LeftOut,
     Rows,
-    between,
     mfu,
-    papers_forecast,
-    papers_left_out,
     score,
     scores,
+    sources_forecast,
+    sources_left_out,
+    with_unseen,
 )
 
 ROWS = DATA / "forecasts" / "scale_cross_validation.csv"
 UNSEEN = DATA / "forecasts" / "scale_unseen.csv"
 WORST = 5000.0  # rank that no layout has
-SHARED = ("matrix_share", "attention_share", "elementwise")
-LATER = "nemo"  # the framework of which there is no run
-FEWER = (16, 32)  # GPUs that a fit has seen at most, to forecast more
+FEWER = (32, 64)  # GPUs that a fit has seen at most, to forecast more
 OURS, CONSTANT = "ours", "constant MFU"
 
 
@@ -140,87 +139,36 @@ def _place(cases: Cases) -> Column:
     return np.log2(np.stack(columns, axis=1))
 
 
-def with_unseen(fitted: Fitted) -> Fitted:
-    """Return the fit with what is taken for other papers, frameworks and GPUs, and their spread."""
-    names = list(RUNS)
-    spread = {
-        "paper": between(papers_left_out(fitted, observed(PAPERS))),
-        "elsewhere": between(frameworks_left_out(fitted, names)),
-    }
-    found = with_mean(fitted, LATER, names)
-    return replace(found, spread={**found.spread, **spread})
-
-
-def frameworks_left_out(fitted: Fitted, names: Sequence[str]) -> Iterator[LeftOut]:
-    """Return each framework's runs with the mean of the other frameworks in its place."""
-    for name in names:
-        others = [one for one in names if one != name]
-        found = with_mean(fitted, name, others)
-        yield LeftOut("framework", name, published(name), tuple(map(published, others)), found)
-
-
-def with_mean(fitted: Fitted, name: str, others: Sequence[str]) -> Fitted:
-    """Return the fit in which a framework has the geometric mean of what others were fitted to."""
-    values = {
-        one: float(np.exp(np.mean([np.log(getattr(fitted.of(other), one)) for other in others])))
-        for one in SHARED
-    }
-    return replace(fitted, frameworks={**fitted.frameworks, name: THEORY | values})
-
-
-def published(name: str) -> Observations:
-    """Return a framework's runs as papers publish them: of nanotron's search only the best.
-
-    The best of a model and a number of GPUs; the others were run to be compared with it.
-    """
-    runs = observed(RUNS[name])
-    if name != "nanotron":
-        return runs
-    places = np.array([f"{m} {g:.0f}" for m, g in zip(runs.models, runs.cases.gpus, strict=True)])
-    groups = [np.flatnonzero(places == one) for one in np.unique(places)]
-    return runs.select(np.array([group[np.argmax(runs.rates[group])] for group in groups]))
-
-
-def frameworks_forecast(fitted: Fitted) -> Iterator[tuple[LeftOut, Outlook]]:
-    """Return every framework left out with its forecast; the interval is that of the others.
-
-    nanotron is also the only one on H100 GPUs, and the others the only ones on A100.
-    """
-    for one in frameworks_left_out(fitted, list(RUNS)):
-        others = frameworks_left_out(fitted, [name for name in RUNS if name != one.left_out])
-        yield one, one.outlook(between(others))
-
-
-def more_gpus_forecast(fitted: Fitted) -> Iterator[tuple[LeftOut, Outlook]]:
-    """Return runs on more GPUs than a fit has seen: nanotron's, from at most 16 and at most 32.
-
-    Intervals are those of the fit to fewer GPUs. ``fitted`` is where that starts from.
-    """
-    runs = observed(H100)
+def more_gpus_forecast(runs: Observations) -> Iterator[tuple[LeftOut, Mixed]]:
+    """Return nanotron's runs on more GPUs than a fit has seen, with that fit's intervals."""
     gpus = runs.cases.gpus
     for most in FEWER:
         known = runs.select(gpus <= most)
-        found = fit(known, replace(fitted, parameters=START))
+        found = fit(known)
         for more in np.unique(gpus[gpus > most]):
             own = runs.select(gpus == more)
             left_out = f"{more:.0f} GPUs, from at most {most}"
-            yield (
-                LeftOut("more GPUs", left_out, own, (known,), found),
-                forecast(own.cases, found),
-            )
+            one = LeftOut("more GPUs", left_out, own, (known,), found)
+            yield one, mixed(own.opened, found)
 
 
-def unseen_rows(fitted: Fitted | None = None) -> Rows:
-    """Return one row per run that was left out with its paper, framework or size, and forecast.
+def unseen_rows(left_out: Sequence[LeftOut]) -> Rows:
+    """Return one row per run that was left out with its source or size, and forecast.
 
-    Columns kind, left_out, forecast, model, gpus, measured, tokens_per_s_per_gpu, low, high.
+    Columns kind, left_out, forecast, model, gpus, measured, tokens_per_s_per_gpu, and for ours low,
+    high, memory_gib, measured_gib, chance_of_fit.
     """
-    fitted = fitted or saved_fit()
     rows: Rows = []
-    left_out = (papers_forecast, frameworks_forecast, more_gpus_forecast)
-    for one, found in (pair for forecasts in left_out for pair in forecasts(fitted)):
+    nanotron = open_runs()[0]["nanotron"]
+    for one, found in (*sources_forecast(left_out), *more_gpus_forecast(nanotron)):
         ours = _columns(one.runs, found.tokens_per_s_per_gpu)
-        ours |= {"low": found.low, "high": found.high}
+        ours |= {
+            "low": found.low,
+            "high": found.high,
+            "memory_gib": found.outlook.memory_gib[found.likeliest],
+            "measured_gib": one.runs.memory,
+            "chance_of_fit": found.chance_of_fit,
+        }
         rows += _rows(one.kind, one.left_out, OURS, ours)
         rows += _rows(one.kind, one.left_out, CONSTANT, _columns(one.runs, one.constant))
     return rows
@@ -230,7 +178,7 @@ def unseen_score(rows: Rows) -> dict[str, float]:
     """Return the scores of rows of one forecast of what was left out.
 
     median, near as in `score`; ranks: Spearman's correlation; held: share in the 90 % interval;
-    width: its upper by its lower end, a geometric mean.
+    width: its upper by its lower end, a geometric mean; fits: share whose chance is above 5 %.
     """
     from scipy.stats import spearmanr
 
@@ -239,11 +187,13 @@ def unseen_score(rows: Rows) -> dict[str, float]:
         np.array([row.get(name, np.nan) for row in rows], dtype=float) for name in names
     )
     points = score([{**row, "low": np.nan} for row in rows])
-    scores = {name: points[name] for name in ("runs", "median", "near")}
-    scores["ranks"] = float(spearmanr(measured, found).statistic)
+    scores = {name: points[name] for name in ("runs", "median", "near", "pick")}
+    differ = np.ptp(measured) > 0 and np.ptp(found) > 0
+    scores["ranks"] = float(spearmanr(measured, found).statistic) if differ else float("nan")
     if np.isfinite(low).all():
         scores["held"] = float(((low <= measured) & (measured <= high)).mean())
         scores["width"] = float(np.exp(np.log(high / low).mean()))
+        scores["fits"] = float(np.mean([row["chance_of_fit"] > LIKELY for row in rows]))
     return scores
 
 
@@ -252,9 +202,12 @@ def main(*, write: bool = False, kept: bool = False) -> None:
     if kept:
         rows, unseen = (pd.read_csv(path).to_dict("records") for path in (ROWS, UNSEEN))
     else:
+        sources = open_runs()[0]
+        fitted = fit_all(sources)
+        left_out = sources_left_out(fitted, sources)
+        fitted = with_unseen(fitted, left_out)
         runs = observed()
-        fitted = with_unseen(with_frameworks(fit(runs)))
-        rows, unseen = cross_validate(runs, folds(runs)), unseen_rows(fitted)
+        rows, unseen = cross_validate(runs, folds(runs)), unseen_rows(left_out)
         if write:
             write_atomically(SAVED, fit_text(fitted))
             for path, found in ((ROWS, rows), (UNSEEN, unseen)):
@@ -262,7 +215,7 @@ def main(*, write: bool = False, kept: bool = False) -> None:
                 write_atomically(path, text)
     with pd.option_context("display.width", 160, "display.float_format", "{:.3f}".format):
         print(pd.DataFrame(scores(rows)).to_string(index=False))
-        print("\nPapers, frameworks and sizes that were left out\n")
+        print("\nSources and sizes that were left out\n")
         print(pd.DataFrame(scores(unseen, unseen_score)).to_string(index=False))
 
 

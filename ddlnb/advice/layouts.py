@@ -31,7 +31,7 @@ from ddlnb.parallelism.forecast.forecast import (
     MEMORY_SPREAD,
     alike,
 )
-from ddlnb.parallelism.forecast.frameworks import A100, H100, Fitted, Parameters
+from ddlnb.parallelism.forecast.frameworks import A100, B200, H100, V100, Fitted, Parameters
 from ddlnb.parallelism.forecast.layouts import Ranking, ranked
 from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.questions import Answer, Table, question
@@ -330,7 +330,7 @@ def _link_times(gpu: Gpu, factor: int) -> Nvlink:
 NAMED = 3  # layouts that may be the fastest instead
 LIKELY = 0.05  # of the draws in which another is the fastest: as much is worth a name
 SURE = 0.9  # chance that a layout fits, from which on nobody has to be warned
-FITTED_TO = {H100: "H100", A100: "A100"}
+FITTED_TO = {V100: "V100", A100: "A100", H100: "H100", B200: "B200"}
 
 
 def layout_sentences(
@@ -431,14 +431,15 @@ def layout_unknowns(asked: PricedQuestion) -> Iterator[str]:
     """Yield sentences, each on one thing that nobody measured or gave."""
     index = int(asked.ranking.order[0])
     found = asked.ranking.outlook
-    if not asked.ways.runs:
+    if not asked.ways.gpus:
         yield (
             f"Nothing is fitted to runs of {asked.framework}: it has the mean of the frameworks "
             f"that were fitted, and the interval is wider."
         )
-    elif not alike(found.cases.core_peak[[index]], home := asked.ways.gpu).all():
+    elif not any(alike(found.cases.core_peak[index], gpu) for gpu in asked.ways.gpus):
+        homes = " and ".join(FITTED_TO[gpu] for gpu in asked.ways.gpus)
         yield (
-            f"Forecasts of {asked.framework} are fitted to {FITTED_TO[home]}; what "
+            f"Forecasts of {asked.framework} are fitted to {homes}; what "
             f"{asked.gpu.name} sustains is taken from data sheets and a judgement, so the "
             f"interval is wider."
         )

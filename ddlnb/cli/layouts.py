@@ -69,7 +69,10 @@ def scale(
     the best layout is the best, cost per million tokens, and what is not known.
 
     With --table, rows of a CSV with the columns of data/published/nanotron_h100_upto64.csv get
-    tokens_per_s_per_gpu, its interval, memory_gb (GiB, as runs report it) and fits.
+    tokens_per_s_per_gpu, its interval, memory_gb (GiB, as runs report it) and fits. Columns that
+    may be there, too: framework, framework_version, source_date (2024-06), activation_checkpointing
+    (none, selective or full; empty is a mixture by what fits), nvlink_domain (GPUs that one switch
+    of NVLink joins). What is not understood, or taken instead, is said on standard error.
 
     Examples: `ddlnb layouts scale --model llama3-70b --gpu H100 --nodes 64` and
     `ddlnb layouts scale --model llama3-8b --machine p4d --nodes 4 --advise`.

@@ -14,7 +14,6 @@ from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.parallelism.config import get_shape
 from ddlnb.parallelism.forecast.cases import FULL
 from ddlnb.parallelism.forecast.forecast import forecast
-from ddlnb.parallelism.forecast.frameworks import saved_fit
 from ddlnb.parallelism.forecast.layouts import Ranking, scale
 from ddlnb.parallelism.forecast.published import PAPERS, observed, rows_of
 from ddlnb.parallelism.forecast.validation import papers_forecast
@@ -269,7 +268,7 @@ def published_runs() -> pd.DataFrame:
     runs, tables = observed(PAPERS), rows_of(PAPERS)
     fitted = forecast(runs.cases).tokens_per_s_per_gpu
     frames = []
-    for one, found in papers_forecast(saved_fit()):
+    for one, found in papers_forecast():
         own = np.flatnonzero(runs.papers == one.left_out)
         asked = one.runs.cases
         frames.append(

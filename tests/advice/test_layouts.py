@@ -97,10 +97,10 @@ def test_one_gpu_has_no_advice_about_exchanges():
 
 def test_what_is_not_known_depends_on_what_was_asked(asked, advice):
     assert not any("Prices" in one for one in advice.unknowns)
-    large = replace(asked, nodes=16, framework="megatron", prices=ddlnb.Prices())
+    large = replace(asked, nodes=32, framework="megatron", prices=ddlnb.Prices())
     said = " ".join(advise_on_layouts(large, draws=0).unknowns)
     assert "Prices were not given" in said
-    assert "more than 64 GPUs" in said
+    assert "more than 128 GPUs" in said
     assert "fitted to A100" in said
 
 

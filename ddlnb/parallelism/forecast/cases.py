@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from ddlnb.errors import InputError, require
 from ddlnb.hardware.gpu import Gpu
-from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework
+from ddlnb.parallelism.forecast.frameworks import BLACKWELL, FRAMEWORKS, Framework
 from ddlnb.parallelism.model import Transformer
 from ddlnb.parallelism.partition import even_partition
 
 Column = NDArray[np.float64]
 Names = NDArray[np.str_]
 ROUNDING = 1e-9
-NONE, SELECTIVE, FULL = 0, 1, 2  # what is computed again in the backward pass
+NONE, SELECTIVE, FULL = RECOMPUTATIONS = 0, 1, 2  # what is computed again in the backward pass
 NAMED = ("schedule", "framework")  # columns of names
 DESCRIBED = ("dense", "expert", "core", "sent")  # columns that may be left out
 ATTENTION_MATRICES = 2  # queries and outputs are as wide as the model; keys and values may be less
@@ -36,9 +36,10 @@ class Cases:
       micro_batches: as in `Layout`, with recomputation as 0 (none), 1 (selective) or 2 (full).
     - overlap: 1 if replicas exchange beside computation, 0 if after it.
     - gpus_per_node; peak, core_peak: FLOP/s of a GPU, and those for the core of attention, which
-      is never in fp8; sustained: the share of it that matrices of any size reach; memory,
-      memory_bandwidth; inside, across: bytes/s that a GPU sends to others in its node, and a node
-      to other nodes, by the line; sockets: what TCP leaves of it, infinite for networks with RDMA.
+      is never in fp8; sustained: the share of it that matrices of any size reach; blackwell: 1 for
+      that generation; memory, memory_bandwidth; inside, across: bytes/s that a GPU sends to others
+      in its node, and a node to other nodes, by the line; sockets: what TCP leaves of it, infinite
+      for networks with RDMA.
     - framework: by name.
     - dense, expert, core, sent: of a model whose layers `model_columns` describes, means over
       layers: parameters in matrices that every token meets, those of one expert, half the elements
@@ -74,6 +75,7 @@ class Cases:
     peak: Column
     core_peak: Column
     sustained: Column
+    blackwell: Column
     memory: Column
     memory_bandwidth: Column
     inside: Column
@@ -257,11 +259,25 @@ def gpu_columns(gpu: Gpu, precision: str) -> dict[str, Any]:
     return {
         "peak": gpu.peak(precision),
         "core_peak": gpu.peak("bf16" if precision == "fp8" else precision),
-        "sustained": gpu.sustained(precision),
+        "sustained": gpu.sustained("bf16" if precision == "fp8" else precision),
+        "blackwell": float(gpu.generation == BLACKWELL),
         "memory": gpu.memory,
         "memory_bandwidth": gpu.memory_bandwidth,
         "inside": gpu.inside_bandwidth,
     }
+
+
+def joined_by_nvlink(domain: int, per_node: int, ranks: int) -> int:
+    """Return how many of these GPUs a switch of NVLink joins, which then are as one node.
+
+    Of a rack as many are used as divide the ranks: 64 of 72, where these are powers of two.
+
+    >>> joined_by_nvlink(72, 4, 256), joined_by_nvlink(72, 4, 16), joined_by_nvlink(0, 8, 256)
+    (64, 16, 8)
+    """
+    if domain <= per_node:
+        return per_node
+    return max(one for one in range(1, min(domain, ranks) + 1) if ranks % one == 0)
 
 
 @dataclass(frozen=True)

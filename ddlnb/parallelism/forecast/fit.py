@@ -43,7 +43,7 @@ from ddlnb.parallelism.forecast.frameworks import (
     parameter_names,
     saved_fit,
 )
-from ddlnb.parallelism.forecast.published import RUNS, Observations, observed
+from ddlnb.parallelism.forecast.published import Observations, observed
 from ddlnb.parallelism.forecast.step import MEMORY_RESERVED, Step, step
 from ddlnb.units import GIB
 
@@ -80,6 +80,7 @@ UNSEEN = 1.25
 CLEARLY = 1.3  # times as long as forecast: nothing shorter counts as slow
 START = Parameters(
     matrix_share=0.64,
+    blackwell_share=1.0,
     attention_share=0.3,
     elementwise=340,
     launch=4.2e-3,
@@ -197,6 +198,7 @@ def _search(
     start: Sequence[float],
     known: Mapping[str, float],
     spread: float,
+    weight: Column | float = 1.0,
 ) -> Column:
     """Return the most probable values of some parameters; `of` makes the fit with them.
 
@@ -216,7 +218,7 @@ def _search(
         np.repeat([TAIL, spread], [len(observed), len(known)]),
         Prior(tuple(which), at, high - low, low, high, np.array(True)),
         student(1),  # errors of Cauchy's distribution
-        0.5,
+        np.append(np.broadcast_to(weight, len(observed)), np.ones(len(known))) / 2,
         {"max_nfev": EVALUATIONS},
     )
     return np.exp(problem.minimise(at).x)
@@ -257,41 +259,117 @@ THEORY = {
     "kept": 16.0,
     "kept_inner": 4.0,
     "logits": 6.0,
-    "launch": 1.5e-3,
+    "launch": 3e-3,
     "fixed": 0.03,
+    "matrix_share": 0.8,
+    "blackwell_share": 1.0,
     "attention_share": 0.5,
+    "elementwise": 200.0,
     "reduction_share": 0.9,
     "reduction_growth": 0.002,
 }
-LOOSE = 1.0  # by how much a parameter may differ from nanotron's: a standard deviation of its log
+SHARED = ("matrix_share", "attention_share", "elementwise", "launch")
+# Where no runs on a shared network are known: links at what their protocols reach, hops of 10 us,
+# and no transfers that are lost.
+OWN_NETWORK = {
+    "matrix_share": 0.8,
+    "inside_share": 0.8,
+    "across_share": 0.8,
+    "neighbours": 1.0,
+    "hop": 1e-5,
+    "pipelined_hop": 1e-5,
+    "reduction_share": 0.9,
+    "stall": 1.0,
+    "slow_link": -15.0,
+}
+LOOSE = 1.0  # by how much a parameter may differ from these: a standard deviation of its log
+KIN = 0.2  # and from those of other frameworks, which run the same products on the same GPUs
+Sources = Mapping[str, Observations]
 
 
-def with_frameworks(fitted: Fitted) -> Fitted:
-    """Return the fit with what differs by framework, and the spread of its runs."""
-    for name, path in RUNS.items():
-        if not FRAMEWORKS[name].fitted:
-            continue
-        runs = observed(path)
-        fitted = fit_framework(fitted, name, runs)
-        off = np.log(runs.seconds / step(runs.cases, fitted).seconds)
-        fitted = replace(fitted, spread={**fitted.spread, name: scale(off)})
-    return fitted
+def fit_all(runs: Sources) -> Fitted:
+    """Return the fit to all sources, without what left-out sources say of intervals.
+
+    Without nanotron, what only its runs say is that of a network of one's own.
+    """
+    known = {name: one.select(one.cases.experts == 1) for name, one in runs.items()}
+    base = Fitted(replace(START, **OWN_NETWORK), {}, SPREAD)
+    fitted = with_frameworks(fit(known["nanotron"]) if "nanotron" in known else base, known)
+    own = {
+        name: scale(np.concatenate([off(known[source], fitted) for source in one.sources]))
+        for name, one in FRAMEWORKS.items()
+        if one.network and not one.shared and all(source in known for source in one.sources)
+    }
+    return replace(fitted, spread={**fitted.spread, **own})
 
 
-def fit_framework(fitted: Fitted, name: str, runs: Observations) -> Fitted:
-    """Return the fit with the parameters of a framework at their best; others are kept."""
+def off(runs: Observations, fitted: Fitted) -> Column:
+    """Return the logarithm of measured by forecast seconds of runs that are not slow."""
+    return np.log(runs.seconds / step(runs.cases, fitted).seconds)
+
+
+def with_frameworks(fitted: Fitted, runs: Sources) -> Fitted:
+    """Return the fit with what differs by framework, fitted to the sources that are there.
+
+    First every framework for itself, then with the mean of the others in mind. One of which no
+    source is there has that mean. What Blackwell sustains counts for all.
+    """
+    known = {
+        name: found
+        for name, one in FRAMEWORKS.items()
+        if one.fitted and (found := [runs[source] for source in one.sources if source in runs])
+    }
+    for name, sources in known.items():
+        fitted = fit_framework(fitted, name, sources, THEORY, LOOSE)
+    alone = fitted
+    for name, sources in known.items():
+        others = {other: alone.frameworks[other] for other in known if other != name}
+        fitted = fit_framework(fitted, name, sources, mean_of(others), KIN)
+    entries = FRAMEWORKS.items()
+    without = [name for name, one in entries if one.fitted and not one.like and name not in known]
+    means = dict.fromkeys(without, mean_of(fitted.frameworks))
+    newest = fitted.of("nemo").blackwell_share if "nemo" in known else 1.0
+    return replace(
+        fitted,
+        parameters=replace(fitted.parameters, blackwell_share=newest),
+        frameworks={**fitted.frameworks, **means},
+    )
+
+
+def mean_of(frameworks: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return what is counted, and the geometric mean of what frameworks were fitted to."""
+    found = {
+        one: float(np.exp(np.mean([np.log(own[one]) for own in frameworks.values()])))
+        for one in SHARED
+    }
+    return THEORY | (found if frameworks else {})
+
+
+def fit_framework(
+    fitted: Fitted,
+    name: str,
+    known: Sequence[Observations],
+    prior: Mapping[str, float],
+    spread: float,
+) -> Fitted:
+    """Return the fit with the parameters of a framework at their best; others are kept.
+
+    The runs of a source are off together, so that n of them count as the root of n.
+    """
     which = FRAMEWORKS[name].fitted
-    others = {one: getattr(fitted.parameters, one) for one in which}
+    before = {one: prior[one] for one in which}
+    weight = np.concatenate([np.full(len(one), len(one) ** -0.5) for one in known])
+    measured = np.concatenate([one.seconds for one in known])
 
     def of(values: Column) -> Fitted:
-        own = THEORY | dict(zip(which, values.tolist(), strict=True))
+        own = {**prior, **dict(zip(which, values.tolist(), strict=True))}
         return replace(fitted, frameworks={**fitted.frameworks, name: own})
 
-    def seconds(one: Fitted) -> Column:
-        return step(runs.cases, one).seconds
+    def seconds(found: Fitted) -> Column:
+        return np.concatenate([step(one.cases, found).seconds for one in known])
 
-    start = list(others.values())
-    return of(_search(seconds, of, runs.seconds, which, start, others, LOOSE))
+    start = list(before.values())
+    return of(_search(seconds, of, measured, which, start, before, spread, weight))
 
 
 NUDGE = 1e-3  # of a parameter's logarithm, for derivatives

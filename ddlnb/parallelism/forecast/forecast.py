@@ -155,10 +155,11 @@ INTERVAL = 0.90
 HALVINGS = 40
 USABLE = 0.95  # of a GPU's memory, for what is needed at least
 STRETCH = 1.06  # of it, for what is asked for where all that is held back counts
-MEMORY_SPREAD = 0.08  # standard deviation of the log of forecast memory
+MEMORY_SPREAD = 0.08  # standard deviation of the log of forecast memory where it was fitted
+MEMORY_ELSEWHERE = 0.25  # and of other frameworks, as those that print it show
 MOST_SHOWN = 0.96  # of a GPU's memory, the most that a run ever reports
 ALIKE = 0.02  # relative difference of rates that are the same
-FITTED_GPUS = 64  # on more, the interval grows
+FITTED_GPUS = 128  # on more, the interval grows
 WIDER = 0.25  # by this share with every doubling
 SHARED_NETWORK = 0.5  # with every doubling of the nodes, by this share of one node's spread
 
@@ -168,6 +169,7 @@ class Outlook:
     """What is forecast of every case.
 
     - step: seconds of a run that is not slow, by what they go to.
+    - spread: the scale of Student's t of the logarithm of measured by forecast seconds.
     - chance: that a run is slow; seconds: the median of the two kinds of runs.
     - tokens_per_s_per_gpu, low, high: the median, and the 90 % interval over both kinds of runs.
     - memory_gib: at the peak of a rank, as runs of the framework report it: nanotron's of the first
@@ -178,6 +180,7 @@ class Outlook:
 
     cases: Cases
     step: Step
+    spread: Column
     chance: Column
     seconds: Column
     low: Column
@@ -219,23 +222,30 @@ def forecast(cases: Cases, fitted: Fitted | None = None, spread: Column | None =
     chance = chance_of_slow(cases, fitted, lacking)
     quick, slow = found.seconds, found.seconds + found.slow
     spread = spread_of(cases, fitted) if spread is None else spread
+    least = footprint(cases, fitted, np.zeros(len(cases))).max(axis=1)
+    mixture = (quick, slow, chance, np.broadcast_to(spread, len(cases)))
     ends = [
-        _quantile(share, quick, slow, chance, spread)
+        mixed_quantile(share, *mixture, np.ones(len(cases)), np.arange(len(cases)))
         for share in ((1 - INTERVAL) / 2, (1 + INTERVAL) / 2)
     ]
-    least = footprint(cases, fitted, np.zeros(len(cases))).max(axis=1)
     return Outlook(
         cases=cases,
         step=found,
+        spread=mixture[-1],
         chance=chance,
         seconds=np.where(chance > 0.5, slow, quick),
         low=rate(cases, ends[1]),
         high=rate(cases, ends[0]),
         memory_gib=np.minimum(reported(cases, asked), memory * MOST_SHOWN),
         most_gib=least,
-        chance_of_fit=ndtr(np.log(memory * USABLE / least) / MEMORY_SPREAD),
+        chance_of_fit=ndtr(np.log(memory * USABLE / least) / memory_spread(cases)),
         fits=(least <= memory * USABLE) & (asked.max(axis=1) <= memory * STRETCH) & runs(cases),
     )
+
+
+def memory_spread(cases: Cases) -> Column:
+    """Return the standard deviation of the logarithm of forecast memory."""
+    return np.where(cases.way("reports_first"), MEMORY_SPREAD, MEMORY_ELSEWHERE)
 
 
 def runs(cases: Cases) -> NDArray[np.bool_]:
@@ -248,28 +258,26 @@ def runs(cases: Cases) -> NDArray[np.bool_]:
 def spread_of(cases: Cases, fitted: Fitted) -> Column:
     """Return the scale of the logarithm of measured by forecast seconds.
 
-    Of a cluster that the framework was fitted to, that of its runs; of another one, that of papers
-    that were left out; of a framework or GPU that nothing was fitted to, that of frameworks that
-    were left out, and of both at once the sum of two such variances.
+    Of the one cluster that a framework was fitted to, that of its runs; of another cluster with
+    such GPUs, that of sources that were left out while others of their framework and GPU were
+    known; otherwise that of sources of which the framework or the GPU was left out, too.
     """
-    beyond = by_gpus(cases)
-    measured = [one for one in FRAMEWORKS.values() if one.shared or one.name in fitted.spread]
-    seen = alike(cases.core_peak[:, None], np.array([one.gpu for one in measured])).any(axis=1)
-    known = cases.way("gpu") > 0
-    found = fitted.spread["elsewhere"] * np.where(known | seen, 1, np.sqrt(2)) * beyond
-    for one in measured:
-        if one.shared:
-            own = np.where(spans(cases), fitted.spread["across"], fitted.spread["inside"])
-            own = own * by_nodes(cases)
-        else:
-            own = fitted.spread[one.name] * beyond
-        cluster = np.zeros(len(cases), bool)
+    found = np.full(len(cases), fitted.spread["elsewhere"])
+    for name, which in cases.by_framework.items():
+        one, own = FRAMEWORKS[name], cases.select(which)
+        seen = np.any([alike(own.core_peak, gpu) for gpu in one.gpus] or [False], axis=0)
+        spread = np.where(seen, fitted.spread["paper"], fitted.spread["elsewhere"])
         if one.network:
-            cluster = (cases.nodes == 1) | alike(cases.across, one.network) & ~over_sockets(cases)
-        own = np.where(cluster, own, np.maximum(own, fitted.spread["paper"] * beyond))
-        here = (cases.framework == one.name) & alike(cases.core_peak, one.gpu)
-        found = np.where(here, own, found)
-    return np.asarray(found)
+            home = (own.nodes == 1) | alike(own.across, one.network) & ~over_sockets(own)
+            at_home = (
+                np.where(spans(own), fitted.spread["across"], fitted.spread["inside"])
+                * by_nodes(own)
+                if one.shared
+                else fitted.spread[name] * by_gpus(own)
+            )
+            spread = np.where(seen & home, at_home, np.maximum(spread, at_home * seen))
+        found[which] = spread
+    return found
 
 
 def by_gpus(cases: Cases) -> Column:
@@ -287,14 +295,30 @@ def alike(column: Column, value: float | Column) -> NDArray[np.bool_]:
     return np.asarray(np.abs(column / value - 1) < ALIKE)
 
 
-def _quantile(share: float, quick: Column, slow: Column, chance: Column, spread: Column) -> Column:
-    """Return the seconds below which a share of runs is: a mixture of two log-t distributions."""
+def mixed_quantile(
+    share: float,
+    quick: Column,
+    slow: Column,
+    chance: Column,
+    spread: Column,
+    weight: Column,
+    owner: NDArray[np.intp],
+) -> Column:
+    """Return the seconds below which a share of runs is: a mixture of log-t distributions.
+
+    Two for every case, of runs that are slow and of others; cases of the same ``owner`` are mixed
+    by their weights.
+    """
     from scipy.special import stdtr
 
-    low, high = np.log(quick) - 60 * spread, np.log(slow) + 60 * spread
+    rows = int(owner[-1]) + 1
+    low, high = np.full(rows, np.inf), np.full(rows, -np.inf)
+    np.minimum.at(low, owner, np.log(quick) - 60 * spread)
+    np.maximum.at(high, owner, np.log(slow) + 60 * spread)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        below = (1 - chance) * stdtr(FREEDOM, (middle - np.log(quick)) / spread)
-        below += chance * stdtr(FREEDOM, (middle - np.log(slow)) / spread)
-        low, high = np.where(below < share, middle, low), np.where(below < share, high, middle)
+        below = (1 - chance) * stdtr(FREEDOM, (middle[owner] - np.log(quick)) / spread)
+        below += chance * stdtr(FREEDOM, (middle[owner] - np.log(slow)) / spread)
+        is_below = np.bincount(owner, weight * below) < share
+        low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
     return np.asarray(np.exp((low + high) / 2))

@@ -20,7 +20,8 @@ from ddlnb.files import CALIBRATION
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.registry import register_entry
 
-A100, H100 = 312e12, 989.4e12  # FLOP/s
+BLACKWELL = "Blackwell"
+V100, A100, H100, B200 = 125e12, 312e12, 989.4e12, 2250e12  # FLOP/s in half precision
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Framework:
     - layers_by_cost: stages get layers by cost, the head included; otherwise evenly.
     - slow_transfers: runs may lose time in transfers between stages, as those of nanotron did.
     - overlaps: its replicas exchange gradients and sharded parameters while the GPU computes.
+    - hides_gradients: without ZeRO, gradients are reduced beside the last backward pass.
     - splits_sequences: tensor parallelism splits sequences, too, where nothing else is said.
     - keeps_scores: its attention keeps scores, their masks and what is left of them.
     - adds_apart: gradients of micro batches are added up in fp32 by kernels of their own.
@@ -40,9 +42,16 @@ class Framework:
     - interleaves: its pipelines can hold several chunks of layers per stage (vpp).
     - pipelined_latency: its tensor-parallel exchanges slow down where a pipeline spans nodes.
     - reports_first: its runs report the memory of the first stage, others of the fullest.
-    - runs: the published table of its runs, '' where there is none; ``gpu`` the FLOP/s of their
-      GPUs, ``network`` the bytes/s between their nodes, 0 where several clusters were used, and
-      ``shared`` whether others used it, too: the more nodes, the less runs are alike then.
+    - splits_transfers: ranks of a tensor send each its part of activations to the next stage.
+    - splits_batches: where a pipeline's micro batches are not told, the batch of a rank is split.
+    - unstated: the shares of runs without, with selective and with full recomputation, where a row
+      does not say; judgements, which memory overrules.
+    - later: a month, and words that mean this entry from then on, and another one before.
+    - like: the entry whose fitted parameters it takes, where no run of its own is open.
+    - sources: who published runs of it; ``gpus`` the FLOP/s in half precision of their GPUs, the
+      first those of most runs; ``network`` the bytes/s between their nodes, 0 where several
+      clusters were used, and ``shared`` whether others used it, too: the more nodes, the less runs
+      are alike then.
     - fitted: the parameters that its runs say; all where nothing is named.
     - parameters: values of its own, where the saved fit has none.
     """
@@ -57,19 +66,26 @@ class Framework:
     pipelined_latency: bool = False
     keeps_scores: bool = False
     overlaps: bool = False
+    hides_gradients: bool = False
     splits_sequences: bool = False
     interleaves: bool = False
     reports_first: bool = False
     hides_transfers: bool = False
     adds_apart: bool = False
-    runs: str = ""
-    gpu: float = 0.0
+    splits_transfers: bool = True
+    splits_batches: bool = False
+    unstated: tuple[float, float, float] = (1.0, 0.0, 0.0)
+    later: tuple[str, str] = ("", "")
+    like: str = ""
+    sources: tuple[str, ...] = ()
+    gpus: tuple[float, ...] = ()
     network: float = 0.0
     shared: bool = False
     fitted: tuple[str, ...] = ()
     parameters: Mapping[str, float] = field(default_factory=dict)
 
 
+OFTEN_AGAIN = (0.6, 0.2, 0.2)  # of runs that do not say whether they compute activations again
 FRAMEWORKS = {
     one.name: one
     for one in (
@@ -78,42 +94,88 @@ FRAMEWORKS = {
             zero=0,
             layers_by_cost=True,
             slow_transfers=True,
+            hides_gradients=True,
             pipelined_latency=True,
             splits_sequences=True,
             reports_first=True,
             adds_apart=True,
-            runs="nanotron_h100_upto64.csv",
-            gpu=H100,
+            sources=("nanotron",),
+            gpus=(H100,),
             network=400e9,
             shared=True,
         ),
+        # Megatron's kernels of 2021 under DeepSpeed's ZeRO-1: BigScience, GPT-NeoX.
         Framework(
-            "fsdp",
-            r"fsdp|composer|foundry|torchtitan|deepspeed|zero",
-            gradient_bytes=2,
-            zero=3,
-            splits_models=False,
-            overlaps=True,
-            runs="foundry_a100_80gb_upto16.csv",
-            gpu=A100,
-            network=200e9,
-            fitted=("matrix_share", "attention_share", "elementwise", "reduction_share"),
+            "megatron-deepspeed",
+            r"megatron.?deepspeed|neox",
+            splits_transfers=False,
+            keeps_scores=True,
+            unstated=(0.2, 0.0, 0.8),
+            like="megatron",
+            gpus=(A100,),
         ),
+        # Megatron-LM since its core is a package of its own (core 0.x, 2024), NeMo and
+        # Megatron-Bridge on top of it: Transformer Engine, fused attention, overlapped exchanges.
         Framework(
             "nemo",
-            r"nemo|mcore|transformer.?engine",
+            r"nemo|mcore|megatron.?(core|bridge)|transformer.?engine|megatron\S* (core )?v?0\.",
             overlaps=True,
             splits_sequences=True,
             interleaves=True,
             hides_transfers=True,
+            unstated=OFTEN_AGAIN,
+            sources=("NVIDIA", "SimuMax"),
+            gpus=(H100, B200),
+            fitted=("matrix_share", "attention_share", "elementwise", "blackwell_share"),
+            later=("2024-06", r"megatron"),
+        ),
+        # ZeRO-1 within nodes, flash attention, gradients reduced beside the backward pass.
+        Framework(
+            "internevo",
+            r"intern.?evo|internlm",
+            overlaps=True,
+            splits_sequences=True,
+            unstated=OFTEN_AGAIN,
+            sources=("InternEvo",),
+            gpus=(A100,),
+            fitted=("matrix_share", "elementwise"),
+        ),
+        # FSDP of PyTorch 2.x under torch.compile, which fuses norms and activations.
+        Framework(
+            "fsdp-compiled",
+            r"torch.?titan|fsdp.*compile|compile.*fsdp",
+            gradient_bytes=2,
+            zero=3,
+            overlaps=True,
+            splits_sequences=True,
+            interleaves=True,
+            splits_batches=True,
+            unstated=OFTEN_AGAIN,
+            sources=("IBM", "TorchTitan"),
+            gpus=(H100, A100),
+            fitted=("matrix_share", "attention_share", "elementwise"),
+        ),
+        Framework(
+            "fsdp",
+            r"fsdp|composer|foundry|deepspeed|zero",
+            gradient_bytes=2,
+            zero=3,
+            splits_models=False,
+            overlaps=True,
+            unstated=OFTEN_AGAIN,
+            sources=("foundry",),
+            gpus=(A100,),
+            network=200e9,
+            fitted=("matrix_share", "attention_share", "elementwise", "reduction_share"),
         ),
         Framework(
             "megatron",
             keeps_scores=True,
             interleaves=True,
-            runs="large_scale_papers.csv",
-            gpu=A100,
-            fitted=("matrix_share", "elementwise"),
+            unstated=OFTEN_AGAIN,
+            sources=("SC21", "Korthikanti", "zero bubble", "vtrain", "MegaScale", "OneFlow"),
+            gpus=(A100, V100),
+            fitted=("matrix_share", "elementwise", "launch"),
         ),
     )
 }
@@ -127,18 +189,20 @@ def register_framework(entry: Framework) -> None:
     register_entry("framework", entry, FRAMEWORKS)
 
 
-def framework_in(words: str) -> str:
-    """Return the framework that these words name, '' if they name none.
+def framework_in(words: str, month: str = "") -> str:
+    """Return the framework that these words of a month (2024-06) name, '' if they name none.
 
     >>> framework_in("Composer + PyTorch FSDP (MPT)"), framework_in("JAX")
     ('fsdp', '')
+    >>> framework_in("Megatron-DeepSpeed"), framework_in("Megatron-LM", "2021-04")
+    ('megatron-deepspeed', 'megatron')
     """
-    named = (
-        name
-        for name, one in FRAMEWORKS.items()
-        if re.search(one.words or re.escape(name), words, re.IGNORECASE)
-    )
-    return next(named, "")
+    for name, one in FRAMEWORKS.items():
+        since, later = one.later
+        patterns = [one.words or re.escape(name), *([later] if since and month >= since else [])]
+        if any(re.search(pattern, words, re.IGNORECASE) for pattern in patterns):
+            return name
+    return ""
 
 
 def get_framework(name: str) -> Framework:
@@ -158,10 +222,17 @@ def _one(unit: str, low: float, high: float, meaning: str, phase: str = "time") 
 
 @dataclass(frozen=True)
 class Parameters:
-    """Twenty-four numbers with a physical meaning; `describe` lists them."""
+    """Twenty-five numbers with a physical meaning; `describe` lists them."""
 
     matrix_share: float = _one(
         "share", 0.2, 1.0, "of the FLOP/s that matrices can sustain on this GPU, what layers get"
+    )
+    blackwell_share: float = _one(
+        "share",
+        0.3,
+        1.2,
+        "of the share of its sheet that a generation sustains, what Blackwell's does beside others",
+        "generation",
     )
     attention_share: float = _one(
         "share", 0.05, 1, "of the FLOP/s that matrices get, what the core of attention gets"
@@ -274,8 +345,8 @@ class Fitted:
 
     def of(self, framework: str) -> Parameters:
         """Return the parameters of one framework."""
-        known = FRAMEWORKS[framework].parameters if framework in FRAMEWORKS else {}
-        own = self.frameworks.get(framework, known)
+        entry = FRAMEWORKS.get(framework, Framework(framework))
+        own = self.frameworks.get(entry.like or framework, entry.parameters)
         return Parameters(**(asdict(self.parameters) | dict(own)))
 
 
@@ -346,4 +417,5 @@ def layer_flops(gpu: Gpu, precision: str = "bf16", framework: str = "nanotron") 
     0.56
     """
     values = saved_fit().of(framework)
-    return matrix_flops(gpu.peak(precision), gpu.sustained(precision), values)
+    newest = values.blackwell_share if gpu.generation == BLACKWELL else 1.0
+    return matrix_flops(gpu.peak(precision), gpu.sustained(precision) * newest, values)

@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.hardware.gpu import Gpu
-from ddlnb.parallelism.forecast.cases import FULL, NONE, Cases, gpu_columns, model_columns
+from ddlnb.parallelism.forecast.cases import (
+    FULL,
+    NONE,
+    Cases,
+    gpu_columns,
+    joined_by_nvlink,
+    model_columns,
+)
 from ddlnb.parallelism.forecast.forecast import Outlook, forecast
 from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.parallelism.forecast.step import PARTS
@@ -125,8 +132,8 @@ def scale(
 
     ``options`` are ``gpus_per_node`` (8); ``network``, by default the ports that nodes with this
     GPU usually have; ``sequence`` in tokens, by default the model's; ``global_batch``: sequences of
-    a step, by default four million tokens; ``framework``: nanotron (the default), fsdp, megatron or
-    nemo, whose ways and fitted parameters are taken; ``precision`` (bf16); ``schedule`` of
+    a step, by default four million tokens; ``framework``: nanotron (the default) or another of
+    `FRAMEWORKS`, whose ways and fitted parameters are taken; ``precision`` (bf16); ``schedule`` of
     pipelines: 1f1b (the default), zero-bubble or gpipe; ``vpp``: chunks of layers per stage, which
     make 1f1b the interleaved schedule, by default all that divide the layers of a stage, where the
     framework can run them (megatron, nemo) and micro batches are a multiple of the stages;
@@ -166,12 +173,14 @@ def ranked(asked: LayoutQuestion) -> Ranking:
             f"use one of {', '.join(map(str, sorted(offered)))}",
         )
     columns: dict[str, Any] = {name: [one[name] for one in found] for name in found[0]}
+    together = joined_by_nvlink(device.nvlink_domain, asked.gpus_per_node, gpus)
     cases = Cases.of(
         **columns,
         **model_columns(replace(shape, sequence=asked.sequence)),
         cp=asked.cp, overlap=asked.overlaps,
-        gpus_per_node=asked.gpus_per_node, **gpu_columns(device, asked.precision),
-        across=asked.across, sockets=asked.sockets, framework=asked.framework,
+        gpus_per_node=together, **gpu_columns(device, asked.precision),
+        across=asked.across * together / asked.gpus_per_node,
+        sockets=asked.sockets * together / asked.gpus_per_node, framework=asked.framework,
     )  # fmt: skip
     outlook = forecast(cases, asked.fitted)
     order = np.argsort(-outlook.tokens_per_s_per_gpu)
@@ -200,7 +209,7 @@ def _layouts(asked: LayoutQuestion) -> Iterator[dict[str, Any]]:
             for micro_batch in _divisors(batch // dp, batch // dp):
                 rounds = batch // dp // micro_batch
                 chunks = chunk_degrees(shape.layers, pp, rounds) if interleaves else [1]
-                zeros = (3,) if sharded else (0, 1) if dp > 1 else (0,)
+                zeros = (3,) if asked.ways.zero == 3 else (0, 1) if dp > 1 else (0,)
                 shares = _divisors(gcd(dp, max(1, shape.experts)), asked.ep or MOST_EXPERT)
                 shares = [one for one in shares if asked.ep in (None, one)]
                 for vpp, zero, again, ep in product(chunks, zeros, RECOMPUTATIONS, shares):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from ddlnb.errors import InputError
 from ddlnb.files import PUBLISHED
 from ddlnb.parallelism.forecast.cases import Cases, Column
-from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS
-from ddlnb.parallelism.forecast.table import Row, cases
+from ddlnb.parallelism.forecast.mixture import Open, mixed
+from ddlnb.parallelism.forecast.table import Row, alternatives, read_open
 from ddlnb.results.schema import read_cells
 
-RUNS = {name: PUBLISHED / one.runs for name, one in FRAMEWORKS.items() if one.runs}
-H100, FOUNDRY, PAPERS = (RUNS[name] for name in ("nanotron", "fsdp", "megatron"))
+H100 = PUBLISHED / "nanotron_h100_upto64.csv"
+FOUNDRY = PUBLISHED / "foundry_a100_80gb_upto16.csv"
+PAPERS = PUBLISHED / "large_scale_papers.csv"
 MEASURED = "ok"
 TERA = 1e12
 ARXIV = re.compile(r"\d{4}\.\d{5}")
@@ -30,10 +31,13 @@ ARXIV = re.compile(r"\d{4}\.\d{5}")
 class Observations:
     """Runs: cases, the model of each by name, tokens/s per GPU and GiB (NaN where not printed).
 
+    ``opened`` has what else a row may mean, where it leaves something open.
+
     ``papers``: the paper of each by its number on arXiv; its source where that has none.
     """
 
     cases: Cases
+    opened: Open
     models: NDArray[np.str_]
     papers: NDArray[np.str_]
     rates: Column
@@ -46,6 +50,7 @@ class Observations:
         """Return the runs of a mask, or of indices."""
         return Observations(
             self.cases.select(which),
+            self.opened.select(which),
             self.models[which],
             self.papers[which],
             self.rates[which],
@@ -74,9 +79,11 @@ def observed(path: Path = H100) -> Observations:
 
 def observations(rows: Sequence[Row]) -> Observations:
     """Return measured runs of rows of a table."""
-    read = cases(rows)
+    opened = read_open([alternatives(row) for row in rows])
+    read = opened.cases.select(mixed(opened).likeliest)
     return Observations(
         read,
+        opened,
         np.array([row.text("model") for row in rows]),
         np.array([_paper(row.text("source")) for row in rows]),
         measured_rates(rows, read),
@@ -148,6 +155,30 @@ def source_of(table: str, cells: Mapping[str, str]) -> str:
     return SOURCES[pattern] or (found[0] if found else said)
 
 
+# Some sources give shapes in headings and notes, as in "NHIDDEN=13824 / NLAYERS=84".
+SHAPES = {"hidden": r"n?hidden=(\d+)", "layers": r"n?layers=(\d+)", "heads": r"nheads=(\d+)",
+          "seq_len": r"\(else (\d+) by"}  # fmt: skip
+MATRICES = 12  # of h x h in a layer of a GPT
+
+
+def with_shape(cells: Mapping[str, str]) -> dict[str, str]:
+    """Return cells with the shape that a heading or a note gives, where cells of it are empty.
+
+    The vocabulary is what the matrices of the layers leave of the parameters.
+    """
+    said = f"{cells.get('table', '')} {cells.get('notes', '')}"
+    found = dict(cells)
+    for column, pattern in SHAPES.items():
+        if not found.get(column) and (match := re.search(pattern, said, re.IGNORECASE)):
+            found[column] = match[1]
+    shape = [found.get(column) for column in ("layers", "hidden", "params_b")]
+    if not found.get("vocab") and all(shape):
+        layers, hidden, billions = (float(number or 0) for number in shape)
+        left = billions * 1e9 - MATRICES * layers * hidden**2
+        found["vocab"] = str(round(max(left, hidden**2) / hidden))
+    return found
+
+
 @lru_cache(maxsize=1)
 def open_runs() -> tuple[dict[str, Observations], tuple[str, ...]]:
     """Return all measured runs of this edition by their source, and what of them is unreadable."""
@@ -155,6 +186,7 @@ def open_runs() -> tuple[dict[str, Observations], tuple[str, ...]]:
     unread: list[str] = []
     for table in OPEN:
         for row in rows_of(PUBLISHED / f"{table}.csv"):
+            row = replace(row, cells=with_shape(row.cells))
             try:
                 observations([row])
             except InputError as error:

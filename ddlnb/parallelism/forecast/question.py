@@ -58,7 +58,11 @@ class LayoutQuestion:
         LaterWhole, Asked("Sequences of a step; default: four million tokens.")
     ] = None  # type: ignore[assignment]
     framework: Annotated[
-        str, Asked("nanotron, fsdp, megatron or nemo: whose steps are forecast.")
+        str,
+        Asked(
+            "Whose steps are forecast: nanotron, nemo (Megatron-Core), megatron (2021), "
+            "megatron-deepspeed, internevo, fsdp or fsdp-compiled (TorchTitan)."
+        ),
     ] = "nanotron"
     precision: Annotated[str, Asked("bf16, fp16 or fp8.")] = "bf16"
     schedule: Annotated[str, Asked("Of pipelines: 1f1b, zero-bubble or gpipe.")] = "1f1b"

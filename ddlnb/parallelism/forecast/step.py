@@ -4,7 +4,7 @@ The physics is that of a step whose ranks wait for each other: a stage takes the
 GPU computes and what it takes to start kernels and exchanges; a pipeline takes as long as its
 slowest stage per micro batch, and once through all stages; reduction and optimizer come on top.
 
-Shares of links and seconds of transfers were fitted to networks with RDMA. Over TCP the software of
+Shares of links were fitted to networks with RDMA. Over TCP the software of
 the sockets is the limit, whatever the framework: what data/hardware/protocols.yaml says of it, as
 in every forecast of a cluster by name.
 
@@ -58,22 +58,25 @@ def reached(cases: Cases, share: float) -> Column:
     return np.where(over_sockets(cases), cases.sockets, share * cases.across)
 
 
-def socket_seconds(cases: Cases) -> Column:
-    """Return what sockets take for the activations that a stage sends to the next; 0 with RDMA.
+LINE = 0.9  # of a network with RDMA, what large messages reach: data/hardware/protocols.yaml
 
-    All ranks of a stage send at once through the port of their node: with split sequences each its
-    part. With RDMA the bytes are in the fitted seconds of a transfer.
+
+def boundary_seconds(cases: Cases, splits: bool) -> Column:
+    """Return what the activations take that the stages on a node send to the next ones.
+
+    All ranks of a stage send at once through the ports of their node: each its part, where
+    sequences are split or the framework ``splits`` what it sends, otherwise the same.
     """
-    split = np.where(cases.sequence_parallel > 0, cases.tp, 1)
+    split = np.where(splits | (cases.sequence_parallel > 0), cases.tp, 1)
     senders = np.minimum(cases.tp * cases.replicas, cases.gpus_per_node)
     sent = senders * ACTIVATION * cases.tokens * cases.hidden / split
-    return np.where(over_sockets(cases), sent / cases.sockets, 0)
+    return np.where(cases.nodes > 1, sent / reached(cases, LINE), 0)
 
 
 PARAMETER = 2  # bytes of a parameter that is gathered, and of a gradient that ZeRO-3 scatters
 # Share of a hidden exchange by which the kernels beside it take longer: a judgement. NCCL takes 16
 # to 32 of 108 to 132 multiprocessors (0.2); FSDP on two nodes lost as if nothing were hidden (1).
-TAKEN = 0.5
+TAKEN = 0.2
 GATHERS = 3  # of ZeRO-3 per layer and micro batch: parameters twice, gradients once
 
 
@@ -116,7 +119,7 @@ def gathered_beside(
 
 
 def replica_seconds(
-    cases: Cases, values: Parameters, gradient_bytes: int, stage: Column, forward: Column
+    cases: Cases, values: Parameters, framework: Framework, stage: Column, forward: Column
 ) -> Column:
     """Return seconds of a step in which replicas exchange and nothing is computed.
 
@@ -129,10 +132,12 @@ def replica_seconds(
     experts = stages.experts * replica_rate(cases, values, cases.ep)[:, None]
     each = (dense + experts).max(axis=1) / cases.tp
     beside = stage * passes_beside(cases)
-    reduced = np.select([cases.zero >= 3, cases.zero >= 1], [0, gradient_bytes], 2 * gradient_bytes)
+    width = framework.gradient_bytes
+    reduced = np.select([cases.zero >= 3, cases.zero >= 1], [0, width], 2 * width)
     gathered = np.where((cases.zero >= 1) & (cases.zero < 3), PARAMETER, 0)
-    backward = exposed(cases, each * reduced, beside * (1 - forward))
-    return backward + exposed(cases, each * gathered, beside * forward)
+    hides = (cases.overlap > 0) | (framework.hides_gradients & (cases.zero == 0))
+    backward = exposed(cases, each * reduced, beside * (1 - forward), hides)
+    return backward + exposed(cases, each * gathered, beside * forward, cases.overlap > 0)
 
 
 def passes_beside(cases: Cases) -> Column:
@@ -146,15 +151,15 @@ def passes_beside(cases: Cases) -> Column:
     return np.asarray((1 + others) / cases.vpp)
 
 
-def exposed(cases: Cases, seconds: Column, beside: Column) -> Column:
+def exposed(cases: Cases, seconds: Column, beside: Column, hides: NDArray[np.bool_]) -> Column:
     """Return what of an exchange is not hidden by the computation ``beside`` it.
 
-    All of it where the framework does not overlap; otherwise one layer's part at least, what takes
+    All of it where the framework does not hide it; otherwise one layer's part at least, what takes
     longer than the computation, and what the computation loses.
     """
     one_layer = seconds / np.maximum(cases.stages.layers.max(axis=1), 1)
     hidden = (1 - TAKEN) * np.minimum(seconds - one_layer, beside)
-    return seconds - np.where(cases.overlap > 0, hidden, 0)
+    return seconds - np.where(hides, hidden, 0)
 
 
 EXCHANGES = 8  # activations that a layer moves per rank: four all-reduces, each twice (Megatron-LM)
@@ -235,7 +240,8 @@ def of_framework(
     alone = held * layer[:, None] + heads * head[:, None]  # what one GPU would compute
     gpu = alone + held * exchanged[:, None]
     gpu = gathered_beside(cases, gpu, held, gathered_seconds(cases, values))
-    host = held * (values.launch + latency)[:, None] + heads * values.launch
+    starting = values.launch * passes_of(cases) / 3
+    host = held * (starting + latency)[:, None] + heads * values.launch
     stage = soft_maximum(gpu, host)
     stage = stage * np.where(stalled & (cases.pp == 1) & spans(cases), values.stall, 1)[:, None]
     slowest, work = stage.max(axis=1), alone.max(axis=1)
@@ -247,10 +253,8 @@ def of_framework(
         tensor=rounds * (slowest - seconds),
         bubble=bubble_seconds(cases, stage, later_share(cases, values, gpu)),
         transfers=transfers * values.transfer * np.where(cases.nodes > 1, 1, NEAR)
-        + transfers * socket_seconds(cases),
-        reduction=replica_seconds(
-            cases, values, framework.gradient_bytes, slowest, 1 / passes_of(cases)
-        ),
+        + transfers * boundary_seconds(cases, framework.splits_transfers),
+        reduction=replica_seconds(cases, values, framework, slowest, 1 / passes_of(cases)),
         optimizer=optimizer_seconds(cases),
         other=np.full(len(cases), values.fixed),
         slow=transfers * values.slow_transfer * (1 if framework.slow_transfers else 0),
@@ -285,8 +289,13 @@ def later_share(cases: Cases, values: Parameters, gpu: NDArray[np.float64]) -> N
 
 def weight_seconds(cases: Cases, values: Parameters, parameters: Column) -> Column:
     """Return what the GPU computes for the gradients of so many weights and a micro batch."""
-    rate = matrix_flops(cases.peak, cases.sustained, values)
+    rate = matrix_flops(cases.peak, sustained(cases, values), values)
     return 2 * parameters * cases.tokens / cases.tp / rate
+
+
+def sustained(cases: Cases, values: Parameters) -> Column:
+    """Return the share of the peak that matrices of any size reach for long."""
+    return cases.sustained * np.where(cases.blackwell > 0, values.blackwell_share, 1)
 
 
 def passes_of(cases: Cases) -> Column:
@@ -317,7 +326,7 @@ def layer_seconds(cases: Cases, values: Parameters) -> Column:
     """Return what the GPU computes for a layer and a micro batch, forward and backward."""
     passes = passes_of(cases)
     core_passes = np.where(cases.recomputation >= SELECTIVE, 4, 3)
-    rate = matrix_flops(cases.peak, cases.sustained, values)
+    rate = matrix_flops(cases.peak, sustained(cases, values), values)
     share = cases.tokens / cases.tp
     matrices = 2 * passes * cases.layer_parameters * share / rate
     context = cases.core_width  # half of what is not masked
@@ -326,7 +335,8 @@ def layer_seconds(cases: Cases, values: Parameters) -> Column:
     repeated = cases.tokens * np.where(cases.sequence_parallel > 0, 1 / cases.tp, 1)
     elements = cases.hidden * (REPEATED * repeated + (1 - REPEATED) * share)
     traffic = values.elementwise * passes / 3 * elements / cases.memory_bandwidth
-    return matrices + core + traffic + expert_seconds(cases, rate, passes)
+    sizes = wave_seconds(cases, rate) + cast_seconds(cases)
+    return matrices + sizes + core + traffic + expert_seconds(cases, rate, passes)
 
 
 # Bytes per element of a copy that is sent to an expert: put in the order of experts and back, each
@@ -351,6 +361,46 @@ def expert_seconds(cases: Cases, rate: Column, passes: Column) -> Column:
     return np.where(cases.experts > 1, beyond, 0)
 
 
+# Elements of a product that a GPU's multiprocessors compute in one go: about 120 of them, a tile of
+# 128 x 256 each. Products fill a whole number of such waves: half of one is lost on average, in
+# those that are smaller than a wave half of the product, as they are cut into smaller tiles.
+WAVE, LOST = 120 * 128 * 256, 0.5
+
+
+def wave_seconds(cases: Cases, rate: Column) -> Column:
+    """Return what the products of a layer lose with every micro batch because tiles are whole."""
+    tokens, hidden, tp = cases.tokens, cases.hidden, cases.tp
+    queries = hidden * (1 + 2 * cases.kv_heads / cases.heads) / tp
+    inner = cases.ffn * cases.top_k / tp
+    # Inputs and outputs of the products: queries to values, projection, feed-forward up and down.
+    widths = ((hidden, queries), (hidden / tp, hidden), (hidden, (1 + cases.gated) * inner),
+              (inner, hidden))  # fmt: skip
+    lost: Column = np.zeros(len(cases))
+    for inputs, outputs in widths:
+        forward = inputs * np.minimum(WAVE, tokens * outputs) * (passes_of(cases) - 2)
+        backward = outputs * np.minimum(WAVE, tokens * inputs)
+        weights = tokens * np.minimum(WAVE, inputs * outputs)
+        lost = lost + forward + backward + weights
+    return LOST * 2 * lost / rate
+
+
+# Bytes to cast an element to fp8 for one product: read in bf16 (2), written in both orders (2).
+CAST = 4
+
+
+def cast_seconds(cases: Cases) -> Column:
+    """Return what casting a layer's operands to fp8 takes with every micro batch.
+
+    Inputs of its matrices and gradients of their outputs; weights are cast once per step. What fp8
+    gains is the larger the wider the model, as products grow with the square of its width.
+    """
+    inputs = 3 * cases.hidden + cases.ffn * cases.top_k
+    outputs = 4 * cases.hidden + (1 + cases.gated) * cases.ffn * cases.top_k
+    elements = cases.tokens * (inputs * passes_of(cases) / 3 + outputs) / cases.tp
+    is_fp8 = cases.peak > cases.core_peak
+    return np.where(is_fp8, CAST * elements / cases.memory_bandwidth, 0)
+
+
 def score_seconds(cases: Cases) -> Column:
     """Return what the GPU takes to move a layer's scores, where its attention keeps them.
 
@@ -369,7 +419,7 @@ def added_seconds(cases: Cases, parameters: Column) -> Column:
 
 def head_seconds(cases: Cases, values: Parameters) -> Column:
     """Return what the GPU computes for the head and the loss of a micro batch."""
-    rate = matrix_flops(cases.peak, cases.sustained, values)
+    rate = matrix_flops(cases.peak, sustained(cases, values), values)
     share = cases.tokens / cases.tp
     traffic = LOGIT_TRAFFIC * cases.vocab * share / cases.memory_bandwidth
     return 6 * cases.head_parameters * share / rate + traffic

@@ -17,17 +17,28 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ddlnb.clusters.named import usual_network
 from ddlnb.errors import InputError, UnknownName, reason_of, require
 from ddlnb.files import write_atomically
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect, gpus, protocol_of
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.hardware.interconnect import Interconnect
-from ddlnb.parallelism.forecast.cases import FULL, NONE, SELECTIVE, Cases, gpu_columns
-from ddlnb.parallelism.forecast.forecast import forecast
+from ddlnb.parallelism.forecast.cases import (
+    FULL,
+    NONE,
+    RECOMPUTATIONS,
+    SELECTIVE,
+    Cases,
+    gpu_columns,
+    joined_by_nvlink,
+)
+from ddlnb.parallelism.forecast.forecast import rate
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework, framework_in
+from ddlnb.parallelism.forecast.mixture import Open, mixed
 from ddlnb.parallelism.schedules import INTERLEAVED, INTERLEAVES, SCHEDULES
-from ddlnb.units import BITS_PER_BYTE, GB, counted
+from ddlnb.units import BITS_PER_BYTE, GB, GIB, counted
 
 EMPTY = {"", "nan", "none", "null", "na", "n/a", "not stated", "-"}
 
@@ -142,41 +153,100 @@ TOP_K = 2  # experts of a token, where nobody says
 
 def case(row: Row) -> dict[str, Any]:
     """Return the columns of `Cases` for one row. Raises InputError that names row and column."""
-    framework = _framework(row)
+    return alternatives(row)[0][1]
+
+
+Weighted = tuple[float, dict[str, Any]]  # the share of runs, and columns of `Cases`
+
+
+def alternatives(row: Row) -> list[Weighted]:
+    """Return what a row may mean, the likeliest first: columns of `Cases` with their shares.
+
+    Several where it names no framework that is known, or not what is computed again. Raises
+    InputError that names row and column.
+    """
+    frameworks = _frameworks(row)
     gpu = _gpu(row)
-    per_node = row.whole("gpus_per_node", default=8, told="8")
+    per_node = row.whole("gpus_per_node", default=gpu.gpus_per_node or 8)
+    ranks = row.whole("num_gpus", "gpus")
+    domain = row.whole("nvlink_domain", default=max(gpu.nvlink_domain, 1))
+    together = joined_by_nvlink(domain, per_node, ranks)
     model = _model(row)
-    layout = _layout(row, FRAMEWORKS[framework])
     precision = _precision(row)
     if precision not in gpu.flops:
         raise row.error("precision", f"{gpu.name} has no rate for {precision}; use another one")
-    return {
-        **model,
-        **layout,
-        "gpus_per_node": per_node,
+    network = network_of(row, gpu, per_node)
+    machines = {
+        "gpus_per_node": together,
         **gpu_columns(gpu, precision),
-        **network_of(row, gpu, per_node),
-        "framework": framework,
+        **{name: rate * together / per_node for name, rate in network.items()},
     }
+    found = []
+    for name in frameworks:
+        ways = FRAMEWORKS[name]
+        columns = {**model, **_layout(row, ways), **machines, "framework": name}
+        batches = _batches(row, columns["dp"], columns["pp"])
+        for (again, often), batch in product(_recomputations(row, ways).items(), batches):
+            share, *sizes = batch
+            if ways.splits_batches and columns["pp"] > 1 and sizes[1] == 1:
+                sizes.reverse()
+            own = {"recomputation": again, "micro_batch": sizes[0], "micro_batches": sizes[1]}
+            if often:
+                found.append((share * often / len(frameworks), columns | own))
+    return sorted(found, key=lambda one: -one[0])
 
 
 def cases(rows: Sequence[Row]) -> Cases:
     """Return the cases of rows."""
-    return _joined([case(row) for row in rows])
+    return joined([case(row) for row in rows])
 
 
-def _joined(columns: Sequence[Mapping[str, Any]]) -> Cases:
+def read_open(found: Sequence[Sequence[Weighted]]) -> Open:
+    """Return rows, each with all that it may mean (`alternatives`)."""
+    each = [(i, *one) for i, row in enumerate(found) for one in row]
+    owner, share, columns = zip(*each, strict=True)
+    return Open(joined(columns), np.array(owner), np.array(share))
+
+
+def joined(columns: Sequence[Mapping[str, Any]]) -> Cases:
+    """Return cases of columns with a number each."""
     return Cases.of(**{name: [one[name] for one in columns] for name in columns[0]})
 
 
-def _framework(row: Row) -> str:
+# What takes the place of a framework that is not known: the kinds of those that are.
+ANY = ("nemo", "fsdp", "megatron")
+
+
+def _frameworks(row: Row) -> tuple[str, ...]:
     words = row.text("framework")
-    if found := framework_in(words):
-        return found
-    lacking = f"a known framework ({words})" if words else "framework"
-    taken = "megatron" if words else "nanotron"
-    row.notes[lacking, taken] += 1
-    return taken
+    if found := framework_in(f"{words} {row.text('framework_version')}", row.text("source_date")):
+        return (found,)
+    if words:
+        row.notes[f"a known framework ({words})", f"a mixture of {', '.join(ANY)}"] += 1
+        return ANY
+    row.notes["framework", "nanotron"] += 1
+    return ("nanotron",)
+
+
+AGAIN = {  # patterns of words, the first that is found counts
+    r"selective": SELECTIVE,
+    r"full|^(1|1\.0|true|yes)$": FULL,
+    r"none|^(0|0\.0|false|no|off)$": NONE,
+}
+
+
+def _recomputations(row: Row, ways: Framework) -> dict[int, float]:
+    """Return what a run may compute again, with the share of runs that do."""
+    said = str(row.cells.get("activation_checkpointing") or "").strip().lower()
+    if not said or said in EMPTY - {"none"}:
+        if max(ways.unstated) < 1:
+            row.notes["activation_checkpointing", "a mixture, by what fits"] += 1
+        return dict(zip(RECOMPUTATIONS, ways.unstated, strict=True))
+    for pattern, again in AGAIN.items():
+        if re.search(pattern, said):
+            return {again: 1.0}
+    row.notes[f"a known activation_checkpointing ({said})", "none"] += 1
+    return {NONE: 1.0}
 
 
 def _gpu(row: Row) -> Gpu:
@@ -204,9 +274,10 @@ def _gpu_in(words: str) -> Gpu | None:
         memory = re.search(r"(\d+)\s*GB", said)
         for name in ([f"{family}-{memory[1]}GB"] if memory else []) + [family]:
             try:
-                return get_gpu(name)
+                found = get_gpu(name)
             except UnknownName:
                 continue
+            return replace(found, memory=int(memory[1]) * GIB) if memory else found
     return None
 
 
@@ -281,11 +352,9 @@ def _layout(row: Row, ways: Framework) -> dict[str, Any]:
         dp *= ep
     if dp * tp * pp * cp != ranks:
         raise row.error("dp", f"dp {dp} * tp {tp} * pp {pp} * cp {cp} is not num_gpus {ranks}")
-    micro_batch, micro_batches = _batches(row, dp)
     schedule, chunks = _schedule(row, pp)
     checkpointing = row.text("activation_checkpointing").lower()
     split = "sequence" in checkpointing or ways.splits_sequences
-    again = FULL if checkpointing in YES or "full" in checkpointing else NONE
     return {
         "tp": tp,
         "pp": pp,
@@ -297,9 +366,6 @@ def _layout(row: Row, ways: Framework) -> dict[str, Any]:
         "overlap": float(row.flag("overlap", usual=ways.overlaps)),
         "zero": _zero(row, ways),
         "sequence_parallel": float(row.flag("sp", "sequence_parallel", usual=split)),
-        "recomputation": SELECTIVE if "selective" in checkpointing else again,
-        "micro_batch": micro_batch,
-        "micro_batches": micro_batches,
     }
 
 
@@ -326,19 +392,24 @@ def _schedule(row: Row, pp: int) -> tuple[str, int]:
     return name, chunks
 
 
-def _batches(row: Row, dp: int) -> tuple[int, int]:
-    """Return the micro batch and how many of them a step has; what is missing follows from others.
+def _batches(row: Row, dp: int, pp: int) -> list[tuple[float, int, int]]:
+    """Return the micro batch and how many of them a step has, with the share of runs that do so.
 
-    Where two are missing, the micro batch is 1.
+    What is missing follows from others. Where only the batch is known, replicas without a pipeline
+    may compute all of theirs at once, or one sequence after the other; pipelines take one sequence.
     """
     columns = ("micro_batch", "grad_accum", "global_batch_seqs")
     micro, accumulated, whole = (row.whole(one) if row.text(one) else 0 for one in columns)
+    each = max(1, whole // dp)
+    if not micro and not accumulated and pp == 1 and each > 1:
+        row.notes["micro_batch", "the whole batch of a replica, or 1"] += 1
+        return [(0.5, each, 1), (0.5, 1, each)]
     if not micro and not (whole and accumulated):
         row.notes["micro_batch", "1"] += 1
     if not accumulated and not whole:
         row.notes["grad_accum", "1"] += 1
     micro = micro or max(1, whole // (dp * accumulated) if accumulated else 1)
-    return micro, accumulated or max(1, round(whole / (dp * micro)))
+    return [(1.0, micro, accumulated or max(1, round(whole / (dp * micro))))]
 
 
 def _zero(row: Row, ways: Framework) -> int:
@@ -393,11 +464,11 @@ def forecast_table(
     """
     columns, rows = _read(path)
     notes: Counter[tuple[str, str]] = Counter()
-    known: dict[int, Mapping[str, Any]] = {}
+    known: dict[int, list[Weighted]] = {}
     failed: list[str] = []
     for index, cells in enumerate(rows):
         try:
-            known[index] = case(Row(index + 2, cells, notes))
+            known[index] = alternatives(Row(index + 2, cells, notes))
         except InputError as error:
             if not keep_going:
                 raise
@@ -408,7 +479,9 @@ def forecast_table(
     ]
     for line in (*lines, *failed):
         say(line)
-    answers = dict(zip(known, _forecast(_joined([*known.values()])) if known else (), strict=True))
+    answers = dict(
+        zip(known, _forecast(read_open([*known.values()])) if known else (), strict=True)
+    )
     added = (*ADDED, *FURTHER)
     given = [name for name in columns if name not in added]
     empty = dict.fromkeys(added, "")
@@ -435,21 +508,22 @@ def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     return columns, rows
 
 
-def _forecast(cases: Cases) -> list[dict[str, str]]:
-    found = forecast(cases)
-    quick = found.tokens_per_s_per_gpu * found.seconds / found.step.seconds
+def _forecast(asked: Open) -> list[dict[str, str]]:
+    found = mixed(asked)
+    of = found.outlook
+    quick = rate(of.cases, of.step.seconds)
     return [
         {
-            "tokens_per_s_per_gpu": f"{found.tokens_per_s_per_gpu[i]:.6g}",
-            "low": f"{found.low[i]:.6g}",
-            "high": f"{found.high[i]:.6g}",
-            "memory_gb": f"{found.memory_gib[i]:.4g}",
-            "fits": str(bool(found.fits[i])),
+            "tokens_per_s_per_gpu": f"{found.tokens_per_s_per_gpu[row]:.6g}",
+            "low": f"{found.low[row]:.6g}",
+            "high": f"{found.high[row]:.6g}",
+            "memory_gb": f"{of.memory_gib[i]:.4g}",
+            "fits": str(bool(found.fits[row])),
             "tokens_per_s_per_gpu_not_slow": f"{quick[i]:.6g}",
-            "chance_of_slow": f"{found.chance[i]:.3f}",
-            "chance_of_fit": f"{found.chance_of_fit[i]:.3f}",
-            "seconds": f"{found.seconds[i]:.6g}",
-            "mfu": f"{found.mfu[i]:.4f}",
+            "chance_of_slow": f"{of.chance[i]:.3f}",
+            "chance_of_fit": f"{found.chance_of_fit[row]:.3f}",
+            "seconds": f"{of.seconds[i]:.6g}",
+            "mfu": f"{of.mfu[i]:.4f}",
         }
-        for i in range(len(cases))
+        for row, i in enumerate(found.likeliest)
     ]

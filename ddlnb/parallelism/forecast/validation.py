@@ -1,25 +1,25 @@
-"""How far off forecasts are on runs that the fit has not seen, whole papers among them.
+"""How far off forecasts are on runs that the fit has not seen: whole sources, each in turn.
 
-Runs of one paper are off together: its cluster, its libraries and what it calls a run differ from
-those of the others. What runs within a paper say about each other is no measure of that. The
-interval of a paper that nothing was fitted to is as wide as papers that were left out were off. The
-other folds, trivial forecasts and the fit itself are in benchmarks/scale_validation.py.
+Runs of one source are off together: its cluster, its libraries and what it calls a run differ from
+those of the others. What runs within a source say about each other is no measure of that. The
+interval of a source that nothing was fitted to is as wide as sources that were left out were off.
+The other folds, trivial forecasts and the fit itself are in benchmarks/scale_validation.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ddlnb.parallelism.forecast.cases import Column
-from ddlnb.parallelism.forecast.fit import fit_framework
-from ddlnb.parallelism.forecast.forecast import FREEDOM, INTERVAL, Outlook, by_gpus, forecast
-from ddlnb.parallelism.forecast.frameworks import Fitted
+from ddlnb.parallelism.forecast.fit import fit_all, off, with_frameworks
+from ddlnb.parallelism.forecast.forecast import FREEDOM, INTERVAL
+from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Fitted, saved_fit
+from ddlnb.parallelism.forecast.mixture import Mixed, mixed
 from ddlnb.parallelism.forecast.published import PAPERS, Observations, observed, open_runs
-from ddlnb.parallelism.forecast.step import step
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,11 +27,10 @@ if TYPE_CHECKING:
 NEAR = 0.2
 LIKELY = 0.05  # a chance of fitting that does not refuse a run
 SHARES = ("near", "held", "fits")
-FITTED_TO = ("nanotron", "foundry", "SC21", "Korthikanti", "zero bubble")
+MOST = 0.5  # share of a source's runs on GPUs that were seen with its framework
 TIED = 1e-6  # forecasts nearer to each other than this are alike: any of them may be picked
 FEWEST = 4  # runs of a model on so many GPUs, for a pick among them to mean anything
 PICKS = "least split"  # the forecast that only picks, and has no error of throughput
-WITH_PAPERS = "megatron"  # the framework of which there are several papers
 Rows = list[dict[str, Any]]
 
 
@@ -108,35 +107,84 @@ class LeftOut:
 
     @property
     def off(self) -> Column:
-        """Logarithm of measured by forecast seconds of every run."""
-        return np.log(self.runs.seconds / step(self.runs.cases, self.fitted).seconds)
+        """Logarithm of measured by forecast seconds of every run of a dense model."""
+        return off(self.runs.select(self.runs.cases.experts == 1), self.fitted)
 
     @property
     def constant(self) -> Column:
-        """Tokens/s per GPU if all runs had the median MFU of the known ones: a trivial forecast."""
-        share = np.median(np.concatenate([mfu(one) for one in self.known]))
+        """Tokens/s per GPU if all runs had the median MFU of the known sources, a trivial forecast.
+
+        Each of these counts once.
+        """
+        share = np.median([np.median(mfu(one)) for one in self.known])
         return np.asarray(share * self.runs.cases.peak / self.runs.cases.model_flops)
 
-    def outlook(self, scale: float) -> Outlook:
+    def mixed(self, scale: float) -> Mixed:
         """Return the forecast of the runs; ``scale`` is that of what else was left out."""
-        cases = self.runs.cases
-        return forecast(cases, self.fitted, scale * by_gpus(cases))
+        spread = np.full(len(self.runs.opened.cases), scale)
+        return mixed(self.runs.opened, self.fitted, spread)
 
 
-def papers_left_out(fitted: Fitted, runs: Observations) -> Iterator[LeftOut]:
-    """Return each paper's runs with a fit of Megatron-LM to the other papers."""
-    for paper in dict.fromkeys(runs.papers.tolist()):
-        own = runs.papers == paper
-        known = runs.select(~own)
-        found = fit_framework(fitted, WITH_PAPERS, known)
-        yield LeftOut("paper", paper, runs.select(own), (known,), found)
+SEEN, UNSEEN = "source", "source and its GPU or framework"
 
 
-def papers_forecast(fitted: Fitted) -> Iterator[tuple[LeftOut, Outlook]]:
-    """Return every paper left out with its forecast; the interval is that of the other papers."""
-    for one in papers_left_out(fitted, observed(PAPERS)):
-        others = papers_left_out(fitted, one.known[0])
-        yield one, one.outlook(between(others))
+def sources_left_out(
+    fitted: Fitted, runs: Mapping[str, Observations], names: Iterable[str] = ()
+) -> list[LeftOut]:
+    """Return each source, or those of these names, with a fit that has not seen it.
+
+    ``fitted`` has seen nanotron: what only its runs say is taken from there.
+    """
+    left_out = []
+    for source in names or runs:
+        own = runs[source]
+        known = {name: one for name, one in runs.items() if name != source}
+        dense = {name: one.select(one.cases.experts == 1) for name, one in known.items()}
+        found = fit_all(known) if source == "nanotron" else with_frameworks(_bare(fitted), dense)
+        names = {FRAMEWORKS[name].like or name for name in np.unique(own.cases.framework)}
+        alike = [known[one] for name in names for one in FRAMEWORKS[name].sources if one in known]
+        seen = np.isin(own.cases.core_peak, [one.cases.core_peak[0] for one in alike])
+        kind = SEEN if seen.mean() > MOST else UNSEEN
+        left_out.append(LeftOut(kind, source, own, tuple(known.values()), found))
+    return left_out
+
+
+def _bare(fitted: Fitted) -> Fitted:
+    return replace(fitted, frameworks={})
+
+
+def with_unseen(fitted: Fitted, left_out: Sequence[LeftOut]) -> Fitted:
+    """Return the fit with the spread of sources that it has not seen."""
+    kinds = {"paper": SEEN, "elsewhere": UNSEEN}
+    spread = {name: _spread(left_out, kind) for name, kind in kinds.items()}
+    return replace(fitted, spread={**fitted.spread, **spread})
+
+
+def _spread(left_out: Sequence[LeftOut], kind: str) -> float:
+    """Return the scale of sources of a kind, but for the one of which hardly anything is stated."""
+    return between([one for one in left_out if one.kind == kind and one.left_out != "nanotron"])
+
+
+def sources_forecast(left_out: Sequence[LeftOut]) -> Iterator[tuple[LeftOut, Mixed]]:
+    """Return every source left out with its forecast; the interval is that of the others."""
+    for one in left_out:
+        others = [other for other in left_out if other is not one]
+        yield one, one.mixed(_spread(others, one.kind))
+
+
+PAPER_SOURCES = ("SC21", "Korthikanti", "zero bubble")
+
+
+def papers_forecast() -> Iterator[tuple[LeftOut, Mixed]]:
+    """Return the runs of every paper of Megatron-LM with a forecast that has not seen them.
+
+    Intervals are the kept ones of a source that is not known; ``left_out`` is the paper's number.
+    """
+    every = observed(PAPERS)
+    for one in sources_left_out(saved_fit(), open_runs()[0], PAPER_SOURCES):
+        paper = next(paper for paper in np.unique(one.runs.papers) if paper in every.papers)
+        left_out = replace(one, left_out=str(paper), runs=every.select(every.papers == paper))
+        yield left_out, left_out.mixed(saved_fit().spread["paper"])
 
 
 def between(left_out: Iterable[LeftOut]) -> float:
@@ -148,11 +196,11 @@ def between(left_out: Iterable[LeftOut]) -> float:
     """
     from scipy.special import stdtrit
 
-    off = [one.off for one in left_out]
-    among = float(np.mean([values.mean() ** 2 for values in off]))
-    within = float(np.mean([values.var() for values in off]))
-    runs = sum(map(len, off))
-    freedom = (among + within) ** 2 / (among**2 / len(off) + within**2 / (runs - len(off)))
+    errors = [one.off for one in left_out]
+    among = float(np.mean([values.mean() ** 2 for values in errors]))
+    within = float(np.mean([values.var() for values in errors]))
+    runs, sources = sum(map(len, errors)), len(errors)
+    freedom = (among + within) ** 2 / (among**2 / sources + within**2 / (runs - sources))
     ends = [stdtrit(degrees, (1 + INTERVAL) / 2) for degrees in (freedom, FREEDOM)]
     return float(np.sqrt(among + within) * ends[0] / ends[1])
 
@@ -167,31 +215,33 @@ def open_forecasts(fitted: Fitted | None = None) -> pd.DataFrame:
 
     Columns source, run (its number within the source), model, gpus, measured, forecast, low, high,
     trivial (all in tokens/s per GPU), chance_of_fit, memory, measured_memory (GiB), left_out:
-    whether the fit has not seen the source. The trivial forecast is the median MFU of the other
-    sources, each of which counts once. ``fitted``: what forecasts, by default the kept fit.
+    whether the fit has not seen the source, which is for all of them without ``fitted``. The
+    trivial forecast is the median MFU of the other sources, each of which counts once.
     """
     import pandas as pd
 
     runs, _ = open_runs()
-    shares = {source: np.median(mfu(one)) for source, one in runs.items()}
+    left_out = sources_left_out(saved_fit(), runs)
+    if fitted is None:
+        pairs = list(sources_forecast(left_out))
+    else:
+        pairs = [(one, mixed(one.runs.opened, fitted)) for one in left_out]
     frames = []
-    for source, one in runs.items():
-        found = forecast(one.cases, fitted)
-        share = np.median([value for name, value in shares.items() if name != source])
+    for one, found in pairs:
         columns = {
-            "source": source,
-            "run": np.arange(len(one)),
-            "model": one.models,
-            "gpus": one.cases.gpus.astype(int),
-            "measured": one.rates,
+            "source": one.left_out,
+            "run": np.arange(len(one.runs)),
+            "model": one.runs.models,
+            "gpus": one.runs.cases.gpus.astype(int),
+            "measured": one.runs.rates,
             "forecast": found.tokens_per_s_per_gpu,
             "low": found.low,
             "high": found.high,
-            "trivial": share * one.cases.peak / one.cases.model_flops,
+            "trivial": one.constant,
             "chance_of_fit": found.chance_of_fit,
-            "memory": found.memory_gib,
-            "measured_memory": one.memory,
-            "left_out": source not in FITTED_TO,
+            "memory": found.outlook.memory_gib[found.likeliest],
+            "measured_memory": one.runs.memory,
+            "left_out": fitted is None,
         }
         frames.append(pd.DataFrame(columns))
     return pd.concat(frames, ignore_index=True)

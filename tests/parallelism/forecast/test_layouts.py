@@ -70,7 +70,11 @@ def test_one_chunk_is_forecast_as_if_no_others_were_looked_at(
 def test_only_frameworks_that_interleave_are_offered_chunks(framework: str) -> None:
     able = FRAMEWORKS[framework].interleaves
     found = scale("llama3-8b", "H100", 4, framework=framework)
-    assert (found.outlook.cases.vpp > 1).any() == able == (framework in ("megatron", "nemo"))
+    assert (
+        (found.outlook.cases.vpp > 1).any()
+        == able
+        == (framework in ("megatron", "nemo", "fsdp-compiled"))
+    )
     if able:
         gpipe = scale("llama3-8b", "H100", 4, framework=framework, schedule="gpipe").outlook.cases
         assert (set(gpipe.vpp), set(gpipe.schedule)) == ({1}, {"gpipe"})
@@ -268,7 +272,7 @@ def test_the_share_of_the_peak_falls_as_gpus_are_added_at_a_constant_batch(
     shares = [one.rows(1)[0]["mfu"] for one in found]
     assert shares[1:] == sorted(shares[1:], reverse=True)
     assert shares[1] < 1.02 * shares[0]
-    assert shares[-1] < 0.8 * shares[0]
+    assert shares[-1] < 0.85 * shares[0]
     assert micro_batches(found[0]) > micro_batches(found[-1])
     assert waiting(found[0]) < waiting(found[-1])
 

@@ -107,18 +107,21 @@ def test_overlap_is_never_slower_and_helps_where_replicas_exchange(path) -> None
     assert np.array_equal(beside[alone], after[alone])
     # One layer of a stage has nothing beside it.
     several = cases.stages.layers.max(axis=1) > 1
-    assert (beside < after)[~alone & several].all()
+    hidden = (cases.framework == "nanotron") & (cases.zero == 0)  # gradients are, in any case
+    assert (beside < after)[~alone & several & ~hidden].all()
 
 
 def test_what_is_longer_than_the_computation_beside_it_is_exposed() -> None:
     cases = replace(observed().cases, overlap=np.ones(530))
     rng = np.random.default_rng(7)
     exchange, computation = rng.lognormal(size=(2, 530))
-    left = exposed(cases, exchange, computation)
+    hides = np.ones(530, bool)
+    left = exposed(cases, exchange, computation, hides)
     assert (left >= np.maximum(exchange - computation, 0) - 1e-12).all()
     assert (left <= exchange).all()
-    none = exposed(cases, exchange, np.zeros(530))
+    none = exposed(cases, exchange, np.zeros(530), hides)
     assert none == pytest.approx(exchange)
+    assert np.array_equal(exposed(cases, exchange, computation, ~hides), exchange)
 
 
 def scheduled(cases: Cases, name: str) -> Cases:
@@ -259,12 +262,13 @@ def test_a_stage_sends_its_activations_through_the_port_of_its_node() -> None:
     cases = observed().cases
     cases = cases.select(cases.pp > 1)
     one = cases.select(np.flatnonzero((cases.nodes > 1) & (cases.tp * cases.dp >= 8))[:1])
+    one = replace(one, across=np.full(1, 1e15))  # a line on which nothing takes long
     slow = replace(one, sockets=np.full(1, 1e9))
     times = step(slow, saved_fit()).transfers - step(one, saved_fit()).transfers
     each = 8 / one.tp * 2 * one.tokens * one.hidden / 1e9  # split sequences: a tensor's part
     assert float(one.sequence_parallel[0]) == 1
     many = times / each
-    assert many == pytest.approx(np.round(many), rel=1e-9)
+    assert many == pytest.approx(np.round(many), rel=1e-5)
     assert many >= 2
 
 
