@@ -52,7 +52,10 @@ def test_an_unknown_framework_is_wider_than_each_that_it_may_be_and_is_said(tmp_
 
 
 def test_recomputation_that_is_not_said_is_what_fits() -> None:
-    small, large = row(), row(layers="64", hidden="8192", ffn="32768", micro_batch="2")
+    small, large = (
+        row(seq_len="1024"),
+        row(layers="64", hidden="8192", ffn="32768", micro_batch="2"),
+    )
     for one, again in ((small, NONE), (large, FULL)):
         asked = read_open([alternatives(one)])
         found = mixed(asked)
