@@ -1,4 +1,6 @@
-"""Engines of others: their entries of the catalogue, whether they are here, importing them.
+"""Engines of others: their entries of the catalogue, and what both need.
+
+That is whether they are here, importing them, variables that they take, dtypes that they sum.
 
 Importing it loads neither torch nor the engines.
 """
@@ -6,19 +8,23 @@ Importing it loads neither torch nor the engines.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddlnb.engines.engine import Engine
-from ddlnb.errors import MissingPart
+from ddlnb.errors import MissingPart, ModelError
 from ddlnb.plans.methods import Method
 from ddlnb.plans.plan import Plan
 from ddlnb.plans.requests import SPLIT
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 BUILT_BY = "scripts/install_engines.sh builds it"
 
@@ -46,6 +52,21 @@ def imported(name: str, module: str) -> Any:
         raise MissingPart(
             f"{name} cannot be imported ({error}); {BUILT_BY} for the torch that is installed"
         ) from error
+
+
+def require_summed(name: str, module: nn.Module, known: Collection[torch.dtype]) -> torch.dtype:
+    """Return the dtype of the trained parameters. Raises ModelError if an engine does not sum it.
+
+    ``known`` are the dtypes that it sums here.
+    """
+    dtypes = {p.dtype: parameter for parameter, p in module.named_parameters() if p.requires_grad}
+    for dtype, parameter in dtypes.items():
+        if dtype not in known:
+            raise ModelError(
+                f"parameter {parameter!r} has dtype {dtype}, which {name} does not sum here; "
+                f"convert the model to one of {', '.join(map(str, known))}"
+            )
+    return next(iter(dtypes))
 
 
 @contextmanager

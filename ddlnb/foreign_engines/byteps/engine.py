@@ -33,9 +33,10 @@ from torch import nn
 from ddlnb.engines.base import Callback, Handle
 from ddlnb.engines.job import Job
 from ddlnb.engines.replica import Replica
-from ddlnb.errors import MissingPart, ModelError
+from ddlnb.errors import MissingPart
 from ddlnb.foreign_engines.byteps import runtime
 from ddlnb.foreign_engines.byteps.runtime import Membership
+from ddlnb.foreign_engines.catalogue import require_summed
 from ddlnb.launch.rank import RankContext
 from ddlnb.plans.plan import Plan
 from ddlnb.plans.requests import PushPull
@@ -176,16 +177,4 @@ def _require_possible(job: Job, module: nn.Module) -> torch.dtype:
             f"device {job.device!r} needs a BytePS with CUDA and NCCL, and this one is built "
             f"without; use 'cpu', or see docs/byteps.md"
         )
-    return summed_dtype(module)
-
-
-def summed_dtype(module: nn.Module) -> torch.dtype:
-    """Return the dtype of the trained parameters. Raises ModelError if BytePS does not sum it."""
-    dtypes = {p.dtype: name for name, p in module.named_parameters() if p.requires_grad}
-    for dtype, name in dtypes.items():
-        if dtype not in KINDS:
-            raise ModelError(
-                f"parameter {name!r} has dtype {dtype}, which BytePS does not sum; convert the "
-                f"model to one of {', '.join(map(str, KINDS))}"
-            )
-    return next(iter(dtypes))
+    return require_summed("BytePS", module, KINDS)

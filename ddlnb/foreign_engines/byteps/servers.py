@@ -15,8 +15,9 @@ from torch import Tensor
 
 from ddlnb.engines.base import Callback, Handle
 from ddlnb.foreign_engines.byteps import runtime
-from ddlnb.foreign_engines.byteps.engine import BytePSTransport, summed_dtype, uncut
+from ddlnb.foreign_engines.byteps.engine import KINDS, BytePSTransport, uncut
 from ddlnb.foreign_engines.byteps.runtime import Membership
+from ddlnb.foreign_engines.catalogue import require_summed
 from ddlnb.launch.rank import RankContext
 from ddlnb.plans.requests import PushPull
 from ddlnb.plans.server_rules import BoundedStaleness, BulkSynchronous, Rule
@@ -56,7 +57,7 @@ def _connect_byteps(
 
     Raises ModelError, BytePSError and MissingPart.
     """
-    summed_dtype(worker.module)
+    require_summed("BytePS", worker.module, KINDS)
     whole = uncut(worker.parameters.nbytes)
     asynchronous = bool(_is_asynchronous(job.method))
     membership = Membership(

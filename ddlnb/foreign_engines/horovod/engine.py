@@ -29,7 +29,8 @@ from ddlnb.engines.job import Job
 from ddlnb.engines.replica import Replica
 from ddlnb.engines.settings import MakeOptimizer
 from ddlnb.engines.torch_engine import ReducingBaseline
-from ddlnb.errors import MissingPart, ModelError
+from ddlnb.errors import MissingPart
+from ddlnb.foreign_engines.catalogue import require_summed
 from ddlnb.foreign_engines.horovod.runtime import imported, join, leave
 from ddlnb.launch.rank import RankContext
 from ddlnb.plans.alpha_beta import ring_bytes_sent
@@ -219,9 +220,4 @@ def _require_possible(job: Job, module: nn.Module) -> None:
                 f"{what} {given!r} needs a Horovod with NCCL, and this one has none; "
                 f"use {plain!r}, or build it with HOROVOD_GPU_OPERATIONS=NCCL"
             )
-    for name, parameter in module.named_parameters():
-        if parameter.requires_grad and parameter.dtype not in DTYPES:
-            raise ModelError(
-                f"parameter {name!r} has dtype {parameter.dtype}, which Horovod does not sum "
-                f"here; convert the model to one of {', '.join(map(str, DTYPES))}"
-            )
+    require_summed("Horovod", module, DTYPES)
