@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from ddlnb.plans.methods import Method
@@ -52,13 +52,8 @@ class Engine:
 
     def starter(self) -> Callable[..., Any]:
         """Return the function that ``start`` names."""
-        return _named(self.start)
+        return resolve_name(self.start)
 
     def server(self) -> Callable[..., Any]:
         """Return the function that ``serve`` names."""
-        return _named(self.serve)
-
-
-def _named(path: str) -> Callable[..., Any]:
-    module, name = path.split(":")
-    return getattr(import_module(module), name)
+        return resolve_name(self.serve)

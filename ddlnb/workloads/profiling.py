@@ -263,6 +263,5 @@ def hardware_of(device: str) -> str:
 def _where(device: str) -> str:
     """Return the processor's name, with the thread count if it is the CPU."""
     if device != "cpu":
-        return str(torch.get_device_module(device).get_device_name(device))
-    threads = torch.get_num_threads()
-    return f"{processor()}, {counted(threads, 'thread')}"
+        return hardware_of(device)
+    return f"{processor()}, {counted(torch.get_num_threads(), 'thread')}"
