@@ -120,6 +120,7 @@ def test_methods_are_measured_without_extensions(tmp_path):
         for asked in (
             {"methods": "searched"},
             {"methods": "WFBP-A2A", "collective": "ring"},
+            {"methods": "WFBP-A2A", "topology": "mesh"},
             {"methods": "WFBP-A2A", "engine": "horovod"},
             {"methods": "WFBP-PS", "engine": "byteps"},
             {"methods": "WFBP-A2A", "launcher": "emulated", "network": "1Gb/s 1ms"},
@@ -132,5 +133,5 @@ def test_methods_are_measured_without_extensions(tmp_path):
         """,
     )
     refused, methods = said.splitlines()[:-1], said.splitlines()[-1].split()
-    assert refused == ["MissingPart"] * 5
+    assert refused == ["MissingPart"] * 6
     assert {"BSP-A2A", "MG-WFBP", "ByteScheduler-A2A", "ByteScheduler-PS"} <= {*methods}

@@ -30,7 +30,7 @@ from ddlnb.launch.options import EMULATED, HERE
 from ddlnb.launch.ranks import Ranks
 from ddlnb.progress import Show, bar
 from ddlnb.questions import Answer, Table
-from ddlnb.registry import several
+from ddlnb.registry import several, supplied
 from ddlnb.results.rows import ResultsFile
 from ddlnb.results.tables import speedups
 from ddlnb.results.timeline import Timeline
@@ -327,6 +327,8 @@ def _checked(
     chosen = targets_of(methods, settings)
     for name in {target.engine for target in chosen}:
         require_installed(name)
+    if settings.topology == "mesh":
+        supplied("transport over a mesh")  # refuses what only an extension has
     return task, chosen
 
 
