@@ -252,18 +252,6 @@ def ranks_per_node(layout: Layout, axis: str, gpus_per_node: int) -> int:
     return int(np.unique(nodes + rows, return_counts=True)[1].min())
 
 
-def spans_nodes(layout: Layout, axis: str, gpus_per_node: int) -> bool:
-    """Return whether any group along this axis has ranks on more than one node.
-
-    >>> layout = Layout(dp=2, tp=8)
-    >>> spans_nodes(layout, "tp", 8), spans_nodes(layout, "dp", 8)
-    (False, True)
-    """
-    require_whole(gpus_per_node=gpus_per_node)
-    nodes = _array(layout, axis) // gpus_per_node
-    return bool((nodes != nodes[:, :1]).any())
-
-
 def position(layout: Layout, rank: int) -> dict[str, int]:
     """Return where a rank stands on every axis of the order.
 
