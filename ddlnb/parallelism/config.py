@@ -236,8 +236,8 @@ def shape_of(fields: Mapping[str, Any], name: str, strict: bool = True) -> Trans
     )  # fmt: skip
     for word in ("ffn", "dense_ffn", "shared", "top_k", "windows"):
         said.get(word)  # not read of a model without such a part
-    keys = [key for key, value in fields.items() if value and not NEUTRAL.search(key)]
-    unread = [key for key in keys if key not in said.read]
+    left = [key for key, value in fields.items() if value and key not in said.read]
+    unread = [key for key in left if not NEUTRAL.search(key)]
     require(
         not (strict and unread),
         f"model {name!r}: what {', '.join(unread)} of its configuration does to its shape is not "

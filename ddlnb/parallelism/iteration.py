@@ -66,11 +66,11 @@ def play_iteration(
     links = LayoutNetwork(layout, network, startup, placement, all_reduce)
     stages = [
         _Stage(held, works_of(held, model, layout, precision, links, flops_per_second))
-        for held in pipeline_stages(model, layout.pp, layout.vpp)
+        for held in pipeline_stages(model, layout.pp, layout.vpp, layout.schedule)
     ]
     player = _Player(layout, precision, links, stages, overlap)
     orders = schedule(layout.schedule, layout.pp, layout.micro_batches, layout.vpp)
-    for index, one in in_order(orders, layout.vpp):
+    for index, one in in_order(orders, layout.vpp, layout.schedule):
         player.play_pass(stages[index], one)
     for stage in stages:
         after = exchanges(model, layout, precision, stage.held.index)
@@ -165,10 +165,8 @@ class _Player:
 
     def play_pass(self, stage: _Stage, one: Pass) -> None:
         """Play a pass through the layers of a chunk, and send what comes of it."""
-        part, is_split = (
-            stage.held.index + one.chunk * self.layout.pp,
-            SCHEDULES[self.layout.schedule].splits,
-        )
+        kind_of = SCHEDULES[self.layout.schedule]
+        part, is_split = kind_of.part(stage.held.index, one.chunk, self.layout.pp), kind_of.splits
         stage.wait("bubble", self.arrived.get((one.kind, one.micro_batch, part), 0.0))
         step = 1 if one.kind == "F" else -1
         kind = "forward" if one.kind == "F" else "backward"
@@ -200,10 +198,11 @@ class _Player:
                     stage.put_off.append(wait)
 
     def _send(self, stage: _Stage, one: Pass, part: int, towards: int) -> None:
-        number, index = divmod(min(part, towards), self.layout.pp)  # the boundary is behind that
+        kind = SCHEDULES[self.layout.schedule]
+        number, index = kind.home(min(part, towards), self.layout.pp)  # the boundary is behind that
         layer = self.stages[index].held.chunks[number][-1][0]
         size = boundary_bytes(layer, self.layout, self.precision)
-        source, target = stage.held.index, towards % self.layout.pp
+        source, target = stage.held.index, kind.home(towards, self.layout.pp)[1]
         seconds = self.links.boundary_seconds(size, source, target) if target != source else 0.0
         stop = stage.free + seconds
         stage.span("message", f"to stage {target}", stage.free, stop, round(size))

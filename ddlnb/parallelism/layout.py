@@ -117,8 +117,9 @@ class Layout:
                 )
         else:
             require(
-                self.vpp == 1,
-                f"vpp {self.vpp} needs the interleaved schedule, not {self.schedule!r}",
+                self.vpp == SCHEDULES[self.schedule].chunks,
+                f"vpp {self.vpp} needs the interleaved schedule, not {self.schedule!r}, which has "
+                f"vpp {SCHEDULES[self.schedule].chunks}",
             )
 
     @property
@@ -151,6 +152,7 @@ class Layout:
             given[name] = value
         if given.get("vpp", 1) != 1:
             given.setdefault("schedule", "interleaved")
+        given.setdefault("vpp", SCHEDULES[str(given.get("schedule", "1f1b"))].chunks)
         return cls(**given)  # type: ignore[arg-type]
 
     def __str__(self) -> str:

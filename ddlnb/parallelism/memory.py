@@ -117,18 +117,24 @@ def require_fits(model: ModelShape, layout: Layout) -> None:
 
 
 @lru_cache(maxsize=4096)
-def pipeline_stages(model: ModelShape, pp: int, vpp: int = 1) -> tuple[PipelineStage, ...]:
+def pipeline_stages(
+    model: ModelShape, pp: int, vpp: int = 1, schedule: str = "interleaved"
+) -> tuple[PipelineStage, ...]:
     """Return the stages: blocks partitioned evenly (`even_partition`).
 
-    Chunk number c belongs to stage c mod pp. What is before the blocks goes to the first chunk,
-    what is behind them to the last one.
+    Chunk number c belongs to stage c mod pp, or where the schedule puts it. What is before the
+    blocks goes to the first chunk, what is behind them to the last one.
     """
     first, stop = model.blocks
     parts = pp * vpp
     ends = list(accumulate(even_partition(stop - first, parts), initial=first))
     ends[0], ends[-1] = 0, len(model.layers)
     chunks = [_counted(model.layers[start:end]) for start, end in pairwise(ends)]
-    return tuple(PipelineStage(index, tuple(chunks[index::pp])) for index in range(pp))
+    kind = SCHEDULES[schedule]
+    return tuple(
+        PipelineStage(index, tuple(chunks[kind.part(index, number, pp)] for number in range(vpp)))
+        for index in range(pp)
+    )
 
 
 def _counted(layers: Sequence[LayerShape]) -> tuple[tuple[LayerShape, int], ...]:
@@ -267,7 +273,7 @@ def memory(
     require_fits(model, layout)
     precision = get_precision(precision)
     require(0 <= stage < layout.pp, f"stage {stage} must be one of 0 to {layout.pp - 1}")
-    held = pipeline_stages(model, layout.pp, layout.vpp)[stage]
+    held = pipeline_stages(model, layout.pp, layout.vpp, layout.schedule)[stage]
     trained = share_of(held, layout, adapters=bool(layout.lora))
 
     def elements(zero: int, share: Share = trained) -> int:
@@ -345,7 +351,7 @@ def _activations(
     )
     in_flight = sum(each * count for each, count in zip(kept, flying, strict=True))
     kind = SCHEDULES[layout.schedule]
-    if kind.splits:  # gradients of weights need no logits
+    if kind.splits and not kind.vee:  # gradients of weights need no logits
         ahead = kind.ahead(stage.index, layout.pp, layout.micro_batches, layout.vpp)
         until_b = min(layout.micro_batches, ahead)
         logits = [kept for layer, _ in stage.layers for kept in layer.kept if kept.bytes == LOGIT]

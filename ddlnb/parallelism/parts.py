@@ -156,10 +156,7 @@ class SelfAttention:
         """Return its numbers."""
         query, key = self.heads * self.head_size, self.kv_heads * self.head_size
         tokens, width, hidden = model.sequence, model.width, model.hidden
-        core, scores = (
-            4.0 * attended(tokens, self.window, self.chunked) * query,
-            self.heads * tokens**2,
-        )
+        scores, pairs = self.heads * tokens**2, attended(tokens, self.window, self.chunked)
         norm = {"": 0, "head": 2 * self.head_size, "all": query + key}[self.normed]
         weights = (
             model.norm_weight("attention norm", self.norms),
@@ -183,7 +180,7 @@ class SelfAttention:
                 ("kv", "kv_heads", self.kv_heads),
             ),
             weights,
-            4.0 * model.width * (query + key) + core,
+            4.0 * model.width * (query + key) + 4.0 * pairs * query,
             (
                 Kept("attention norm input", width, "sequence"),
                 Kept("attention input", width, "gathered", MULTIPLIED),
@@ -199,7 +196,7 @@ class SelfAttention:
                 Kept("attention output", tokens * query, bytes=MULTIPLIED),
                 *present(model.dropout, Kept("attention dropout mask", width, "sequence", 1)),
             ),
-            core,
+            4.0 * pairs * query,
             Attention(tokens * query, 2 * tokens * key, self.kv_heads),
         )
 

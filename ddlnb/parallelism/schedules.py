@@ -8,9 +8,11 @@ says when passes start and end, and how long stages stand idle.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from typing import Any, NamedTuple
 
 from ddlnb.errors import look_up, require, require_whole
@@ -40,6 +42,10 @@ class PipelineSchedule:
       many as there are stages.
     - weights_behind: of a stage, how many backward passes the gradients of weights lie behind those
       of inputs; None for backward passes that are whole.
+    - vee: stages hold two chunks, the second ones in reverse order, so that the first stage has
+      the first and the last part of the model. Passes are then what a stage can do first, of
+      backward passes, forward passes while it keeps less than ``ahead`` chunks, and gradients of
+      weights, the later part first.
     - words: a pattern by which tables of runs name it, otherwise its name.
     - torch: the class of torch.distributed.pipelining that executes it; without one, ranks run
       the passes in the order of `schedule`.
@@ -49,6 +55,7 @@ class PipelineSchedule:
     ahead: Callable[[Any, Any, Any, Any], Any]
     chunked: bool = False
     weights_behind: Callable[[int], int] | None = None
+    vee: bool = False
     words: str = ""
     torch: str = ""
 
@@ -61,7 +68,21 @@ class PipelineSchedule:
     @property
     def splits(self) -> bool:
         """Whether gradients of weights are passes of their own."""
-        return self.weights_behind is not None
+        return self.vee or self.weights_behind is not None
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of a stage where nothing else is said."""
+        return 2 if self.vee else 1
+
+    def part(self, stage: int, chunk: int, stages: int) -> int:
+        """Return which part of the model a chunk of a stage is."""
+        return 2 * stages - 1 - stage if self.vee and chunk else stage + chunk * stages
+
+    def home(self, part: int, stages: int) -> tuple[int, int]:
+        """Return the chunk and the stage that a part of the model is."""
+        chunk, stage = divmod(part, stages)
+        return chunk, stages - 1 - stage if self.vee and chunk else stage
 
     def passes(self, stage: int, stages: int, micro_batches: int, chunks: int) -> tuple[Pass, ...]:
         """Return the passes of one stage in order."""
@@ -116,6 +137,18 @@ SCHEDULES = {
             weights_behind=lambda stage: stage,
             words=r"zero.?bubble|\bzb\b|\bzb-?[hv12]",
         ),
+        # ZB-V of 2401.10241: as much memory as 1f1b, and hardly a bubble.
+        PipelineSchedule(
+            "zb-v", lambda stage, stages, batches, chunks: 2 * stages, vee=True, words="^zb-v$"
+        ),
+        # DualPipe (DeepSeek-V3, 2412.19437, section 3.2.1) cut in half, so that no stage holds two
+        # copies of parameters (github.com/deepseek-ai/DualPipe); what it overlaps is not played.
+        PipelineSchedule(
+            "dualpipe-v",
+            lambda stage, stages, batches, chunks: 2 * stages + 1,
+            vee=True,
+            words="dualpipe",
+        ),
     )
 }
 
@@ -159,13 +192,43 @@ def schedule(name: str, stages: int, micro_batches: int, chunks: int = 1) -> Sch
         micro_batches % stages == 0 or not kind.chunked,
         f"micro_batches {micro_batches} must be a multiple of the {stages} stages",
     )
-    require(chunks == 1 or kind.chunked, f"schedule {name!r} has 1 chunk per stage, not {chunks}")
+    require(
+        chunks == kind.chunks or kind.chunked,
+        f"schedule {name!r} has {kind.chunks} chunks per stage, not {chunks}",
+    )
     return _ordered(kind, stages, micro_batches, chunks)
 
 
 @lru_cache(maxsize=1024)
 def _ordered(kind: PipelineSchedule, stages: int, micro_batches: int, chunks: int) -> Schedule:
+    if kind.vee:
+        return _vee(kind, stages, micro_batches)
     return tuple(kind.passes(stage, stages, micro_batches, chunks) for stage in range(stages))
+
+
+def _vee(kind: PipelineSchedule, stages: int, micro_batches: int) -> Schedule:
+    """Return the passes of a V schedule, as if each of them took equally long."""
+    orders: list[list[Pass]] = [[] for _ in range(stages)]
+    done, kept = set[Key](), kind.ahead(0, stages, micro_batches, 2)
+    begun: Counter[tuple[int, str, int]] = Counter()  # by stage, kind and chunk
+    while sum(map(len, orders)) < 6 * stages * micro_batches:
+        now: list[tuple[int, Pass]] = []
+        for stage in range(stages):
+            flying = sum(begun[stage, "F", one] - begun[stage, "W", one] for one in (0, 1))
+            for name, chunk in product("BFW", (1, 0)):
+                one = Pass(name, begun[stage, name, chunk], chunk)
+                if (
+                    one.micro_batch < micro_batches
+                    and (name != "F" or flying < kept - 1 + chunk)
+                    and done.issuperset(_needed(one, kind.part(stage, chunk, stages), 2 * stages))
+                ):
+                    now.append((stage, one))
+                    break
+        for stage, one in now:
+            orders[stage].append(one)
+            begun[stage, one.kind, one.chunk] += 1
+            done.add((one.kind, one.micro_batch, kind.part(stage, one.chunk, stages)))
+    return tuple(map(tuple, orders))
 
 
 def in_flight(name: str, stages: int, micro_batches: int, chunks: int, stage: int) -> int:
@@ -193,6 +256,12 @@ def chunks_in_flight(
     flying = in_flight(name, stages, micro_batches, chunks, stage)
     if chunks == 1:
         return (flying,)
+    if get_schedule(name).vee:
+        own, most = Counter[int](), Counter[int]()
+        for one in schedule(name, stages, micro_batches, chunks)[stage]:
+            own[one.chunk] += {"F": 1, "B": 0, "W": -1}[one.kind]
+            most = max(most, own.copy(), key=Counter.total)
+        return (most[0], most[1])
     rounds, rest = divmod(flying, stages * chunks)
     return tuple(
         rounds * stages + min(stages, max(0, rest - chunk * stages)) for chunk in range(chunks)
@@ -244,12 +313,14 @@ def play(
     seconds: Mapping[str, float] | Sequence[Mapping[str, float]],
     send_seconds: float = 0.0,
     chunks: int = 1,
+    name: str = "interleaved",
 ) -> PipelineTimes:
     """Return when each pass runs: in the stage's order, once what it needs has arrived.
 
     ``seconds`` of F, B and W are those of one micro batch through one whole stage, of all stages or
-    of each; a chunk takes 1/chunks of them. Without ``W`` in the schedule B stands for both. What
-    comes from another part arrives ``send_seconds`` after it ended. Raises what `in_order` raises.
+    of each; a chunk takes 1/chunks of them, and ``name`` says which parts chunks are. Without ``W``
+    in the schedule B stands for both. What comes from another stage arrives ``send_seconds`` after
+    it ended. Raises what `in_order` raises.
 
     >>> played = play(schedule("1f1b", 4, 8), {"F": 1.0, "B": 2.0})
     >>> played.seconds, played.bubble == 3 / 11
@@ -263,11 +334,13 @@ def play(
     for kind in sorted({one.kind for stage in passes for one in stage}):
         known = all(kind in own for own in by_stage)
         require(known, f"seconds of {kind!r} are missing; give those of F, B and W")
-    for stage, one in in_order(passes, chunks):
-        part = stage + one.chunk * stages
-        sending = send_seconds if stages > 1 else 0.0
+    kind_of = get_schedule(name)
+    for stage, one in in_order(passes, chunks, name):
+        part = kind_of.part(stage, one.chunk, stages)
         needed = _needed(one, part, stages * chunks)
-        arrivals = (ended[key] + sending * (key[2] != part) for key in needed)
+        arrivals = (
+            ended[key] + send_seconds * (kind_of.home(key[2], stages)[1] != stage) for key in needed
+        )
         start = max(times[stage][-1][2] if times[stage] else 0.0, *arrivals, 0.0)
         stop = start + by_stage[stage][one.kind] / chunks
         times[stage].append((one, start, stop))
@@ -275,7 +348,9 @@ def play(
     return PipelineTimes(tuple(map(tuple, times)))
 
 
-def in_order(passes: Schedule, chunks: int = 1) -> Iterator[tuple[int, Pass]]:
+def in_order(
+    passes: Schedule, chunks: int = 1, name: str = "interleaved"
+) -> Iterator[tuple[int, Pass]]:
     """Yield every pass with its stage, each behind all that it needs.
 
     A forward pass needs the one of the part before, a backward pass that of the part behind and its
@@ -286,7 +361,7 @@ def in_order(passes: Schedule, chunks: int = 1) -> Iterator[tuple[int, Pass]]:
         before = sum(position)
         for stage, order in enumerate(passes):
             for one in order[position[stage] :]:
-                part = stage + one.chunk * stages
+                part = get_schedule(name).part(stage, one.chunk, stages)
                 if not done.issuperset(_needed(one, part, stages * chunks)):
                     break
                 yield stage, one

@@ -29,6 +29,7 @@ from ddlnb.parallelism.memory import (
     shares_by_layer,
 )
 from ddlnb.parallelism.model import LayerShape, ModelShape
+from ddlnb.parallelism.schedules import SCHEDULES
 from ddlnb.plans.transfers import Primitive
 
 
@@ -83,7 +84,7 @@ def exchanges(
     require_fits(model, layout)
     precision = get_precision(precision)
     require(0 <= stage < layout.pp, f"stage {stage} must be one of 0 to {layout.pp - 1}")
-    stages = pipeline_stages(model, layout.pp, layout.vpp)
+    stages = pipeline_stages(model, layout.pp, layout.vpp, layout.schedule)
     held, blocks = stages[stage], set(map(id, model.block_layers))
     is_again = layout.recomputation == "full"
     found = [
@@ -185,14 +186,14 @@ def _between_stages(
     """What this stage sends: outputs of its chunks forward, gradients of their inputs backward."""
     if layout.pp == 1:
         return
-    last = layout.pp * layout.vpp - 1
-    for part in range(stage.index, last + 1, layout.pp):
+    last, kind = layout.pp * layout.vpp - 1, SCHEDULES[layout.schedule]
+    for part in (kind.part(stage.index, chunk, layout.pp) for chunk in range(layout.vpp)):
         for what, when, boundary in (
             ("activations", "forward", part),
             ("gradients of activations", "backward", part - 1),
         ):
-            if 0 <= boundary < last:
-                number, index = divmod(boundary, layout.pp)
+            number, index = kind.home(boundary, layout.pp)
+            if 0 <= boundary < last and index != kind.home(boundary + 1, layout.pp)[1]:
                 size = boundary_bytes(every[index].chunks[number][-1][0], layout, precision)
                 yield GroupExchange(what, "send", "pp", layout.pp, size, layout.micro_batches, when)
 
@@ -258,7 +259,7 @@ def _of_copies(
     if layout.sequence_parallel:  # each rank has seen other tokens
         size = share.repeated * precision.reduced
         yield GroupExchange("repeated", "all-reduce", "tp", layout.tp, size, 1, "update")
-    if stage.index in (0, layout.pp - 1) and layout.pp > 1:
+    if stage.index in (0, layout.pp - 1) and layout.pp > 1 and not SCHEDULES[layout.schedule].vee:
         size = share.tied * precision.reduced
         yield GroupExchange("tied embedding", "all-reduce", "ends", 2, size, 1, "update")
 
@@ -293,6 +294,10 @@ def traffic_matrices(
     >>> {axis: (matrix > 0).astype(int).tolist()[0] for axis, matrix in found.items()}
     {'tp': [0, 1, 0, 0], 'data': [0, 0, 1, 0]}
     """
+    require(
+        not SCHEDULES[layout.schedule].vee,
+        f"schedule {layout.schedule} sends both ways, of which no matrix is made; use another one",
+    )
     matrices: dict[str, Numbers] = {}
     for stage in range(layout.pp):
         for one in exchanges(model, layout, precision, stage):

@@ -65,7 +65,9 @@ def test_what_is_not_executed_is_refused(layout, shape, message):
 
 def test_the_executed_strategies_are_all_there_are():
     layouts = [case.layout for case in CASES]
-    assert {one.schedule for one in layouts} == set(SCHEDULES)
+    assert {one.schedule for one in layouts} == {
+        name for name, one in SCHEDULES.items() if not one.vee
+    }
     assert {one.zero for one in layouts} == {0, 1, 2, 3}
     for axis in ("dp", "tp", "pp", "cp", "ep", "vpp"):
         assert any(getattr(one, axis) > 1 for one in layouts)

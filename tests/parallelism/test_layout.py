@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddlnb.errors import InputError
+from ddlnb.networks.topologies import Star
+from ddlnb.parallelism.iteration import parts_of, play_iteration
 from ddlnb.parallelism.layout import (
     AXES,
     CONTEXTS,
@@ -20,7 +22,17 @@ from ddlnb.parallelism.layout import (
     position,
     ranks_per_node,
 )
-from ddlnb.parallelism.schedules import Pass, in_flight, most_in_flight, play, schedule
+from ddlnb.parallelism.memory import pipeline_stages
+from ddlnb.parallelism.model import Transformer
+from ddlnb.parallelism.schedules import (
+    Pass,
+    chunks_in_flight,
+    in_flight,
+    most_in_flight,
+    play,
+    schedule,
+)
+from ddlnb.parallelism.volumes import exchanges
 
 DEGREES = st.integers(1, 4)
 
@@ -40,7 +52,7 @@ def layouts(draw):
         ep=ep,
         shard=draw(st.sampled_from(parts if ep == 1 and zero else [0])),
         lora=draw(st.sampled_from([0, 16])),
-        vpp=draw(st.integers(2, 3)) if schedule == "interleaved" else 1,
+        vpp=draw(st.integers(2, 3)) if schedule == "interleaved" else SCHEDULES[schedule].chunks,
         zero=zero,
         sequence_parallel=tp > 1 and draw(st.booleans()),
         gather_again=draw(st.booleans()),
@@ -202,3 +214,38 @@ def test_interleaving_is_that_of_torch(p, m, v):
             if one is not None
         ]
         assert list(passes) == told
+
+
+@pytest.mark.parametrize(("name", "beyond"), [("zb-v", 0), ("dualpipe-v", 1)])
+@pytest.mark.parametrize(("stages", "batches"), [(2, 4), (4, 8), (4, 17)])
+def test_v_schedules_have_half_the_bubble_of_zero_bubble(name, beyond, stages, batches):
+    seconds = {"F": 1.0, "B": 1.0, "W": 1.0}
+    passes = schedule(name, stages, batches, 2)
+    every = {(kind, batch, chunk) for kind in "FBW" for batch in range(batches) for chunk in (0, 1)}
+    assert all(set(one) == every and len(one) == len(every) for one in passes)
+    played = play(passes, seconds, chunks=2, name=name)
+    straight = play(schedule("zero-bubble", stages, batches), seconds)
+    idle = [one.seconds - 3 * batches for one in (played, straight)]
+    assert idle == [(stages - 1) / 2, stages - 1]
+    # Twice as many chunks, each of half a stage: what 1f1b keeps on its first stage.
+    for stage in range(stages):
+        assert in_flight(name, stages, batches, 2, stage) == 2 * stages + beyond
+        assert sum(chunks_in_flight(name, stages, batches, 2, stage)) == 2 * stages + beyond
+
+
+def test_a_v_has_both_ends_of_the_model_on_its_first_stage():
+    model = Transformer("small", 8, 64, 8, 512, 64, tied=True).shape
+    layout = Layout.parse("pp2 zb-v acc4")
+    assert (layout.vpp, Layout.parse(str(layout))) == (2, layout)
+    first, last = pipeline_stages(model, 2, 2, "zb-v")
+    assert [layer.name for layer, _ in first.layers] == ["embedding", "block", "block", "head"]
+    assert [count for _, count in last.layers] == [2, 2]
+    kinds = {(one.what, one.when) for one in exchanges(model, layout)}
+    assert ("tied embedding", "update") not in kinds
+    # Two boundaries between stages, each crossed once a micro batch; the turn is on one stage.
+    sent = [one for stage in (0, 1) for one in exchanges(model, layout, stage=stage)]
+    assert sum(one.times for one in sent if one.axis == "pp") == 4 * 4
+    network = Star(2).network(bandwidth=1e15)
+    line = play_iteration(model, layout, network, 1e12)
+    zero = play_iteration(model, Layout.parse("pp2 zero-bubble acc4"), network, 1e12)
+    assert parts_of(line)["computation"] == pytest.approx(parts_of(zero)["computation"])

@@ -51,9 +51,9 @@ class Trainer:
 
     def __init__(self, shape: Transformer, layout: Layout, rank: int, seed: int):
         require(
-            not (layout.shard or layout.lora),
-            f"layout {layout}: hybrid sharding (shard) and adapters (lora) are not executed; leave "
-            f"them out",
+            not (layout.shard or layout.lora or SCHEDULES[layout.schedule].vee),
+            f"layout {layout}: hybrid sharding (shard), adapters (lora) and V schedules are not "
+            f"executed; leave them out",
         )
         self.shape, self.layout = shape, layout
         self.mesh = Mesh(layout, rank)

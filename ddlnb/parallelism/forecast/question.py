@@ -114,7 +114,7 @@ class LayoutQuestion:
             f"global_batch {self.global_batch:,} must be at most {MOST_SEQUENCES:,} sequences of a "
             f"step; is it a number of tokens? Divide these by the sequence, {self.sequence:,}",
         )
-        searched = [name for name, one in SCHEDULES.items() if not one.chunked]
+        searched = [name for name, one in SCHEDULES.items() if not (one.chunked or one.vee)]
         if self.schedule not in searched:  # chunks (vpp) make 1f1b the interleaved one
             raise UnknownName("schedule of the search", self.schedule, searched)
         require(

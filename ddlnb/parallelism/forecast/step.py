@@ -357,8 +357,7 @@ def expert_seconds(cases: Cases, rate: Column, passes: Column) -> Column:
     filled = computing + 2 * passes * own * TILE / 2 / rate
     reading = passes * PARAMETER * own / cases.memory_bandwidth
     permuted = PERMUTED * cases.sent_copies * share * cases.hidden / cases.memory_bandwidth
-    beyond = np.maximum(filled, reading) - computing + permuted
-    return np.where(cases.experts > 1, beyond, 0)
+    return np.where(cases.experts > 1, np.maximum(filled, reading) - computing + permuted, 0)
 
 
 # Elements of a product that a GPU's multiprocessors compute in one go: about 120 of them, a tile of
