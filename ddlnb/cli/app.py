@@ -49,6 +49,7 @@ OLD = {
     "check": "survey check",
     "strategies": "survey strategies",
 }
+SHORT = {"board": "survey board"}  # what is also typed at the first level
 KINDS = ("gpus", "networks", "machines")  # that `ddlnb hardware` listed
 
 
@@ -56,7 +57,7 @@ class Commands(TyperGroup):
     """The first level: loads a command when it is asked for, and knows the old names."""
 
     def __init__(self, **given: Any) -> None:
-        super().__init__(**given | {"commands": dict.fromkeys((*COMMANDS, *OLD))})
+        super().__init__(**given | {"commands": dict.fromkeys((*COMMANDS, *OLD, *SHORT))})
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of today."""
@@ -80,6 +81,8 @@ class Commands(TyperGroup):
 
         Help says the times that were kept of it.
         """
+        if args[0] in SHORT:
+            args = [*SHORT[args[0]].split(), *args[1:]]
         if args[0] in OLD:
             words = renamed(*args)
             if not ctx.resilient_parsing:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddlnb.cli.board import board
 from ddlnb.cli.options import (
     OWN,
     Csv,
@@ -147,6 +148,9 @@ def check(
         typer.echo(f"{counted(len(rows), 'cell')}, {len(cells) or 'none'} of them suspicious.")
     if suspicious:
         raise typer.Exit(1)
+
+
+app.command()(board)
 
 
 @app.command()

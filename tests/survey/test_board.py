@@ -1,0 +1,97 @@
+"""The board of forecasts: no source gets worse in silence, and digests know no measured value."""
+
+import pandas as pd
+import pytest
+
+from ddlnb.survey.board import (
+    FIT,
+    JUDGEMENT,
+    KINDS,
+    SHEET,
+    board,
+    constants,
+    digest,
+    judgements,
+    read_board,
+    replaced,
+    source_rows,
+    worse,
+    write_board,
+)
+
+QUICK = [name for name, kind in KINDS.items() if kind.quick]
+ROWS = pd.DataFrame(
+    {
+        "source": ["here", "here", "there"],
+        "run": ["a", "b", "c"],
+        "measured": [100.0, 100.0, 10.0],
+        "forecast": [110.0, 70.0, 10.0],
+        "low": [90.0, 60.0, 9.0],
+        "high": [120.0, 80.0, 11.0],
+        "trivial": [200.0, 100.0, 15.0],
+        "left_out": ["here", "here", False],
+    }
+)
+
+
+def toy(**changed):
+    return source_rows(ROWS.assign(**changed)).assign(kind="toy")
+
+
+def test_a_source_is_scored_beside_its_trivial_forecast():
+    here, there = toy().to_dict("records")
+    assert (here["rows"], here["median"], here["near"]) == (2, pytest.approx(0.2), 0.5)
+    assert (here["inside"], here["trivial"], here["left_out"]) == (0.5, 0.5, True)
+    assert (there["median"], there["left_out"]) == (0.0, False)
+
+
+def test_a_digest_is_of_what_was_forecast_and_of_nothing_measured():
+    assert digest(ROWS) == digest(ROWS.assign(measured=1.0, trivial=1.0))
+    assert digest(ROWS) != digest(ROWS.assign(high=200.0))
+    assert digest(ROWS) != digest(ROWS.assign(forecast=ROWS["forecast"] * 1.01))
+
+
+def test_what_is_worse_by_over_a_tenth_or_gone_is_named():
+    kept = toy()
+    assert worse(kept, kept) == []
+    assert worse(toy(forecast=[109.0, 72.0, 10.0]), kept) == []
+    assert worse(toy(forecast=[110.0, 65.0, 10.0]), kept) == ["toy, here: 22.5%, kept 20.0%"]
+    assert [line[:10] for line in worse(kept[:1], kept)] == ["toy, there"]
+
+
+def test_a_kept_board_is_read_as_it_was_made(tmp_path):
+    made = pd.concat([toy(), toy().assign(kind="testbed")])
+    write_board(made, tmp_path / "board.csv")
+    kept = read_board(tmp_path / "board.csv")
+    assert worse(made, kept) == []
+    assert list(kept["digest"]) == list(made["digest"])
+
+
+def test_a_kind_that_is_made_again_takes_the_place_of_its_own_rows_alone():
+    kept = read_board()
+    again = replaced(kept, kept[kept["kind"] == "testbed"].assign(rows=1))
+    assert list(again["source"]) == list(kept["source"])
+    assert set(again["kind"][again["rows"] != kept["rows"]]) == {"testbed"}
+
+
+def test_every_row_of_the_kept_board_is_of_a_kind_that_makes_it_again():
+    kept = list(dict.fromkeys(read_board()["kind"]))
+    assert kept == [name for name in KINDS if name in kept]
+    assert set(QUICK) < set(kept)
+
+
+def test_no_source_is_worse_by_over_a_tenth_than_it_was():
+    assert worse(board(QUICK), read_board()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [name for name in KINDS if name not in QUICK])
+def test_no_source_of_a_slow_kind_is_worse_by_over_a_tenth_than_it_was(kind):
+    assert worse(board([kind]), read_board()) == []
+
+
+def test_constants_of_gpus_are_of_a_sheet_or_fitted_and_few_are_judged():
+    found = constants()
+    assert set(found["kind"]) == {SHEET, FIT, JUDGEMENT}
+    assert found["source"].str.len().min() > 0
+    assert len(judgements(found)) <= 10
