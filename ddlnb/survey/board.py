@@ -98,7 +98,7 @@ DRAWS = 40  # enough for an interval
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("large models", "the median MFU of the other sources", _large_models, quick=True),
+        Kind("large models", "the median MFU of the other sources", _large_models),
         Kind("data parallel", "linear scaling; the usual share of a sheet", _data_parallel),
         Kind("testbed", "linear scaling", _testbed, quick=True),
         Kind("collectives", "bytes over the sheet's bandwidth", _collectives),
