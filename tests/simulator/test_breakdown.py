@@ -26,7 +26,7 @@ from ddlnb.workloads.workload import read_profile
 from tests.simulator.test_simulate import TWO_LAYERS, clusters, tuned, workloads
 from tests.toy import TOY
 
-THERE = {SECONDS: 0.1, BANDWIDTH: 64e3, SHARE: 0.6, FACTOR: 1.5, DEVIATION: 0.1, PARTS: 2.0}
+THERE = {SECONDS: 0.1, BANDWIDTH: 64e3, SHARE: 0.6, FACTOR: 1.5, DEVIATION: 0.01, PARTS: 2.0}
 ALL_THERE = Cluster(
     "all there",
     "by hand",
