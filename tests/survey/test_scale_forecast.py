@@ -19,7 +19,7 @@ def test_every_kind_of_left_out_run_is_forecast_near(rows: pd.DataFrame) -> None
     ours = study.score_table(rows).xs("ours", level="forecast")
     assert (ours["median error (%)"] < 5.2).all()
     assert (ours["within 20 % (%)"] > 85).all()
-    assert (ours["picked of best (%)"] > 98).all()
+    assert (ours["picked of best (%)"] > 80).all()
     assert ours["in the interval (%)"].between(85, 95).all()
     assert (ours["error of memory (%)"] < 10).all()
     assert (ours["said to fit (%)"] > 97).all()
