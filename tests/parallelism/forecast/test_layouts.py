@@ -139,7 +139,7 @@ def test_the_number_of_layouts_stays_bounded() -> None:
                      "use one of 1, 2, 4, 8, 16$"),
         ({"vpp": 2, "framework": "nanotron"},
          "vpp 2: nanotron runs no interleaved pipelines; use vpp 1, or one of the frameworks nemo, "
-         "megatron"),
+         "fsdp-compiled, megatron"),
         ({"vpp": 2, "schedule": "gpipe"}, "the schedule gpipe has one chunk per stage; use vpp 1"),
     ],
 )  # fmt: skip
