@@ -62,7 +62,7 @@ def _data_parallel() -> pd.DataFrame:
 
     rows = forecasts(draws=DRAWS)
     rows = rows[rows["limited"] == ""]
-    return rows.assign(source=rows["source"] + ", " + rows["kind"], left_out=True)
+    return rows.assign(source=rows["source"] + ", " + rows["kind"], left_out=False)
 
 
 def _collectives() -> pd.DataFrame:
