@@ -28,7 +28,7 @@ def board(
     The kept board is printed, or made again from the tables of data. Below it stand the constants
     of GPUs that are a judgement.
 
-    Examples: `ddlnb board` and `ddlnb board --write`.
+    Examples: `ddlnb survey board` and `ddlnb survey board --write`.
     """
     from ddlnb.errors import require_known
     from ddlnb.survey import board as boards

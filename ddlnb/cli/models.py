@@ -36,7 +36,7 @@ def models(
     With --large, models whose layers are known without code, for `ddlnb layouts` and `advise`:
     their parameters, those that one token meets, and the tokens of their sequences.
 
-    Examples: `ddlnb models`, `ddlnb models --large` and `ddlnb models gpt2 bert-large --batch 8`.
+    Examples: `ddlnb models --large` and `ddlnb models gpt2 bert-large --batch 8`.
     """
     if large:
         refuse_unused("--large lists shapes, which have no batch", name=name, batch=batch)

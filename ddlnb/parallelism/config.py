@@ -161,7 +161,7 @@ def get_shape(name: str | Transformer) -> Transformer:
         return read_config(path)
     if name.casefold() in known:
         return known[name.casefold()]
-    raise UnknownName("large model", name, [*SHAPES, *configured], OF_YOUR_OWN)
+    raise UnknownName("large model", name, [*SHAPES, *configured], otherwise=OF_YOUR_OWN)
 
 
 def find_shape(model: object) -> Transformer | None:

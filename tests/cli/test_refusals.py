@@ -228,7 +228,7 @@ REFUSED = {
         ("--table in.csv", "give both --table"),
         ("--table in.csv --out o.csv --gpu H100", "...); leave out --gpu"),
         ("--table in.csv --out o.csv --nodes 8", "leave out --nodes"),
-        ("--model my.py:task", "a model of your own is given by its sizes (docs/large_scale"),
+        ("--model my.py:task", "Hugging Face config.json, or given by its sizes (docs/large_scale"),
         ("--model gpt2", "a GPU can hold alone, such as my.py:task, is for `ddlnb advise`"),
         ("--table missing.csv --out out.csv", "missing.csv cannot be read"),
     ],

@@ -414,7 +414,7 @@ def layer_flops(gpu: Gpu, precision: str = "bf16", framework: str = "nanotron") 
     >>> import ddlnb
     >>> h100 = ddlnb.hardware.get_gpu("H100")
     >>> round(layer_flops(h100) / h100.peak("bf16"), 2)
-    0.56
+    0.63
     """
     values = saved_fit().of(framework)
     newest = values.blackwell_share if gpu.generation == BLACKWELL else 1.0
