@@ -69,7 +69,7 @@ class Cluster:
     >>> import ddlnb
     >>> cluster = ddlnb.get_cluster("survey-10GbE", workers=16)
     >>> print(f"{cluster.nodes_in_use} nodes, all-reduce in {cluster.cost}")
-    4 nodes, all-reduce in 867 us + M / (4.78 Gb/s)
+    4 nodes, all-reduce in 847 us + M / (4.82 Gb/s)
     >>> cluster.with_workers(8)
     Cluster('survey-10GbE', workers=8 of 32)
     >>> faster = cluster.with_effects(between_bandwidth=3e9)
@@ -267,16 +267,13 @@ class Cluster:
     ) -> tuple[float | Numbers, Numbers, float | Numbers]:
         """Latency seconds, seconds of messages of these bytes after it, and the share as above.
 
-        Messages of different sizes may take different algorithms. A message that moves in k parts
-        keeps links busy with the others while one is on its way: of its hops, what is longer than
-        1 - 1/k of its work is its latency.
+        Messages of different sizes may take different algorithms.
         """
         if not self.has_closed_form:
             latency, per_byte, share = self.all_reduce_seconds
             if self.workers == 1:
                 return latency, per_byte * sizes, share
-            curve = self._curve("all-reduce")
-            return latency, curve.at(sizes) - curve.latency, share
+            return *self._along(self._curve("all-reduce"), sizes), share
         large, small, threshold = self._forms
         hops: float | Numbers
         hops, per_byte, share = large
@@ -284,30 +281,47 @@ class Cluster:
             is_small = np.asarray(sizes) <= threshold
             hops, per_byte, share = np.array([large, small])[is_small.astype(int)].T
         work = per_byte * sizes
-        hidden = (1 - 1 / self.effects.parts_in_flight) * work
-        return self._software + np.maximum(hops - hidden, 0.0), work, share
+        return self._latency(hops, work), work, share
 
-    def half_work(self, primitive: Primitive, sizes: NDArray[Any]) -> tuple[float, Numbers, float]:
+    def half_work(
+        self, primitive: Primitive, sizes: NDArray[Any]
+    ) -> tuple[float | Numbers, Numbers, float]:
         """Return what `all_reduce_work` does, for a half of a ring all-reduce of these bytes.
 
         The primitive is "reduce-scatter" or "all-gather".
         """
         ring = replace(self, all_reduce="ring")
         if not ring.has_closed_form and self.workers > 1:
-            latency, _, share = ring._on_fabric(primitive)
-            curve = ring._curve(primitive)
-            return latency, curve.at(sizes) - curve.latency, share
+            _, _, share = ring._on_fabric(primitive)
+            return *ring._along(ring._curve(primitive), sizes), share
         latency, per_byte, share = ring.all_reduce_seconds
-        return (latency + self._software) / 2, per_byte / 2 * sizes, share
+        work = per_byte / 2 * sizes
+        return self._latency((latency - self._software) / 2, work), work, share
 
-    def gather_seconds(self) -> tuple[float, float]:
-        """Latency seconds of an all-gather along a ring, and seconds per byte of one payload."""
+    def gather_work(self, sizes: NDArray[Any]) -> tuple[float | Numbers, Numbers]:
+        """Latency seconds of an all-gather along a ring, and those of payloads of these bytes."""
         if self.topology or self.changes:
-            latency, per_byte, _ = self._on_fabric("all-gather")
-            return latency, per_byte * self.workers
+            return self._along(self._curve("all-gather"), self.workers * sizes)
         ring = ALL_REDUCES["ring"](self.nodes_in_use, self.workers_per_node)  # twice a gather
         hops, inside, between = self._links_seconds(ring)
-        return self._software + hops / 2, max(inside, between) / 2 * self.workers
+        work = max(inside, between) / 2 * self.workers * sizes
+        return self._latency(hops / 2, work), work
+
+    def _along(self, curve: Curve, sizes: NDArray[Any]) -> tuple[float, Numbers]:
+        """Latency seconds, and those of bytes, of messages that take what a curve says.
+
+        A graph's curve may be of several algorithms, so that nothing is known of parts in flight.
+        """
+        return self._software + curve.latency, curve.at(sizes) - curve.latency
+
+    def _latency(self, hops: float | Numbers, work: Numbers) -> float | Numbers:
+        """Latency seconds of messages whose hops and whose bytes take so long.
+
+        A message that moves in k parts keeps links busy with the others while one is on its way: of
+        its hops, what is longer than 1 - 1/k of its work is its latency.
+        """
+        hidden = (1 - 1 / self.effects.parts_in_flight) * work
+        return self._software + np.maximum(hops - hidden, 0.0)
 
     @property
     def _software(self) -> float:

@@ -82,6 +82,17 @@ def test_latencies_pass_while_the_other_parts_are_sent(parts, nodes):
     assert seconds(cluster(nodes, "ring", parts_in_flight=parts)) == pytest.approx(expected)
 
 
+@given(st.floats(1, 8), st.sampled_from([1, 2, 8]))
+def test_halves_and_gathers_hide_as_much_of_their_hops_as_the_whole(parts, nodes):
+    ring = cluster(nodes, "ring", parts_in_flight=parts)
+    software, half = EFFECTS.operation_latency, (seconds(ring) - EFFECTS.operation_latency) / 2
+    for primitive in ("reduce-scatter", "all-gather"):
+        latency, work, _ = ring.half_work(primitive, SIZES)
+        assert latency + work - software == pytest.approx(half)
+    latency, work = ring.gather_work(SIZES / ring.workers)
+    assert latency + work - software == pytest.approx(half)
+
+
 def test_a_collective_has_one_connection_whose_rate_falls_with_the_nodes():
     def per_byte(nodes: int, **effects: float) -> float:
         return cluster(nodes, "ring", inside_bandwidth=1e12, **effects).all_reduce_seconds[1]

@@ -288,11 +288,13 @@ class Compressing:
     def cost_by(self, bytes_: float) -> AlphaBeta:
         """Return the seconds of a message while workers compute, where all gradients count so many.
 
-        ``bytes_`` are those of all gradients in one message, whether dense or as they are sent.
+        ``bytes_`` are those of all gradients in one message, whether dense or as they are sent. As
+        for dense messages, the latency is that of the smallest, whose bytes hide none of it.
         """
         cost, share = self.message(*self.pieces).cost, self.share
+        smallest = min(self.alone(), key=lambda message: message.bytes)
         return AlphaBeta(
-            cost.latency / self.cluster.effects.latency_share,
+            smallest.cost.latency / self.cluster.effects.latency_share,
             (cost.work / share + cost.copies) / bytes_,
         )
 

@@ -159,8 +159,7 @@ def request_seconds(
         latency, work, _ = cluster.all_reduce_work(sizes)
         return latency, work
     if request is AllGather:
-        latency, per_byte = cluster.gather_seconds()
-        return latency, per_byte * sizes
+        return cluster.gather_work(sizes)
     if request is Messages:
         slowest = cluster.heterogeneity.slowest_link(cluster.nodes_in_use)
         link = _link(cluster, None, slowest, leaves=cluster.nodes_in_use > 1)
@@ -234,7 +233,8 @@ def message_link(cluster: Cluster, sender: int, receiver: int) -> Link:
 def _link(cluster: Cluster, name: Hashable, factor: float, *, leaves: bool) -> Link:
     effects = cluster.effects
     if leaves:
-        hop, bandwidth = effects.between_latency, effects.between_bandwidth / factor
+        rate = min(effects.between_bandwidth, effects.stream_bandwidth)
+        hop, bandwidth = effects.between_latency, rate / factor
     else:
         hop, bandwidth = effects.inside_latency, effects.inside_bandwidth
     return Link(name, effects.operation_latency + hop, 1 / bandwidth)
