@@ -145,9 +145,9 @@ def calibrate_parameters(
     ``robust`` counts large residuals linearly (soft L1), so that a few wrong observations do no
     harm. The search starts from the priors and from ``starts - 1`` random draws of them; with 4 or
     more it seldom ends in a minimum that is not the lowest. ``by_sides`` takes slopes of one
-    side in the search, which many cells make worth it. Intervals come from the shape of the
-    cost around the minimum, and if not ``thorough`` from its slope there, in half of the time.
-    Raises InputError for more than MOST_PARAMETERS parameters.
+    side in the search, first over wide steps, which many cells make worth it. Intervals come from
+    the shape of the cost around the minimum, and if not ``thorough`` from its slope there, in half
+    of the time. Raises InputError for more than MOST_PARAMETERS parameters.
     """
     require(bool(observations), "observations is empty; give at least one")
     require_whole(starts=starts)
@@ -193,8 +193,9 @@ def problem_of(
     quantities = [observation.quantity for observation in observations]
 
     def predict(values: Numbers, about: Numbers | None) -> Numbers:
-        planned = None if about is None else base.at(about.tolist())
-        return predictions(quantities, [base.at(row, planned) for row in values.tolist()])
+        fresh = base.anew()
+        planned = None if about is None else fresh.at(about.tolist())
+        return predictions(quantities, [fresh.at(row, planned) for row in values.tolist()])
 
     return Problem(
         predict,

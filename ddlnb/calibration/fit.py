@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,6 +28,7 @@ from ddlnb.progress import Show, bar
 Numbers = NDArray[np.float64]
 
 STEP = 0.01  # of a logarithm: wide enough to see over small jumps
+WIDE = (0.1, 0.06, 0.03)  # over which slopes are first taken where predictions have many kinks
 ANCHOR = 1e-3  # the weight of a flat prior, so that the search leaves alone what nothing identifies
 LEAST_RATIO = 1e-3  # of the observed value; a prediction below that counts as this much
 # Of a search for values whose predictions jump, as those of simulated plans do.
@@ -157,11 +158,21 @@ class Problem:
     progress: Show = False
 
     def minimise(self, start: Numbers) -> Minimum:
-        """Search for the minimum within the bounds, from ``start``."""
+        """Search for the minimum within the bounds, from ``start``.
+
+        ``by_sides`` searches with slopes over wide steps first, which end at fewer kinks, and over
+        ever narrower ones from where that ends.
+        """
+        if not self.by_sides:
+            return self._searched(start, self.slope)
+        for step in WIDE:
+            start = self._searched(start, partial(self.rough_slope, step=step)).x
+        return self._searched(start, self.rough_slope)
+
+    def _searched(self, start: Numbers, slope: Callable[[Numbers], Numbers]) -> Minimum:
         from scipy.optimize import least_squares
 
         prior, count = self.prior, len(self.observed)
-        slope = self.rough_slope if self.by_sides else self.slope
 
         def residuals(x: Numbers) -> Numbers:
             search.update()
@@ -204,12 +215,12 @@ class Problem:
         width = (up - down).diagonal()[:, None]
         return ((residuals[: len(x)] - residuals[len(x) :]) / width).T
 
-    def rough_slope(self, x: Numbers) -> Numbers:
+    def rough_slope(self, x: Numbers, step: float = STEP) -> Numbers:
         """Return what `slope` does by one-sided differences, of half as many predictions.
 
         Steps go up where there is room. A search needs no more: it compares costs.
         """
-        steps = np.where(x + STEP <= self.prior.high, STEP, -STEP)
+        steps = np.where(x + step <= self.prior.high, step, -step)
         residuals = self.at([x, *(x + np.diag(steps))], about=x)
         return ((residuals[1:] - residuals[0]) / steps[:, None]).T
 

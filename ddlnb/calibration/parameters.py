@@ -93,6 +93,7 @@ class Parameter:
 
 Names = tuple[str, str, str | None, str | None]  # of a network, a cluster, a model and a method
 Choice = tuple[tuple[str, int], ...]  # effects, and the positions of the parameters they have
+Chosen = tuple[tuple[str, float], ...]  # effects and their values
 
 
 @dataclass(frozen=True)
@@ -107,24 +108,30 @@ class ParameterValues:
     values: tuple[float, ...] = ()
     without: tuple[str, ...] = ()
     planned_with: ParameterValues | None = None
-    _clusters: dict[tuple[Identity, Choice], Cluster] = field(
-        default_factory=dict, init=False, repr=False, compare=False
+    _clusters: dict[tuple[Identity, Chosen], Cluster] = field(
+        default_factory=dict, repr=False, compare=False
     )
     _choices: dict[Names, Choice] = field(default_factory=dict, repr=False, compare=False)
 
     def at(
         self, values: Sequence[float], planned_with: ParameterValues | None = None
     ) -> ParameterValues:
-        """Return other values of the same parameters."""
+        """Return other values of the same parameters; clusters that are alike are made once."""
         return replace(self, values=tuple(values), planned_with=planned_with)
+
+    def anew(self) -> ParameterValues:
+        """Return the same values without the clusters that were made of them and of others."""
+        return replace(self, _clusters={})
 
     def on(self, cluster: Cluster, model: str | None = None, method: str | None = None) -> Cluster:
         """Return the cluster with these values while it trains the model by the method."""
-        choice = self._choice(cluster, model, method)
-        key = (Identity((cluster,)), choice)  # models and methods often have the same
+        values = {effect: self.values[i] for effect, i in self._choice(cluster, model, method)}
+        values |= {effect: getattr(NO_EFFECT, effect) for effect in self.without}
+        key = (
+            Identity((cluster,)),
+            tuple(values.items()),
+        )  # models and methods often have the same
         if key not in self._clusters:
-            values = {effect: self.values[index] for effect, index in choice}
-            values |= {effect: getattr(NO_EFFECT, effect) for effect in self.without}
             self._clusters[key] = cluster.with_effects(**values)
         return self._clusters[key]
 

@@ -409,6 +409,7 @@ class Effects:
     """
 
     there: Mapping[str, float]
+    _costing: list[tuple[str, float]] = field(repr=False, compare=False)
 
     def __init__(self, **values: float) -> None:
         for name, value in values.items():
@@ -416,7 +417,8 @@ class Effects:
             EFFECTS[name].require_sound(value, value)
         known = {name: values.get(name, effect.default) for name, effect in EFFECTS.items()}
         there = {name: value for name, value in known.items() if value != EFFECTS[name].default}
-        vars(self).update(known, there=there)
+        costing = [(name, value) for name, value in there.items() if EFFECTS[name].formulas]
+        vars(self).update(known, there=there, _costing=costing)
 
     def __getattr__(self, name: str) -> float:
         """Return the default of an effect that was registered when the numbers were there."""
@@ -437,7 +439,7 @@ class Effects:
         >>> list(Effects(rank_latency=2.0, operation_latency=1.0).terms("collective latency", 4))
         [1.0, 8.0]
         """
-        for name, value in self.there.items():
+        for name, value in self._costing:
             formula = EFFECTS[name].formulas.get(where)
             if formula is not None:
                 yield formula(value, of)

@@ -115,11 +115,11 @@ def _arrays(program: Program, iterations: int) -> Prepared:
         workers.delay,
         workers.shares,
         Stages(
-            np.stack([stage.resource for stage in stages]),
+            _rows([stage.resource for stage in stages], messages, np.int64),
             np.array([stage.delay for stage in stages]),
-            np.stack([stage.latency for stage in stages]),
-            np.stack([stage.work for stage in stages]),
-            np.stack([stage.shares for stage in stages]),
+            _rows([stage.latency for stage in stages], messages),
+            _rows([stage.work for stage in stages], messages),
+            _rows([stage.share for stage in stages], messages),
             np.array([stage.latency_share for stage in stages]),
             np.array([stage.streams for stage in stages]),
             np.array([stage.parts for stage in stages]),
@@ -135,6 +135,14 @@ def _arrays(program: Program, iterations: int) -> Prepared:
         len(program.resources),
         iterations,
     )
+
+
+def _rows(values: list[Any], messages: int, kind: type = np.float64) -> NDArray[Any]:
+    """Return a row for each of these, which are numbers or have one for every message."""
+    found = np.empty((len(values), messages), kind)
+    for row, value in zip(found, values, strict=True):
+        row[:] = value
+    return found
 
 
 NO_LOG = np.zeros((0, 6))

@@ -50,9 +50,12 @@ class Program:
     @property
     def step_seconds(self) -> tuple[Numbers, Numbers]:
         """Seconds of every step of the tasks that a class multiplies by its factor, and fixed."""
-        fixed = np.broadcast_to(self.fixed_seconds, self.task_seconds.shape)
         starts = self.tasks.step_starts
-        return np.add.reduceat(self.task_seconds, starts), np.add.reduceat(fixed, starts)
+        by_step = np.add.reduceat(self.task_seconds, starts)
+        if np.ndim(self.fixed_seconds) == 0 and not self.fixed_seconds:
+            return by_step, np.zeros_like(by_step)
+        fixed = np.broadcast_to(self.fixed_seconds, self.task_seconds.shape)
+        return by_step, np.add.reduceat(fixed, starts)
 
     def class_seconds(self, number: int, iteration: int) -> Numbers:
         """Return the seconds of every task of a class of workers in an iteration."""
