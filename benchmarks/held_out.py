@@ -2,10 +2,11 @@
 
     python -m benchmarks.held_out [--by gpus --by model ...] [--csv FILE] [--kept]
 
-One value of the label is left out at a time: all of the figure's other cells are fitted, a minute
-each, and those left out are predicted. With ``--kept`` the table of an earlier run is shown.
+One value of the label is left out at a time: all of the figure's other cells are fitted, one to two
+minutes each, and those left out are predicted. With ``--kept`` that of an earlier run is shown.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -56,15 +57,17 @@ class Fold(NamedTuple):
 def folds_of(observations: Sequence[Observation], by: str) -> list[Fold]:
     """Return one fold for every value of the label; no group is both tested and fitted.
 
-    A group that holds several values of the label, as a cell within one node repeats itself on all
-    networks, is left out whole, also of folds that test a part of it. Observations without the
-    label are always fitted, unless their group is left out, and so are the rates of one GPU: who
-    asks about a model has its rate.
+    A group that holds several values of the label is of none of them, as a cell within one node,
+    which repeats itself on all networks, uses no network: it is always fitted. So are observations
+    without the label, and the rates of one GPU: who asks about a model has its rate.
     """
-    folds = []
-    for value in label_values(observations, by):
+    folds, values, values_of = [], label_values(observations, by), defaultdict(set)
+    for one in observations:
+        values_of[one.labels.group].add(getattr(one.labels, by))
+    for value in values:
+        of_value = {group for group, of in values_of.items() if of == {value}}
         tested = tuple(
-            one for one in observations if getattr(one.labels, by) == value and one.labels.gpus != 1
+            one for one in observations if one.labels.group in of_value and one.labels.gpus != 1
         )
         groups = {one.labels.group for one in tested}
         fitted = tuple(one for one in observations if one.labels.group not in groups)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated
 
@@ -50,6 +50,7 @@ from ddlnb.results.schema import Column, Kind, Schema, read_cells
 from ddlnb.results.tables import SINGLE
 from ddlnb.simulator.draws import Z90
 from ddlnb.simulator.simulate import Cell
+from ddlnb.simulator.tasks import Identity
 from ddlnb.survey.checks import check_table, without_suspicious
 from ddlnb.survey.published import FIG4_CELLS, fig4_cells, quoted
 from ddlnb.units import BITS_PER_BYTE, KIB, MB, MIB, seconds_from
@@ -234,12 +235,18 @@ def planning_costs() -> dict[tuple[str, int], AlphaBeta]:
 
 def cell_as_run(workload: Workload, cluster: Cluster, method: str | Method) -> Cell:
     """Return the cell of a method as the survey ran it, with the cost by which it planned."""
-    method = as_run(method)
-    cost = planning_costs().get((cluster.network, cluster.workers))
+    return Cell(workload, _planning(Identity((cluster,)), workload.model), as_run(method))
+
+
+@lru_cache(maxsize=256)
+def _planning(cluster: Identity, model: str) -> Cluster:
+    """Return the cluster with the cost by which MG-WFBP planned: one for all methods."""
+    (on,) = cluster.parts
+    cost = planning_costs().get((on.network, on.workers))
     if cost is not None:  # times of layers are compared with it alone
-        factor = PLANNED_TIMES.get(workload.model, 1.0)
+        factor = PLANNED_TIMES.get(model, 1.0)
         cost = AlphaBeta(cost.latency_seconds / factor, cost.seconds_per_byte / factor)
-    return Cell(workload, replace(cluster, planning=cost), method)
+    return replace(on, planning=cost)
 
 
 def survey_setup() -> Setup:
@@ -450,7 +457,7 @@ def _rescaled(workload: Workload, found: Calibration, name: str) -> Workload:
     """Return the workload with the fitted seconds and their spread."""
     low, high = found.intervals[name]
     source = (
-        f"FLOPs and bytes of the trace shared out over seconds fitted by ddlnb calibrate survey "
+        f"FLOPs and bytes of the trace shared out over seconds fitted by ddlnb cluster fit survey "
         f"to {len(found.observations)} observations"
     )
     spread = math.log(high / low) / (2 * Z90)

@@ -39,7 +39,7 @@ def test_up_to_the_reach_all_sizes_are_good_and_the_next_is_not(found):
     ("effects", "bottleneck"),
     [
         ({"between_bandwidth": 1e7}, "the bandwidth between nodes"),
-        ({"between_latency": 0.05}, "latency"),
+        ({"between_latency": 0.2}, "latency"),
         ({"inside_bandwidth": 1e8}, "the bandwidth inside nodes"),
     ],
 )

@@ -108,7 +108,7 @@ HERE = "two-cores-2-workers"  # of hardware that nobody knows
         ("mine", "", {}, "estimated from the data sheet of A100-SXM4-80GB"),
         ("mine", "", {"throughput": 1e5}, "one GPU at 100000 samples/s"),
         ("mine", HERE, {"throughput": 1000}, "one worker at 1000 samples/s"),
-        ("resnet50", "survey-10GbE", {"gpus": 8}, "fitted by ddlnb calibrate survey"),
+        ("resnet50", "survey-10GbE", {"gpus": 8}, "fitted by ddlnb cluster fit survey"),
         ("resnet50", "survey-10GbE", {"local_batch": 5, "gpus": 8}, "data sheet of RTX2080Ti"),
     ],
 )
