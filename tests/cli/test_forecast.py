@@ -56,7 +56,7 @@ def test_the_readme_shows_what_the_command_prints():
     said = ddlnb(*command, check=True).stdout.replace("│", " ")
     printed = [" ".join(line.split()) for line in said.splitlines()]
     count = len(METHODS)
-    assert len(shown) == count + 3  # methods, the advice, and two remarks
+    assert len(shown) == count + 2  # methods, the advice, and the first remark
     for line in shown[:count]:
         assert " ".join(line.split()) in printed
     assert " ".join(shown[count:]) in " ".join(printed)

@@ -45,11 +45,11 @@ def test_tuned_sizes_are_never_slower_than_the_default_ones(model, network):
 @pytest.mark.parametrize(
     "cell", [("resnet50", "10GbE", 32), ("resnet50", "100GbE", 16), ("bert-base", "100GbE", 32)]
 )
-def test_tuned_sizes_are_within_three_percent_of_a_fine_grid(cell):
+def test_tuned_sizes_are_within_five_percent_of_a_fine_grid(cell):
     """`python -m benchmarks.bytescheduler_tuning` compares all cells."""
     rows = tuned_cells(*([one] for one in cell))
     assert rows["method"].tolist() == NAMES
-    assert (rows["off"] <= 0.03).all()
+    assert (rows["off"] <= 0.05).all()
 
 
 @pytest.mark.parametrize(

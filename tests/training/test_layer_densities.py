@@ -12,6 +12,7 @@ from ddlnb.compression.profile import CompressionProfile, CompressorSeconds, Lin
 from ddlnb.compression.top_k import TopK
 from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import InputError
+from ddlnb.plans.methods import get_method
 from ddlnb.plans.requests import AllReduce
 from ddlnb.survey.sec5_3_compression_level import alike, by_layer, hidden_table
 from ddlnb.training.cost.estimate import iteration_cost
@@ -198,7 +199,7 @@ def test_selection_that_takes_time_leaves_less_to_hide():
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"base": "ByteScheduler-A2A"}, "cuts tensors"),
+        ({"base": get_method("ByteScheduler-A2A").tuned(partition=1_000_000)}, "cuts tensors"),
         ({"base": "WFBP-PS"}, "goes through servers"),
         ({"candidates": (0.1, 2.0)}, r"candidates \[0.1, 2.0\] must be densities from 0.001 to 1"),
         ({"candidates": ()}, "candidates"),
