@@ -72,7 +72,7 @@ def earliest_ends(
 def ready_seconds(workload: Workload, cluster: Cluster) -> Numbers:
     """Return when each gradient is ready after the start of backward, if nobody disturbs it."""
     factors = cluster.effects.terms("task factor", cluster.workers)
-    return np.array(workload.ready_seconds) * math.prod(factors)
+    return np.asarray(np.array(workload.ready_seconds) * math.prod(factors))
 
 
 @njit(cache=True)

@@ -139,7 +139,7 @@ def _arrays(program: Program, iterations: int) -> Prepared:
 
 def _rows(values: list[Any], messages: int, kind: type = np.float64) -> NDArray[Any]:
     """Return a row for each of these, which are numbers or have one for every message."""
-    found = np.empty((len(values), messages), kind)
+    found: NDArray[Any] = np.empty((len(values), messages), kind)
     for row, value in zip(found, values, strict=True):
         row[:] = value
     return found

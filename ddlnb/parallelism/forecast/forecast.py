@@ -265,7 +265,9 @@ def spread_of(cases: Cases, fitted: Fitted) -> Column:
     found = np.full(len(cases), fitted.spread["elsewhere"])
     for name, which in cases.by_framework.items():
         one, own = FRAMEWORKS[name], cases.select(which)
-        seen = np.any([alike(own.core_peak, gpu) for gpu in one.gpus] or [False], axis=0)
+        seen = np.zeros(len(own), bool)
+        for gpu in one.gpus:
+            seen |= alike(own.core_peak, gpu)
         spread = np.where(seen, fitted.spread["paper"], fitted.spread["elsewhere"])
         if one.network:
             home = (own.nodes == 1) | alike(own.across, one.network) & ~over_sockets(own)
