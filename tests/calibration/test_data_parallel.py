@@ -34,3 +34,16 @@ def test_one_gpu_is_asked_by_its_sheet_and_several_by_the_rate_of_one(asked):
     assert (several["forecast"] <= several["trivial"]).all()  # no better than linear scaling
     assert (rows["low"] <= rows["forecast"]).all()
     assert (rows["forecast"] <= rows["high"]).all()
+
+
+def test_a_second_node_costs_strategies_of_tensorflow_the_same_at_every_batch_and_precision(asked):
+    """This is why they are forecast with gradients in fp32, at the end and over TCP."""
+    seconds = {
+        (run.group, run.gpus): run.batch * run.gpus / run.measured
+        for run in asked
+        if run.group.startswith("TensorFlow/bert")
+    }
+    second = [seconds[group, 16] - seconds[group, 8] for group, gpus in seconds if gpus == 16]
+    assert len(second) == 11
+    assert max(second) < 1.25 * min(second)
+    assert {run.network for run in asked if run.group.startswith("TensorFlow/bert")} == {"100GbE"}
