@@ -33,7 +33,7 @@ from benchmarks.drift_runs import (
 )
 from benchmarks.pictures import drift_iterations
 from benchmarks.searched_emulated import ratio
-from ddlnb.errors import UnknownName
+from ddlnb.errors import require_known
 from ddlnb.files import DATA
 from ddlnb.plans.plan import Plan
 from ddlnb.replanning.replanner import LEAST_GAIN
@@ -194,8 +194,7 @@ def main(
     Iterations are drawn into the file after --figure.
     """
     for name in drifts:
-        if name not in DRIFTS:
-            raise UnknownName("drift", name, DRIFTS)
+        require_known("drift", name, DRIFTS)
         if not kept:
             run_drift(name, out, repetitions)
     known = set(table(out, "runs", RUN)["drift"])

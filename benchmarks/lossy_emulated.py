@@ -30,7 +30,7 @@ from ddlnb.calibration.calibrated_model import (
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.compression.profile import CompressionProfile
 from ddlnb.engines.settings import TRAINING
-from ddlnb.errors import ResultsError, UnknownName, require_whole
+from ddlnb.errors import ResultsError, require_known, require_whole
 from ddlnb.files import BUILD, provenance, write_atomically
 from ddlnb.launch.options import emulated
 from ddlnb.launch.ranks import Ranks
@@ -88,8 +88,7 @@ def lossy_on_emulated(
     require_whole(2, workers=workers)
     methods, found = [str(training_method(method)) for method in methods], []
     for network in networks:
-        if network not in PROFILES:
-            raise UnknownName("network", network, PROFILES)
+        require_known("network", network, PROFILES)
         site, workload = emulated(network), read_profile(PROFILES[network])
         kept = Path(folder) / site.name
         if only_kept:

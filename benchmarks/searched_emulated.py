@@ -27,7 +27,7 @@ from ddlnb.calibration.calibrated_model import saved_loads, saving_load
 from ddlnb.calibration.comparison import WARMUP
 from ddlnb.engines.measure import measure
 from ddlnb.engines.settings import MEASURING, MeasurementSettings
-from ddlnb.errors import UnknownName
+from ddlnb.errors import require_known
 from ddlnb.files import DATA, write_atomically
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.methods import METHODS
@@ -220,8 +220,7 @@ def main(
     and forecasts alone are printed.
     """
     for name in cells:
-        if name not in CELLS:
-            raise UnknownName("cell", name, CELLS)
+        require_known("cell", name, CELLS)
     chosen = [CELLS[name] for name in cells]
     if links:
         for site in dict.fromkeys(cell.links for cell in chosen):

@@ -11,7 +11,7 @@ import numpy as np
 from ddlnb.calibration.fit import Prior
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import EFFECTS, SHARE, Effects
-from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.errors import InputError, require, require_known
 from ddlnb.simulator.tasks import Identity
 
 MOST_PARAMETERS = 40  # of one fit; more than that no set of observations here can tell apart
@@ -42,8 +42,7 @@ class Parameter:
     prior_spread: float | None = field(kw_only=True, default=None)
 
     def __post_init__(self) -> None:
-        if self.effect not in EFFECTS:
-            raise UnknownName("effect", self.effect, EFFECTS)
+        require_known("effect", self.effect, EFFECTS)
         if isinstance(self.of, str):
             object.__setattr__(self, "of", (self.of,))
         unit = EFFECTS[self.effect].unit

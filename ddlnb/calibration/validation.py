@@ -20,7 +20,7 @@ from ddlnb.calibration.observations import (
 )
 from ddlnb.calibration.parameters import ParameterValues
 from ddlnb.clusters.effects import EFFECTS
-from ddlnb.errors import UnknownName
+from ddlnb.errors import require_known
 from ddlnb.plans.alpha_beta import AlphaBeta, ring_all_reduce
 from ddlnb.simulator.simulate import Cell
 from ddlnb.units import bandwidth_from, seconds_from
@@ -155,8 +155,7 @@ def ablation(
     if effects is None:
         effects = list(dict.fromkeys(one.effect for one in values.parameters))
     for effect in effects:
-        if effect not in EFFECTS:
-            raise UnknownName("effect", effect, EFFECTS)
+        require_known("effect", effect, EFFECTS)
     changed = [values, *(replace(values, without=(effect,)) for effect in effects)]
     counted = [one for one in observations if one.labels.method is not None] or list(observations)
     predicted = predictions([observation.quantity for observation in counted], changed)

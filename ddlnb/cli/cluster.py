@@ -30,11 +30,10 @@ def list_(
 
     Examples: `ddlnb cluster list` and `ddlnb cluster list gpus --csv`.
     """
-    from ddlnb.errors import UnknownName, require
+    from ddlnb.errors import require, require_known
     from ddlnb.hardware.catalogue import gpus, interconnects, machines
 
-    if kind not in KINDS:
-        raise UnknownName("kind", kind, KINDS, otherwise="or `ddlnb cluster show NAME`")
+    require_known("kind", kind, KINDS, otherwise="or `ddlnb cluster show NAME`")
     if kind == "clusters":
         return print_table(_cluster_rows(), csv, "Clusters")
     if kind == "topologies":

@@ -19,7 +19,7 @@ from ddlnb.cli.options import (
     print_table,
     refuse_unused,
 )
-from ddlnb.errors import UnknownName, require_extra
+from ddlnb.errors import look_up, require_extra, require_known
 from ddlnb.files import BUILD
 from ddlnb.survey.notebooks import reproduce_help
 from ddlnb.units import counted
@@ -60,9 +60,7 @@ def survey(
         )
         return
     found = last_run(profile)
-    if item not in found:
-        raise UnknownName("item", item, found)
-    entry = found[item]
+    entry = look_up("item", item, found)
     lines = [
         {key: getattr(one, key) for key in ("how", "verdict", "date", "said", "where")}
         for one in entry.evidence
@@ -173,7 +171,6 @@ def strategies(
 
     Examples: `ddlnb survey strategies` and `ddlnb survey strategies --layout 'dp2 tp2 zero3'`.
     """
-    from ddlnb.errors import UnknownName
     from ddlnb.parallelism.executed.table import (
         CASES,
         DENSE,
@@ -186,8 +183,7 @@ def strategies(
     from ddlnb.parallelism.layout import Layout
 
     models = {"dense": DENSE, "mixture": MIXTURE, "scores": SCORES}
-    if model not in models:
-        raise UnknownName("model", model, models)
+    require_known("model", model, models)
     if not layout:
         refuse_unused(
             "each strategy has its own; give --layout", model=None if model == "dense" else model

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.errors import InputError, UnknownName, require, require_known
 from ddlnb.files import PROFILES, write_atomically
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ class CompressorSeconds:
     growth: str = "none"
 
     def __post_init__(self) -> None:
-        if self.growth not in GROWTHS:
-            raise UnknownName("growth", self.growth, GROWTHS)
+        require_known("growth", self.growth, GROWTHS)
 
     def before(self, elements: int) -> float:
         """Return the seconds before the first request."""

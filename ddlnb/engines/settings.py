@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, SkipValidation
 
-from ddlnb.errors import UnknownName, require
+from ddlnb.errors import UnknownName, look_up, require
 from ddlnb.launch.options import HERE, LaunchOptions, NetworkChange, network_changes, wired
 from ddlnb.questions import (
     WORDS,
@@ -61,9 +61,7 @@ def get_optimizer(name: str | MakeOptimizer) -> MakeOptimizer:
     """Return the optimizer factory of that name, or the factory itself. Raises UnknownName."""
     if callable(name):
         return name
-    if name not in OPTIMIZERS:
-        raise UnknownName("optimizer", name, OPTIMIZERS)
-    return OPTIMIZERS[name]
+    return look_up("optimizer", name, OPTIMIZERS)
 
 
 def optimizer_name(optimizer: str | MakeOptimizer) -> str:
@@ -309,6 +307,4 @@ def get_measurement_profile(name: str) -> MeasurementProfile:
     >>> get_measurement_profile("paper").settings.iterations
     100
     """
-    if name not in MEASUREMENT_PROFILES:
-        raise UnknownName("measurement profile", name, MEASUREMENT_PROFILES)
-    return MEASUREMENT_PROFILES[name]
+    return look_up("measurement profile", name, MEASUREMENT_PROFILES)

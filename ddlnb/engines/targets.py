@@ -11,7 +11,7 @@ from typing import Any
 
 from ddlnb.engines.catalogue import BASELINES, ENGINES, Engine, get_engine, require_runs
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings, optimizer_name
-from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.errors import InputError, require, require_known
 from ddlnb.files import machine
 from ddlnb.plans.methods import METHODS, Method, get_method, require_tunable
 from ddlnb.registry import several
@@ -169,8 +169,7 @@ def _baselines(asked: bool | Sequence[str], engines: list[Engine]) -> list[str]:
         names = ["single", "ddp", *(one.name for one in engines if one.baseline)]
         return names if asked else []
     for name in asked:
-        if name not in BASELINES:
-            raise UnknownName("baseline", name, BASELINES)
+        require_known("baseline", name, BASELINES)
     return [BASELINES[name] for name in asked]
 
 

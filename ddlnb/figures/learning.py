@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ddlnb.errors import UnknownName, require
+from ddlnb.errors import require, require_known
 from ddlnb.figures.style import (
     BAR_GROUP,
     METHOD_COLOURS,
@@ -63,8 +63,7 @@ def learning_curves(
     """
     for kind, names, known in (("measure", measures, MEASURES), ("axis", against, AXES)):
         for name in names:
-            if name not in known:
-                raise UnknownName(kind, name, known)
+            require_known(kind, name, known)
     tasks = list(curves["task"].unique()) if len(curves) else []
     require(len(tasks) == 1, f"a figure shows one task, and there are {len(tasks)}: {tasks}")
     require(

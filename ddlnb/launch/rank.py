@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from ddlnb.errors import DdlnbError, MissingPart, UnknownName
+from ddlnb.errors import DdlnbError, MissingPart, require_known
 
 if TYPE_CHECKING:
     import torch
@@ -72,8 +72,7 @@ class RankContext:
         One rank says so, once. Raises UnknownName for a barrier that `Ranks.run` was not given,
         DdlnbError with what went wrong if the callback failed.
         """
-        if barrier not in self.barriers:
-            raise UnknownName("barrier", barrier, self.barriers)
+        require_known("barrier", barrier, self.barriers)
         reach(self.store(), barrier)
 
 

@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.errors import UnknownName, require, require_whole
+from ddlnb.errors import look_up, require, require_whole
 from ddlnb.registry import parsed, shown
 
 Kind = Literal["gpu", "nic", "host", "switch"]
@@ -157,9 +157,7 @@ class Network:
 
     def device(self, name: str) -> int:
         """Return the number of the device of that name. Raises UnknownName."""
-        if name not in self._number:
-            raise UnknownName("device", name, self._number)
-        return self._number[name]
+        return look_up("device", name, self._number)
 
     def cable(self, one: str, other: str) -> int:
         """Return the number of the cable between two devices, by their names.

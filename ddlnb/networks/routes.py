@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from ddlnb.errors import InputError, UnknownName
+from ddlnb.errors import InputError, look_up
 from ddlnb.networks.network import Network
 from ddlnb.seeding import mixed
 
@@ -52,10 +52,8 @@ class _Router:
     """The routes of one network that were asked for."""
 
     def __init__(self, network: Network):
-        if network.routing not in ROUTINGS:
-            raise UnknownName("routing", network.routing, ROUTINGS)
         self.network = network
-        self._find = ROUTINGS[network.routing]
+        self._find = look_up("routing", network.routing, ROUTINGS)
         self._known: dict[tuple[int, int], Route] = {}
         self._searches: dict[int, _Search] = {}
         self._nearer: dict[tuple[int, int], list[int]] = {}

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.errors import InputError, UnknownName, look_up, require, require_whole
+from ddlnb.errors import InputError, UnknownName, look_up, require, require_known, require_whole
 from ddlnb.parallelism.schedules import SCHEDULES
 
 AXES = ("tp", "cp", "dp", "pp")  # from neighbouring ranks to distant ones
@@ -87,8 +87,7 @@ class Layout:
         require_whole(**counts)
         require(self.zero in (0, 1, 2, 3), f"zero {self.zero!r} must be 0, 1, 2 or 3")
         for what, options in _CHOICES.items():
-            if getattr(self, what) not in options:
-                raise UnknownName(what, getattr(self, what), options)
+            require_known(what, getattr(self, what), options)
         require_divides("ep", self.ep, "dp", self.dp)
         require(
             not self.shard or (self.zero > 0 and self.ep == 1),

@@ -45,7 +45,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from ddlnb.errors import InputError, UnknownName, require, require_whole
+from ddlnb.errors import InputError, look_up, require, require_known, require_whole
 from ddlnb.figures.style import (
     GREY,
     beside,
@@ -187,9 +187,7 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {"quadratic": _quadratic, "logistic
 
 def get_problem(name: str) -> Problem:
     """The problem of that name. Raises UnknownName."""
-    if name not in PROBLEMS:
-        raise UnknownName("convex problem", name, PROBLEMS)
-    return PROBLEMS[name]()
+    return look_up("convex problem", name, PROBLEMS)()
 
 
 LOOKS = 250  # at the gradient in a run, at least, or at every step of a shorter one
@@ -645,8 +643,7 @@ def divergence_pattern(
     """
     names = list(names) or list(COLUMNS)
     for name in names:
-        if name not in COLUMNS:
-            raise UnknownName("compression of the published table", name, COLUMNS)
+        require_known("compression of the published table", name, COLUMNS)
     rows = [("none", "d-psgd", EXACT, PUBLISHED_EXACT)] + [
         (name, algorithm, method, published)
         for name in names

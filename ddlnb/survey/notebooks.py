@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.errors import InputError, look_up, require, require_known
 from ddlnb.files import DATA, NOTEBOOKS
 
 if TYPE_CHECKING:
@@ -124,17 +124,14 @@ def catalogue(folder: Path = NOTEBOOKS) -> pd.DataFrame:
 def get_notebook(name: str, folder: Path = NOTEBOOKS) -> Notebook:
     """Return the notebook of that name. Raises UnknownName."""
     known = all_notebooks(folder)
-    if name not in known:
-        raise UnknownName("notebook", name, known)
-    return known[name]
+    return look_up("notebook", name, known)
 
 
 def check_parameters(notebook: Notebook, parameters: Mapping[str, object]) -> None:
     """Raise UnknownName for a parameter that the notebook lacks; papermill only warns of it."""
     known = parameters_of(notebook)
     for name in parameters:
-        if name not in known:
-            raise UnknownName(f"parameter of notebook {notebook.name!r}", name, known)
+        require_known(f"parameter of notebook {notebook.name!r}", name, known)
 
 
 def parameters_of(notebook: Notebook) -> list[str]:

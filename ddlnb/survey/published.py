@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ddlnb.errors import UnknownName
+from ddlnb.errors import look_up
 from ddlnb.files import PUBLISHED
 from ddlnb.results.schema import KEY, NAMED_NETWORK, THROUGHPUT, Column, Kind, Schema
 from ddlnb.results.tables import NETWORKS
@@ -74,13 +74,9 @@ def quoted(quote_id: str, item: str) -> float:
     >>> quoted("A06", "intensity of resnet50")
     470.0
     """
-    known = quotes()
-    if quote_id not in known:
-        raise UnknownName("quote", quote_id, known)
-    by_item = {quote.item: quote.value for quote in known[quote_id]}
-    if item not in by_item:
-        raise UnknownName(f"item of quote {quote_id}", item, by_item)
-    return by_item[item]
+    listed = look_up("quote", quote_id, quotes())
+    by_item = {quote.item: quote.value for quote in listed}
+    return look_up(f"item of quote {quote_id}", item, by_item)
 
 
 def fig4_cells(path: Path = FIG4_CELLS) -> pd.DataFrame:

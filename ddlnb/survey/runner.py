@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from ddlnb.errors import DdlnbError, InputError, MissingPart, UnknownName, require, require_whole
+from ddlnb.errors import (
+    DdlnbError,
+    InputError,
+    MissingPart,
+    UnknownName,
+    look_up,
+    require,
+    require_known,
+    require_whole,
+)
 from ddlnb.files import (
     BUILD,
     DATA,
@@ -209,9 +218,7 @@ def last_outcomes(profile: str, *, folder: Path = NOTEBOOKS, build: Path = BUILD
 def notebook_runs(profile: str, folder: Path = NOTEBOOKS) -> list[NotebookRun]:
     """Return the notebooks of a profile with their parameters, in the order of the survey."""
     files = {path.stem: path for path in sorted((folder / "parameters").glob("*.yaml"))}
-    if profile not in files:
-        raise UnknownName("profile", profile, files)
-    content = yaml.safe_load(files[profile].read_text(encoding="utf-8"))
+    content = yaml.safe_load(look_up("profile", profile, files).read_text(encoding="utf-8"))
     require(
         isinstance(content, dict) and all(isinstance(v, dict | None) for v in content.values()),
         f"{files[profile].name} must map names of notebooks to their settings",
@@ -224,8 +231,7 @@ def notebook_runs(profile: str, folder: Path = NOTEBOOKS) -> list[NotebookRun]:
         notebook = notebook.under(name, settings.pop("title", ""))
         settings.setdefault("timed", notebook.timed)
         for setting in settings:
-            if setting not in known:
-                raise UnknownName(f"setting of {name!r} in {files[profile].name}", setting, known)
+            require_known(f"setting of {name!r} in {files[profile].name}", setting, known)
         settings["parameters"] = settings.get("parameters") or {}
         runs.append(NotebookRun(notebook, **settings))
     order = list(all_notebooks(folder))

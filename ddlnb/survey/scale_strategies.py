@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from ddlnb.errors import UnknownName
+from ddlnb.errors import require_known
 from ddlnb.networks.flows import Startup
 from ddlnb.networks.topologies import Star, with_islands
 from ddlnb.parallelism.executed.table import CASES, strategy_rows, strategy_table
@@ -35,8 +35,7 @@ def executed_strategies(names: Sequence[str] = (), *, seed: int = 1) -> pd.DataF
     """
     known = {case.strategy: case for case in CASES}
     for name in names:
-        if name not in known:
-            raise UnknownName("strategy", name, known)
+        require_known("strategy", name, known)
     return strategy_rows([known[name] for name in names or known], seed=seed)
 
 

@@ -18,7 +18,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ddlnb.errors import UnknownName, require, require_whole
+from ddlnb.errors import require, require_known, require_whole
 from ddlnb.figures.style import PALETTE, doubling_axis, legend, over_seeds, say_source, styled
 from ddlnb.results.statistics import mean_interval, paired_comparison
 from ddlnb.survey.items import Findings, findings, item_verdict, with_half_widths
@@ -53,8 +53,7 @@ class Recipe:
     warm_up: bool = False
 
     def __post_init__(self) -> None:
-        if self.scaling not in SCALINGS:
-            raise UnknownName("scaling", self.scaling, SCALINGS)
+        require_known("scaling", self.scaling, SCALINGS)
 
     def schedule(self, times: float, steps: int) -> str:
         """Return the schedule, as text, for a batch ``times`` as large and this number of steps."""
@@ -298,8 +297,7 @@ def verdicts(curves: pd.DataFrame, measure: str = "test_accuracy") -> pd.DataFra
     batch; to lose is to be worse than itself at the smallest batch. A run that diverged counts as
     infinitely bad in loss, and with the accuracy that it had then. Raises UnknownName.
     """
-    if measure not in MEASURES:
-        raise UnknownName("measure", measure, MEASURES)
+    require_known("measure", measure, MEASURES)
     cells = dict(list(ends(curves).groupby(["recipe", "batch"])[measure]))
     smallest, largest = curves["batch"].min(), curves["batch"].max()
     sign = -1.0 if measure == "test_accuracy" else 1.0

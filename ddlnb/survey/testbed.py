@@ -39,7 +39,7 @@ from ddlnb.calibration.parameters import Parameter, ParameterValues
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import EFFECTS
 from ddlnb.clusters.file import get_cluster, write_cluster
-from ddlnb.errors import InputError, ResultsError, UnknownName, require
+from ddlnb.errors import InputError, ResultsError, look_up, require, require_known
 from ddlnb.files import CALIBRATION, DATA, PUBLISHED, read_yaml, write_atomically
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.bucketing import Bucketing, merged
@@ -92,8 +92,7 @@ class ParameterEntry(BaseModel):
     @field_validator("effect")
     @classmethod
     def _is_known(cls, effect: str) -> str:
-        if effect not in EFFECTS:
-            raise UnknownName("effect", effect, EFFECTS)
+        require_known("effect", effect, EFFECTS)
         return effect
 
     @model_validator(mode="after")
@@ -122,9 +121,8 @@ class ParameterEntry(BaseModel):
         if self.effect != "compute_factor" or not self.model:
             return EFFECTS[self.effect].unit.parse(value)
         (model,) = self.model
-        if model not in workloads:
-            raise UnknownName("model with a workload", model, workloads)
-        return seconds_from(value) / workloads[model].compute_seconds
+        workload = look_up("model with a workload", model, workloads)
+        return seconds_from(value) / workload.compute_seconds
 
 
 class SetupFile(BaseModel):
@@ -205,9 +203,8 @@ def as_run(method: str | Method) -> Method:
 
 def fig4_workload(model: str) -> Workload:
     """Return the profile of a model on the survey's GPU at its local batch. Raises UnknownName."""
-    if model not in BATCHES:
-        raise UnknownName("model of Fig. 4", model, BATCHES)
-    return read_profile(f"{model}_b{BATCHES[model]}_{HARDWARE}")
+    batch = look_up("model of Fig. 4", model, BATCHES)
+    return read_profile(f"{model}_b{batch}_{HARDWARE}")
 
 
 def fig4_cluster(network: str, gpus: int) -> Cluster:
@@ -215,9 +212,7 @@ def fig4_cluster(network: str, gpus: int) -> Cluster:
 
     Within one node no network is used: its rows are one configuration, run once for each network.
     """
-    if network not in CLUSTERS:
-        raise UnknownName("network of Fig. 4", network, CLUSTERS)
-    return get_cluster(CLUSTERS[network]).with_workers(gpus)
+    return get_cluster(look_up("network of Fig. 4", network, CLUSTERS)).with_workers(gpus)
 
 
 @cache

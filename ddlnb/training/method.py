@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ddlnb.compression.base import Codec, Compressor, Payloads, Voting
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
-from ddlnb.errors import InputError, UnknownName, require, require_whole
+from ddlnb.errors import InputError, UnknownName, require, require_known, require_whole
 from ddlnb.plans.methods import sentence
 from ddlnb.plans.server_rules import BulkSynchronous, Decoding, Rule, Tallying
 from ddlnb.registry import parsed, parts_of, register
@@ -106,8 +106,7 @@ class TrainingMethod:
 
     def __post_init__(self) -> None:
         synchronisation, compressor = self.synchronisation, self.compressor
-        if self.architecture not in ARCHITECTURES:
-            raise UnknownName("architecture", self.architecture, ARCHITECTURES)
+        require_known("architecture", self.architecture, ARCHITECTURES)
         because = synchronisation.why_not_elsewhere and f": {synchronisation.why_not_elsewhere}"
         require(
             self.architecture in synchronisation.architectures,

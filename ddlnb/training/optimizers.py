@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ddlnb.errors import UnknownName, require, require_whole
+from ddlnb.errors import require, require_known, require_whole
 from ddlnb.registry import one_of, parsed, shown
 from ddlnb.training.tasks.task import LearningTask
 
@@ -333,8 +333,7 @@ class LinearScaling(RateSchedule):
     def __post_init__(self) -> None:
         require(self.times >= 1, f"times {self.times!r} must be at least 1")
         require_whole(over=self.over)
-        if self.decay not in DECAYS:
-            raise UnknownName("decay", self.decay, DECAYS)
+        require_known("decay", self.decay, DECAYS)
 
     def factor(self, step: int, steps: int) -> float:
         if step < self.over:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import SkipValidation
 
-from ddlnb.errors import UnknownName, require
+from ddlnb.errors import require, require_known
 from ddlnb.questions import WORDS, Asked, LaterWhole, MaybeWhole, Natural, Whole, one_of, question
 
 if TYPE_CHECKING:
@@ -183,6 +183,5 @@ def training_settings(
     """
     known = [one.name for one in fields(TrainingSettings)]
     for name in options:
-        if name not in known:
-            raise UnknownName("training setting", name, known)
+        require_known("training setting", name, known)
     return TrainingSettings(task, method, **options)  # type: ignore[arg-type]

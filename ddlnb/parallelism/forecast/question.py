@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ddlnb.errors import UnknownName, require
+from ddlnb.errors import require, require_known
 from ddlnb.questions import Asked, LaterWhole, MaybeWhole, Whole, question
 
 if TYPE_CHECKING:
@@ -115,8 +115,7 @@ class LayoutQuestion:
             f"step; is it a number of tokens? Divide these by the sequence, {self.sequence:,}",
         )
         searched = [name for name, one in SCHEDULES.items() if not (one.chunked or one.vee)]
-        if self.schedule not in searched:  # chunks (vpp) make 1f1b the interleaved one
-            raise UnknownName("schedule of the search", self.schedule, searched)
+        require_known("schedule of the search", self.schedule, searched)
         require(
             self.ways.splits_models or self.schedule == INTERLEAVES,
             f"schedule {self.schedule} is one of pipelines, and {self.framework} has none; leave "

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.errors import InputError, require, require_known
 from ddlnb.results.statistics import holm, mean_interval, paired_comparison
 from ddlnb.training.method import training_method
 
@@ -132,8 +132,7 @@ def spent(curves: pd.DataFrame, cost: str) -> pd.Series:
     That includes the average of models that it may take (`ddlnb.training.runs.train`). Raises
     UnknownName, and InputError for curves without the columns.
     """
-    if cost not in COSTS:
-        raise UnknownName("cost", cost, COSTS)
+    require_known("cost", cost, COSTS)
     missing = [name for name in COSTS[cost] if name not in curves]
     require(not missing, f"curves lack the columns {missing}; make them with ddlnb train")
     return curves[COSTS[cost]].sum(axis=1, skipna=False)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ddlnb.compression.base import Compressor, as_bytes
-from ddlnb.errors import InputError, UnknownName, require, require_whole
+from ddlnb.errors import InputError, require, require_known, require_whole
 from ddlnb.plans.requests import Flow, Messages
 from ddlnb.registry import one_of
 from ddlnb.training.synchronisation.base import Synchronisation
@@ -134,8 +134,7 @@ def make_graph(name: str, workers: int) -> Graph:
 
 def known_graph(name: str) -> str:
     """Return the name itself; raises UnknownName if there is no such graph."""
-    if name not in GRAPHS:
-        raise UnknownName("graph", name, GRAPHS)
+    require_known("graph", name, GRAPHS)
     return name
 
 
@@ -222,8 +221,7 @@ class DPSGD(Gossip):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mixing not in ORDERS:
-            raise UnknownName("mixing", self.mixing, ORDERS)
+        require_known("mixing", self.mixing, ORDERS)
 
     def check_compressor(self, compressor: Compressor) -> None:
         """Raise InputError, since this method sends parameters."""
