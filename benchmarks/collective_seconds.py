@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from benchmarks.command import command
-from ddlnb.collective_transport.timing import time_collectives
+from ddlnb.collective_transport.transport import time_collectives
 from ddlnb.files import machine
 from ddlnb.launch.ranks import Ranks
 from ddlnb.units import MS, show_bytes

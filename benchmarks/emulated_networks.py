@@ -38,7 +38,7 @@ from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.topology import get_link
 from ddlnb.networks.collectives.catalogue import get_algorithm, get_collective
-from ddlnb.networks.emulated import emulated_network
+from ddlnb.networks.fabric import emulated_network
 from ddlnb.networks.flows import Startup
 from ddlnb.networks.network import Network, changed
 from ddlnb.networks.play import play, share

@@ -149,7 +149,7 @@ _SUPPLIED = {
     "ddlnb.results read_collective_logs": ("calibration.collective_logs", "read_collective_logs"),
     "ddlnb.results read_collectives": ("calibration.collective_tables", "read_collectives"),
     "emulated network": ("emulation.network", "EmulatedNetwork"),
-    "emulated topology": ("networks.emulated", "emulated_of"),
+    "emulated topology": ("networks.fabric", "emulated_of"),
     "engine byteps": ("foreign_engines.catalogue", "BYTEPS"),
     "engine horovod": ("foreign_engines.catalogue", "HOROVOD"),
     "method searched": ("search.search", "SEARCHED_METHOD"),

@@ -18,7 +18,7 @@ __getattr__ = loader(
     catalogue="notebooks",
     CLAIMS="claims",
     evaluate_claims="claims",
-    forecast_errors="fig4_errors",
+    forecast_errors="calibration",
     index="runner",
     quotes="published",
 )

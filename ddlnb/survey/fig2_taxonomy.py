@@ -40,10 +40,9 @@ from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.sec3_3_1_protocols import KINDS, facts
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.method import ARCHITECTURES, SYNCHRONISATIONS, TrainingMethod, training_method
-from ddlnb.training.synchronisation.base import Synchronisation
+from ddlnb.training.synchronisation.base import Relaxed, Synchronisation
 from ddlnb.training.synchronisation.gossip import GRAPHS
 from ddlnb.training.synchronisation.local import Local
-from ddlnb.training.synchronisation.relaxed import Relaxed
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 Registration = tuple[str, str]  # the registry and the name there

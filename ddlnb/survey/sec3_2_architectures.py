@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.optimize import nnls
 
-from ddlnb.collective_transport.timing import time_collectives
+from ddlnb.collective_transport.transport import time_collectives
 from ddlnb.emulation.network import lacking
 from ddlnb.emulation.verify_links import PAYLOAD_SHARE
 from ddlnb.engines.measure import measure

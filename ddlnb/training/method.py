@@ -21,15 +21,16 @@ from ddlnb.plans.methods import sentence
 from ddlnb.plans.server_rules import BulkSynchronous, Decoding, Rule, Tallying
 from ddlnb.registry import parsed, parts_of, register
 from ddlnb.training.optimizers import Optimizer
-from ddlnb.training.synchronisation.base import BulkSynchronousParallel, Synchronisation
-from ddlnb.training.synchronisation.gossip import DCDPSGD, DPSGD, ECDPSGD, Choco
-from ddlnb.training.synchronisation.local import AdaptiveLocalSGD, LocalSGD, PostLocalSGD
-from ddlnb.training.synchronisation.relaxed import (
+from ddlnb.training.synchronisation.base import (
     AsynchronousParallel,
+    BulkSynchronousParallel,
     DynamicStaleSynchronousParallel,
     RoundRobinSynchronousParallel,
     StaleSynchronousParallel,
+    Synchronisation,
 )
+from ddlnb.training.synchronisation.gossip import DCDPSGD, DPSGD, ECDPSGD, Choco
+from ddlnb.training.synchronisation.local import AdaptiveLocalSGD, LocalSGD, PostLocalSGD
 from ddlnb.training.worker import Compression, Schedule, Worker
 from ddlnb.workloads.task import Batch
 

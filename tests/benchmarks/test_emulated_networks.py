@@ -18,7 +18,7 @@ from benchmarks.emulated_networks import (
 from ddlnb.emulation.verify_links import PAYLOAD_SHARE
 from ddlnb.files import ROOT
 from ddlnb.networks.collectives.catalogue import get_algorithm
-from ddlnb.networks.emulated import emulated_network
+from ddlnb.networks.fabric import emulated_network
 
 KEYS = ["case", "change", "kind", "what", "bytes"]
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from ddlnb.collective_transport.rank_schedule import RankSchedule
-from ddlnb.collective_transport.timing import time_collectives
-from ddlnb.collective_transport.transport import CollectiveTransport
+from ddlnb.collective_transport.transport import CollectiveTransport, time_collectives
 from ddlnb.errors import InputError
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks

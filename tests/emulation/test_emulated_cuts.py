@@ -11,7 +11,7 @@ from ddlnb.engines.measure import measure
 from ddlnb.engines.settings import MEASURING
 from ddlnb.errors import RankError
 from ddlnb.launch.ranks import Ranks
-from ddlnb.networks.emulated import emulated_topology
+from ddlnb.networks.fabric import emulated_topology
 from ddlnb.workloads.replay import replayed
 from tests.engines.jobs import made_up
 

@@ -8,7 +8,7 @@ from benchmarks.socket_transfers import transfer_seconds
 from ddlnb.emulation.network import lacking
 from ddlnb.errors import InputError
 from ddlnb.launch.ranks import Ranks
-from ddlnb.networks.emulated import emulated_network, emulated_topology
+from ddlnb.networks.fabric import emulated_network, emulated_topology
 from ddlnb.networks.network import changed
 from ddlnb.networks.topologies import get_topology
 from tests.emulation.test_emulation import require_as_asked

@@ -7,7 +7,7 @@ import pytest
 
 from ddlnb.emulation.verify_links import trials
 from ddlnb.errors import InputError
-from ddlnb.networks.emulated import emulated_network, emulated_topology
+from ddlnb.networks.fabric import emulated_network, emulated_topology
 from ddlnb.networks.network import changed
 from ddlnb.networks.routes import route
 from ddlnb.networks.topologies import TOPOLOGIES, get_topology

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import mannwhitneyu
 
 from ddlnb.engines.settings import LEAST_WINDOW
-from ddlnb.replanning.drift import CHANCE, THRESHOLD, Drift, chance
+from ddlnb.replanning.replanner import CHANCE, THRESHOLD, Drift, chance
 
 MEETINGS, RUNS = 20, 100
 

@@ -1,7 +1,6 @@
 """The first notebook's sentences on errors: the numbers of the tables that they are from."""
 
-from ddlnb.survey.calibration import residual_rows
-from ddlnb.survey.fig4_errors import forecast_errors
+from ddlnb.survey.calibration import forecast_errors, residual_rows
 from ddlnb.survey.score import BLIND, blind_rows, score_table
 
 
