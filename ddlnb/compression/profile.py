@@ -1,7 +1,7 @@
 """A compression profile: the seconds that compressors take, as lines in the number of elements.
 
-It is a file in data/profiles/compression. `ddlnb.compression.profiling` measures it; the cost of an
-iteration reads it.
+It is a file in data/profiles/compression. `benchmarks.compression_seconds` measures it; the cost of
+an iteration reads it.
 """
 
 from __future__ import annotations

@@ -20,10 +20,10 @@ from ddlnb.compression.profile import (
     Line,
     compression_profile,
 )
-from ddlnb.compression.profiling import growth_of
 from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import require
 from ddlnb.hardware.catalogue import get_gpu, gpu_in
+from ddlnb.plans.requests import AllGather, Messages
 from ddlnb.workloads.roofline import efficiency_of
 
 SHEET = "sheet"  # the name of this profile, of the GPU of the cluster
@@ -58,6 +58,12 @@ class SheetProfile(CompressionProfile):
         """Return the seconds of passes over a tensor."""
         per_element = passes.bytes_per_element / self.bytes_per_second
         return Line(passes.kernels * self.start_seconds, per_element)
+
+
+def growth_of(compressor: Compressor) -> str:
+    """Return with what the work after the first request grows, by the requests that are made."""
+    asked = {one.request for one in compressor.traffic((64, 64), 8)}
+    return "workers" if AllGather in asked else "levels" if Messages in asked else "none"
 
 
 def sheet_profile(gpu: str, factor: float = 1.0) -> SheetProfile:
