@@ -38,7 +38,7 @@ from ddlnb.files import DATA, HARDWARE, write_atomically
 from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.simulator.draws import Z90
 from ddlnb.units import MS
-from ddlnb.workloads.memory import Footprint, footprint
+from ddlnb.workloads.memory import KeptModel, seen_on_meta
 from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.roofline import estimate
 from ddlnb.workloads.task import Batch, Task
@@ -135,12 +135,15 @@ def held_bytes(model: str, batch: int, precision: str) -> float:
     """Return what training holds in data parallelism, NaN for torch.autocast."""
     if precision not in FORECAST:
         return math.nan
-    return _footprint(model, precision == "bf16").bytes_at(batch)
+    is_half = precision == "bf16"  # of the parameters, too
+    kept = _seen(model, is_half)
+    states = 2 * kept.trained_bytes + kept.frozen_bytes
+    return states / (1 + is_half) + kept.bytes_per_sample * batch
 
 
 @functools.cache
-def _footprint(model: str, half: bool) -> Footprint:
-    return footprint(get_task(model), "sgd", torch.bfloat16 if half else None)
+def _seen(model: str, half: bool) -> KeptModel:
+    return seen_on_meta(get_task(model), torch.bfloat16 if half else None)
 
 
 @functools.cache

@@ -352,7 +352,11 @@ def peak_bytes(task: Task, module: nn.Module, samples: int) -> int:
 
     Parameters, samples and gradients are not in it.
     """
-    batch = tuple(part.to("meta") for part in task.batch(samples, 0))
+    held_as = next(module.parameters()).dtype
+    batch = tuple(
+        part.to("meta", held_as if part.is_floating_point() else part.dtype)
+        for part in task.batch(samples, 0)
+    )
     held = LiveBytes()
     hooks = [
         one.register_post_accumulate_grad_hook(lambda trained: held.release(trained.grad))

@@ -8,15 +8,16 @@ before it is asked for. ``python -m ddlnb.workloads.memory`` writes the files of
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import InputError, ModelError, require_known
 from ddlnb.files import MODELS
-from ddlnb.units import show_bytes
+from ddlnb.units import GIB, digits, show_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from ddlnb.workloads.task import Task
 
 OPTIMIZER_COPIES = {"sgd": 0, "momentum": 1, "adam": 2}  # of the parameters, kept by the optimizer
+FLOAT32 = 4  # bytes: of master weights, and of what an optimizer keeps of a parameter
+HALF = ("fp16", "bf16", "fp8")  # in which activations take two bytes
 FEW = 8  # samples; with one or two, gradients of weights that live for a moment decide the peak
 WITH_PROFILES = ("resnet50", "bert-base", "bert-large")
 Shape = tuple[int, ...]
@@ -34,19 +37,40 @@ Shape = tuple[int, ...]
 class Footprint:
     """Bytes that one worker of data-parallel training holds at its peak.
 
-    ``fixed`` are parameters, gradients and what the optimizer keeps, ``per_sample`` what the passes
-    hold of a sample at their peak: what autograd keeps from forward to backward, and what lives for
-    a moment beside it. Gradients are held throughout, as in the buckets of data parallelism.
-    Buffers of libraries and what an allocator wastes are not in it.
+    ``fixed`` are parameters, gradients and what the optimizer keeps, which ``states`` says in
+    words; ``per_sample`` is what the passes hold of a ``sample`` at their peak: what autograd keeps
+    from forward to backward, and what lives for a moment beside it. Gradients are held throughout,
+    as in the buckets of data parallelism. Buffers of libraries and what an allocator wastes are not
+    in it, but for a large model whose framework was fitted.
     """
 
     fixed: float
     per_sample: float
     optimizer: str
+    states: str = "states"
+    sample: str = "sample"
 
     def bytes_at(self, local_batch: int) -> float:
         """Return the bytes at this batch."""
         return self.fixed + self.per_sample * local_batch
+
+    def most_samples(self, memory: float) -> int:
+        """Return how many samples a GPU with this memory, in bytes, holds; 0 if not one."""
+        return max(0, int((memory - self.fixed) // self.per_sample))
+
+    def said(self, local_batch: int, memory: float) -> str:
+        """Return the sentence about memory that every answer has; ``memory`` may be NaN.
+
+        >>> print(Footprint(8 * GIB, GIB, "sgd", sample="image in fp32").said(2, 16.0 * GIB))
+        Memory of a GPU: 8 GiB of states, 2 of activations (2 x image in fp32): 10 of 16 GiB.
+        """
+        parts = (self.fixed, self.per_sample * local_batch, self.bytes_at(local_batch), memory)
+        states, kept, whole, room = (digits(part / GIB, 3) for part in parts)
+        of = "; what a GPU has is not known" if math.isnan(memory) else f" of {room} GiB"
+        return (
+            f"Memory of a GPU: {states} GiB of {self.states}, {kept} of activations "
+            f"({local_batch:,} x {self.sample}): {whole}{of}."
+        )
 
 
 @dataclass(frozen=True)
@@ -54,20 +78,40 @@ class KeptModel:
     """The trained parameters of a model, and what its passes hold, with its own samples.
 
     ``shapes`` are those of the trained parameters by name, in the model's order; ``trained_bytes``
-    and ``frozen_bytes`` those of all parameters; ``bytes_per_sample`` is that of `Footprint`.
+    and ``frozen_bytes`` those of all parameters; ``bytes_per_sample`` is that of `Footprint`, and
+    ``half_bytes_per_sample`` the same with parameters of two bytes, None where nobody looked.
     """
 
     shapes: dict[str, Shape]
     trained_bytes: int
     frozen_bytes: int
     bytes_per_sample: float
+    half_bytes_per_sample: float | None = None
 
-    def footprint(self, optimizer: str = "adam") -> Footprint:
-        """Return what training it takes. Raises UnknownName for an optimizer that is not known."""
+    def footprint(
+        self, optimizer: str = "adam", precision: str = "", sample: str = "sample"
+    ) -> Footprint:
+        """Return what training it takes, with a ``sample`` in words.
+
+        Gradients are as wide as parameters, and an optimizer keeps fp32; parameters of two bytes
+        have a master copy in fp32. ``precision`` is that of the computation: in half precision
+        (autocast) activations are. Raises UnknownName for an optimizer that is not known.
+        """
         require_optimizer(optimizer)
-        copies = 2 + OPTIMIZER_COPIES[optimizer]  # parameters and their gradients are there anyway
-        fixed = float(self.frozen_bytes + copies * self.trained_bytes)
-        return Footprint(fixed, self.bytes_per_sample, optimizer)
+        elements = sum(math.prod(sides) for sides in self.shapes.values())
+        width = self.trained_bytes // max(1, elements)
+        master = FLOAT32 if width < FLOAT32 else 0
+        kept = master + FLOAT32 * OPTIMIZER_COPIES[optimizer]
+        is_half = precision in HALF and self.half_bytes_per_sample is not None
+        each = f"{width} bytes each, gradients {width}, {optimizer} {kept}"
+        of = "states with master weights" if master else "states"
+        return Footprint(
+            float(self.frozen_bytes + 2 * self.trained_bytes + elements * kept),
+            (self.half_bytes_per_sample or 0.0) if is_half else self.bytes_per_sample,
+            optimizer,
+            f"{of} ({digits(elements / 1e6, 3)} million parameters of {each})",
+            f"{sample} in {precision or 'its own precision'}",
+        )
 
 
 def require_optimizer(optimizer: str) -> None:
@@ -95,14 +139,16 @@ def seen_on_meta(task: Task, dtype: torch.dtype | None = None) -> KeptModel:
     """Return the same of any task, found on the meta device.
 
     Iterations of `FEW` and of twice as many samples are compared, so that what does not grow with
-    the batch is not counted twice. ``dtype`` is that of all parameters, None for the model's own; a
-    loss that the model computes in 32 bits stays so. Raises ModelError for a model that cannot run
-    without values.
+    the batch is not counted twice. ``dtype`` is that of the passes, None for the parameters' own; a
+    loss that the model computes in 32 bits stays so, and parameters are counted as they are built.
+    Raises ModelError for a model that cannot run without values.
     """
     from ddlnb.workloads.counters import peak_bytes
     from ddlnb.workloads.task import build_on_meta
 
-    module = build_on_meta(task).to(dtype)
+    module = build_on_meta(task)
+    sizes = {key: one.nbytes for key, one in module.named_parameters()}
+    module = module.to(dtype)
     try:
         few, many = (peak_bytes(task, module, samples) for samples in (FEW, 2 * FEW))
     except Exception as error:  # whatever a user's code says to a tensor without values
@@ -112,28 +158,47 @@ def seen_on_meta(task: Task, dtype: torch.dtype | None = None) -> KeptModel:
             f"depends on data"
         ) from error
     trained = {key: one for key, one in module.named_parameters() if one.requires_grad}
-    frozen = [one for one in module.parameters() if not one.requires_grad]
+    of_trained, each = sum(sizes[key] for key in trained), (many - few) / FEW
     return KeptModel(
         {key: tuple(one.shape) for key, one in trained.items()},
-        sum(one.nbytes for one in trained.values()),
-        sum(one.nbytes for one in frozen),
-        (many - few) / FEW,
+        of_trained,
+        sum(sizes.values()) - of_trained,
+        each,
+        None if dtype is None else each,
     )
 
 
-def footprint(task: Task, optimizer: str = "adam", dtype: torch.dtype | None = None) -> Footprint:
+def footprint(task: Task, optimizer: str = "adam", precision: str = "") -> Footprint:
     """Return the memory footprint of training a task; activations by runs on the meta device.
 
-    ``dtype`` is that of `seen_on_meta`. Raises UnknownName for an optimizer other than sgd,
-    momentum, adam, and ModelError for a model that cannot run without values.
+    ``precision`` is that of `KeptModel.footprint`. Raises UnknownName for an optimizer other than
+    sgd, momentum, adam, and ModelError for a model that cannot run without values.
 
     >>> from ddlnb.workloads.resolve import get_task
     >>> small = footprint(get_task("small-conv"), "sgd")
     >>> small.fixed == 2 * 4 * 954_002
     True
     """
+    import torch
+
+    from ddlnb.workloads.models import TASKS
+
     require_optimizer(optimizer)
-    return seen_on_meta(task, dtype).footprint(optimizer)
+    dtype = torch.bfloat16 if precision in HALF else None
+    sample = f"sample of {task.sequence:,} tokens" if task.sequence else "sample"
+    if task is not TASKS.get(task.name):
+        return seen_on_meta(task, dtype).footprint(optimizer, precision, sample)
+    if (kept := kept_model(task.name)) is not None:
+        return kept.footprint(optimizer, precision)
+    return _seen(task.name, dtype).footprint(optimizer, precision, sample)
+
+
+@cache
+def _seen(name: str, dtype: torch.dtype | None) -> KeptModel:
+    """Return what is seen of a built-in model, once."""
+    from ddlnb.workloads.models import TASKS
+
+    return seen_on_meta(TASKS[name], dtype)
 
 
 def require_memory_for_batch(task: Task, local_batch: int) -> None:
@@ -215,8 +280,12 @@ def _bytes_of(tensors: Iterable[Tensor]) -> int:
 
 
 if __name__ == "__main__":
+    import torch
+
     from ddlnb.workloads.models import TASKS
 
     for _name in WITH_PROFILES:
-        _text = json.dumps(asdict(seen_on_meta(TASKS[_name])), indent=1)
+        _half = seen_on_meta(TASKS[_name], torch.bfloat16).bytes_per_sample
+        _both = replace(seen_on_meta(TASKS[_name]), half_bytes_per_sample=_half)
+        _text = json.dumps(asdict(_both), indent=1)
         (MODELS / f"{_name}.json").write_text(f"{_text}\n")

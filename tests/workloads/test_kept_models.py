@@ -1,6 +1,9 @@
 """What is kept of models is what building and running them shows."""
 
+from dataclasses import replace
+
 import pytest
+import torch
 
 from ddlnb.errors import UnknownName
 from ddlnb.files import PROFILES
@@ -11,7 +14,9 @@ from ddlnb.workloads.models import TASKS
 @pytest.mark.parametrize("name", WITH_PROFILES)
 def test_a_kept_model_is_the_model(name):
     kept, seen = kept_model(name), seen_on_meta(TASKS[name])
-    assert kept == seen
+    assert replace(kept, half_bytes_per_sample=None) == seen
+    half = seen_on_meta(TASKS[name], torch.bfloat16)  # counts parameters as they are built
+    assert replace(kept, bytes_per_sample=kept.half_bytes_per_sample) == half
     assert list(kept.shapes) == list(seen.shapes)  # in this order
 
 
@@ -19,6 +24,10 @@ def test_a_kept_footprint_is_the_one_that_is_traced():
     kept = kept_model("resnet50")
     for optimizer in ("sgd", "adam"):
         assert kept.footprint(optimizer) == footprint(TASKS["resnet50"], optimizer)
+    half, whole = (kept.footprint(precision=one) for one in ("bf16", "fp32"))
+    assert half == footprint(TASKS["resnet50"], precision="bf16")
+    assert half.fixed == whole.fixed  # autocast keeps parameters, gradients and Adam in fp32
+    assert half.per_sample == pytest.approx(whole.per_sample / 2, rel=0.05)
     with pytest.raises(UnknownName, match="adamw"):
         kept.footprint("adamw")
 
