@@ -142,6 +142,7 @@ _MOVED = {
 }
 # What the core asks extensions for, by what it calls it, and the only place that names them.
 _SUPPLIED = {
+    "answer by layouts": ("advice.layouts", "answered"),
     "calibration of the survey's testbed": ("survey.testbed", "calibrate_testbed"),
     "collective": ("networks.collectives.catalogue", "get_collective"),
     "compressed messages": ("compression.messages", "MessageCompressing"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import html
 import inspect
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -178,16 +179,43 @@ class Table:
     rows: Sequence[Mapping[str, Any]]
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """What every answer says first of training a model on machines, in two sentences.
+
+    ``memory_bytes`` is what a GPU holds of the model unsplit, ``fits`` whether it can, None where
+    nobody knows; ``way`` is the layout or method whose ``samples_per_s`` of all GPUs are given, NaN
+    where nothing can be trained.
+    """
+
+    memory_bytes: float
+    fits: bool | None
+    way: str
+    samples_per_s: float
+    said: tuple[str, ...]
+
+    @property
+    def can_train(self) -> bool:
+        """Whether there is a way, or may be one: a layout, or replicas that fit."""
+        return not math.isnan(self.samples_per_s)
+
+
 class Answer(ABC):
     """What comes of a question: rows, tables for people, and sentences.
 
     ``rows`` is a frame with a row per case; whatever else a frame has, such as ``answer["method"]``
     or ``answer.loc``, is that of the rows. ``sentences`` are what the rows say, ``remarks`` what a
-    reader must know beside it. ``str`` is the sentences alone; shown as a value, in a notebook or
-    by the command line, an answer is its tables with all that is said.
+    reader must know beside it. Before both stands the ``verdict``, where something is trained.
+    ``str`` is the verdict and the sentences; shown as a value, in a notebook or by the command
+    line, an answer is its tables with all that is said.
     """
 
     rows: pd.DataFrame
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether a GPU holds what is trained, and how fast it then is."""
+        return None
 
     @property
     @abstractmethod
@@ -207,14 +235,18 @@ class Answer(ABC):
     @property
     def said(self) -> tuple[str, ...]:
         """All that stands below the tables."""
-        return (*self.sentences, *self.remarks)
+        return (*self._first, *self.remarks)
+
+    @property
+    def _first(self) -> tuple[str, ...]:
+        return (*(self.verdict.said if self.verdict else ()), *self.sentences)
 
     def to_frame(self) -> pd.DataFrame:
         """Return the rows, as a copy of one's own."""
         return self.rows.copy()
 
     def __str__(self) -> str:
-        return "\n".join(self.sentences)
+        return "\n".join(self._first)
 
     def __repr__(self) -> str:
         import pandas as pd

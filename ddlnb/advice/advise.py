@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ddlnb.advice.explain import Gap, LastMessage, counterfactual_table, explain_gap, last_message
 from ddlnb.advice.layouts import (
     LayoutAdvice,
-    hand_over,
-    sample_that_does_not_fit,
-    states_that_do_not_fit,
+    PricedQuestion,
+    advise_on_layouts,
+    posed,
+    verdict_of,
 )
 from ddlnb.advice.options import (
     LOSSY,
@@ -23,12 +24,12 @@ from ddlnb.advice.options import (
     other_options,
     searched_option,
 )
-from ddlnb.advice.question import SEARCHED_PLANS, AdviceQuestion, Question, question_about
+from ddlnb.advice.question import SEARCHED_PLANS, AdviceQuestion, Question
 from ddlnb.advice.score import THROUGHPUT, compared, fastest_of_each, lossy_rows, option_rows
 from ddlnb.advice.sentences import sentences, shown_options, shown_reasons, unknowns
 from ddlnb.errors import require, require_positive, require_whole
 from ddlnb.plans.methods import get_method
-from ddlnb.questions import Answer, Table, asks
+from ddlnb.questions import Answer, Table, Verdict, asks
 from ddlnb.search.result import SearchResult
 from ddlnb.simulator.draws import LEAST_DRAWS, play_contenders
 from ddlnb.simulator.questions import DRAWS
@@ -68,16 +69,32 @@ class Advice(Answer):
         workload, on = self.question.workload, self.question.cluster
         title = f"Simulated: {workload!r} on {on.label} ({on.network})"
         return (
-            Table(f"{title}; options, the first one is to be taken", shown_options(self.options)),
+            Table(f"{title}; options{self._taken}", shown_options(self.options)),
             Table(f"{self.best.name}, with one thing changed", shown_reasons(self.reasons)),
         )
+
+    @property
+    def _taken(self) -> str:
+        return (
+            ", the first one is to be taken"
+            if self.verdict.can_train
+            else " were there memory enough"
+        )
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """Memory of a GPU, and what comes of plain data parallelism."""
+        return verdict_of(self.question)
 
     @cached_property
     def sentences(self) -> tuple[str, ...]:
         """What to do, how sure that is, why, and what would pay."""
-        return tuple(
-            sentences(self.question, self.options, self.reasons, self.waits, self.gap, self.search)
+        if not self.verdict.can_train:
+            return ()
+        found = sentences(
+            self.question, self.options, self.reasons, self.waits, self.gap, self.search
         )
+        return tuple(found)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -97,10 +114,10 @@ def advise(asked: AdviceQuestion) -> Advice | LayoutAdvice:
     all ``draws``, the others in a fifth of them, 20 at least: the column ``draws`` says how many an
     interval is of.
 
-    A model of `ddlnb.parallelism.get_shape` whose states, or one sample, no GPU can hold alone has
-    to be split: then the advice is that of `advise_layouts`, with ``local_batch`` times the GPUs in
-    a step, and with the states of Adam. Raises what `ddlnb.forecast` raises, and InputError for
-    what only data parallelism has, such as ``throughput``, where the model has to be split.
+    A model of `ddlnb.parallelism.get_shape` is asked how to be split, with plain data parallelism
+    among the layouts: then the advice is that of `advise_layouts`, with ``local_batch`` times the
+    GPUs in a step. What only data parallelism has, such as ``throughput``, asks for that instead.
+    Raises what `ddlnb.forecast` raises, and InputError for it where the model has to be split.
 
     >>> import ddlnb
     >>> found = ddlnb.advise("resnet50", "survey-10GbE", gpus=16, most_plans=0, draws=0)
@@ -112,30 +129,17 @@ def advise(asked: AdviceQuestion) -> Advice | LayoutAdvice:
     on = asked.on if asked.gpus is None else asked.on.with_workers(asked.gpus)
     prices = asked.prices
     servers = prices.server_hour if prices and prices.has_servers else None
-    split = partial(
-        hand_over,
-        model=str(asked.model),
-        cluster=on,
-        unused={
-            "throughput (--throughput)": asked.throughput,
-            "measured (--measured)": asked.measured,
-            "measured_method (--method)": asked.measured_method,
-            "most_plans (--plans)": asked.most_plans,
-            "the price server_hour (--server-price)": servers,
-        },
-        local_batch=asked.local_batch,
-        sequence=asked.sequence,
-        precision=asked.precision,
-        prices=prices,
-        optimizer=asked.optimizer,
-        draws=asked.draws,
-        seed=asked.seed,
-    )
-    if because := states_that_do_not_fit(asked.model, on, asked.optimizer):
-        return split(because)
-    known = question_about(asked, on, prices, asked.optimizer)
-    if because := sample_that_does_not_fit(asked.model, known):
-        return split(because)
+    unused = {
+        "throughput (--throughput)": asked.throughput,
+        "measured (--measured)": asked.measured,
+        "measured_method (--method)": asked.measured_method,
+        "most_plans (--plans)": asked.most_plans,
+        "software (--software)": asked.software or None,
+        "the price server_hour (--server-price)": servers,
+    }
+    known = posed(asked, on, unused=unused, prices=prices)
+    if isinstance(known, PricedQuestion):
+        return advise_on_layouts(known, draws=asked.draws, seed=asked.seed)
     return advise_on(
         known,
         measured=asked.measured,

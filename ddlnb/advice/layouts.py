@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.advice.explain import AS_IT_IS, Counterfactual, reason_table
 from ddlnb.advice.options import LARGER_BATCHES, UNCHANGED, Kind
-from ddlnb.advice.question import Prices, Question, gpu_memory
+from ddlnb.advice.question import Prices, Question, question_about
 from ddlnb.advice.score import chances_best, costs
 from ddlnb.advice.sentences import pays, why
 from ddlnb.clusters.cluster import Cluster
@@ -32,12 +33,16 @@ from ddlnb.parallelism.forecast.forecast import (
     alike,
 )
 from ddlnb.parallelism.forecast.frameworks import A100, B200, H100, V100, Fitted, Parameters
-from ddlnb.parallelism.forecast.layouts import Ranking, ranked
+from ddlnb.parallelism.forecast.layouts import Ranking, ranked, unsplit
 from ddlnb.parallelism.forecast.question import LayoutQuestion
-from ddlnb.questions import Answer, Table, question
+from ddlnb.plans.methods import BASELINES
+from ddlnb.questions import Answer, Table, Verdict, question
+from ddlnb.registry import several
+from ddlnb.simulator.questions import Held
 from ddlnb.simulator.recommendation import TIE
-from ddlnb.units import GIB, show_rate, show_rates
-from ddlnb.workloads.memory import OPTIMIZER_COPIES, require_optimizer
+from ddlnb.simulator.simulate import Cell, steady_seconds
+from ddlnb.units import GIB, digits, gpus_in_words, show_rate, show_rates
+from ddlnb.workloads.memory import Footprint, require_optimizer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,19 +50,21 @@ if TYPE_CHECKING:
     from ddlnb.parallelism.model import Transformer
 
 
-FLOAT32 = 4  # bytes
+COUNTED = "adam"  # the optimizer whose states layouts are forecast with
 
 
 @question
 class PricedQuestion(LayoutQuestion):
-    """A question about layouts that advice answers: what GPUs cost counts, too.
-
-    ``because`` says why the model has to be split, where that was found out before.
-    """
+    """A question about layouts that advice answers: what GPUs cost counts, too."""
 
     _: KW_ONLY
     prices: Prices = field(default_factory=Prices)
-    because: str = ""
+    optimizer: str = COUNTED
+
+    @cached_property
+    def unsplit(self) -> Footprint:
+        """What a GPU holds of the model that is not split."""
+        return unsplit(self, self.optimizer)
 
     @cached_property
     def ranking(self) -> Ranking:
@@ -65,52 +72,103 @@ class PricedQuestion(LayoutQuestion):
         return ranked(self)
 
 
-def states_that_do_not_fit(model: object, cluster: Cluster, optimizer: str) -> str:
-    """Return why data parallelism alone cannot hold a model, "" where it may.
+def posed(
+    asked: Held,
+    cluster: Cluster,
+    *,
+    unused: Mapping[str, object],
+    prices: Prices | None = None,
+) -> Question | PricedQuestion:
+    """Return the question that decides: how to split a large model, or how replicas exchange.
 
-    Counted are parameters, gradients and what the optimizer keeps, in fp32, of models of a known
-    shape on GPUs of known memory: activations come on top. Raises UnknownName for an optimizer
-    that is not known.
+    Every answer about training on a cluster asks here. A decoder of known layers
+    (`ddlnb.parallelism.get_shape`) is a question of layouts, among which plain data parallelism is
+    one. What was ``unused`` by layouts but given, by the names that users know, asks for data
+    parallelism. Raises InputError for that where a GPU cannot hold the model unsplit.
     """
-    require_optimizer(optimizer)
-    if (found := find_shape(model)) is None:
-        return ""
-    needed = FLOAT32 * (2 + OPTIMIZER_COPIES[optimizer]) * found.shape.parameters
-    what = f"parameters, gradients and the states of {optimizer} take"
-    return _does_not_hold(found.name, what, needed, gpu_memory(cluster.hardware))
-
-
-def sample_that_does_not_fit(model: object, question: Question) -> str:
-    """Return why data parallelism alone cannot hold a model of a known shape, "" where it may.
-
-    Counted is all that training with one sample takes.
-    """
-    if find_shape(model) is None:
-        return ""
-    return _does_not_hold(
-        str(model), "one sample takes", question.memory_bytes(1), question.gpu_memory
+    require_optimizer(asked.optimizer)
+    prices = prices or Prices()
+    shape = find_shape(asked.model) if gpu_in(cluster.hardware) else None
+    if shape is None:
+        return question_about(asked, cluster, prices)
+    split = split_on(
+        shape,
+        cluster,
+        local_batch=asked.local_batch,
+        sequence=asked.sequence,
+        precision=asked.precision,
+        prices=prices,
+        optimizer=asked.optimizer,
     )
+    given = [name for name, value in unused.items() if value is not None]
+    if not given:
+        return split
+    memory = float(split.gpu.memory)
+    require(
+        split.unsplit.most_samples(memory) > 0,
+        f"{split.unsplit.said(1, memory)} It has to be split: layouts have no throughput of one "
+        f"GPU, no methods, no servers and no searched plan; leave out {' and '.join(given)}",
+    )
+    replicated = replace(asked, sequence=split.sequence, precision=split.precision)
+    return Question(replicated.workload, cluster, prices, split.unsplit, memory)
 
 
-def _does_not_hold(model: str, what: str, needed: float, memory: float) -> str:
-    """Return that data parallelism cannot hold what takes so much; "" if it can or nobody knows."""
-    if not needed > memory:
-        return ""
+def verdict_of(asked: Question | PricedQuestion) -> Verdict:
+    """Return what every answer says first: memory of a GPU, and what comes of training.
+
+    Methods stand for data parallelism as PyTorch does it (DDP). Raises InputError, with what would
+    do, where no layout fits.
+    """
+    if isinstance(asked, PricedQuestion):
+        return _of_layouts(asked)
+    workload, on = asked.workload, asked.cluster
+    batch, fits = workload.local_batch, asked.fits(workload.local_batch)
+    memory = f"Memory of a GPU: not known, as {asked.why_no_footprint}."
+    if asked.footprint is not None:
+        memory = asked.footprint.said(batch, asked.gpu_memory)
+        if fits is False:
+            said = _too_much(asked.footprint.most_samples(asked.gpu_memory))
+            return Verdict(asked.memory_bytes(batch), fits, "", math.nan, (memory, said))
+    cell = Cell(workload, on, BASELINES["DDP"])
+    rate = cell.samples / steady_seconds([cell])[0].iteration_seconds
+    said = (
+        f"Verdict: {'it fits' if fits else 'whether it fits is not known'}; DDP makes "
+        f"{show_rate(rate)} samples/s on {gpus_in_words(on.workers)}."
+    )
+    return Verdict(asked.memory_bytes(batch), fits, "DDP", rate, (memory, said))
+
+
+def _of_layouts(asked: PricedQuestion) -> Verdict:
+    """Return the verdict on a model whose layouts are known."""
+    row, held, room = asked.ranking.rows(1)[0], asked.unsplit, float(asked.gpu.memory)
+    rate, fits = asked.gpus * row["tokens_per_s_per_gpu"], held.bytes_at(1) <= room
+    said = (
+        f"Verdict: {'it fits unsplit' if fits else 'it has to be split'}; fastest of all layouts "
+        f"is {row['layout']}, with {show_rate(rate)} tokens/s on {gpus_in_words(asked.gpus)} and "
+        f"{row['memory_gib']:.0f} GiB on each."
+    )
+    per_second = rate / asked.sequence
+    return Verdict(held.bytes_at(1), fits, row["layout"], per_second, (held.said(1, room), said))
+
+
+def _too_much(most: int) -> str:
+    if most:
+        return f"Verdict: it does not fit; at most {most:,} samples per GPU do: give that --batch."
     return (
-        f"Data parallelism alone cannot hold {model}: {what} {needed / GIB:,.0f} GiB of every GPU, "
-        f"which has {memory / GIB:.0f}. It has to be split"
+        "Verdict: not even one sample fits; shard the states, give the model's layers by a "
+        "config.json, or take an optimizer that keeps less."
     )
 
 
 def split_on(
-    model: str,
+    model: str | Transformer,
     cluster: Cluster,
     *,
     local_batch: int | None = None,
     sequence: int | None = None,
     precision: str = "",
     prices: Prices | None = None,
-    because: str = "",
+    optimizer: str = COUNTED,
 ) -> PricedQuestion:
     """Return the question how to split a model over the GPUs in use of a cluster.
 
@@ -140,9 +198,9 @@ def split_on(
         network=network,
         sequence=sequence,  # type: ignore[arg-type]
         global_batch=local_batch and local_batch * cluster.workers,  # type: ignore[arg-type]
-        precision=precision or "bf16",
+        precision=precision,
         prices=prices or Prices(),
-        because=because,
+        optimizer=optimizer,
     )
 
 
@@ -338,7 +396,7 @@ def layout_sentences(
 ) -> list[str]:
     """Return the advice, sentence by sentence; what does not apply is left out."""
     said = [
-        asked.because and f"{asked.because}.",
+        asked.optimizer != COUNTED and f"Memory of layouts is with Adam, not {asked.optimizer}.",
         _what(asked, rows),
         _rivals(rows),
         _slow(asked, rows),
@@ -489,6 +547,11 @@ class LayoutAdvice(Answer):
         """The options."""
         return self.options
 
+    @property
+    def verdict(self) -> Verdict:
+        """Memory of a GPU, and the fastest layout."""
+        return verdict_of(self.question)
+
     @cached_property
     def unknowns(self) -> tuple[str, ...]:
         """Sentences, each on one thing that nobody measured or gave."""
@@ -519,6 +582,121 @@ class LayoutAdvice(Answer):
     def remarks(self) -> tuple[str, ...]:
         """What nobody measured or gave."""
         return tuple(f"Not known: {one}" for one in self.unknowns)
+
+
+@dataclass(frozen=True, repr=False)
+class Splits(Answer):
+    """The fastest splits of a large model, at one number of GPUs or at several, smallest first.
+
+    ``rows`` are those of `split_rows`; what is said is of the largest number.
+    """
+
+    questions: tuple[PricedQuestion, ...]
+    top: int = SHOWN
+    draws: int = DRAWS
+    seed: int = 0
+
+    @property
+    def verdict(self) -> Verdict:
+        """Memory of a GPU, and the fastest layout."""
+        return verdict_of(self.questions[-1])
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """Splits at every number of GPUs, the fastest first."""
+        return split_rows(self.questions, self.top)
+
+    @cached_property
+    def tables(self) -> tuple[Table, ...]:
+        """Throughput, intervals, memory, and why each split is slower than the one above it."""
+        asked = self.questions[-1]
+        ranking = asked.ranking
+        shown = [
+            {
+                "GPUs": row["gpus"],
+                "layout": row["method"],
+                "tokens/s/GPU": digits(row["tokens_per_s_per_gpu"], 4),
+                "90 % interval": show_rates(row["tokens_low"], row["tokens_high"]),
+                "MFU": f"{row['mfu']:.1%}",
+                "memory": f"{row['memory_bytes'] / GIB:.0f} GiB",
+                "chance of slow": f"{row['chance_of_slow']:.0%}",
+                "slower by": row["loses_by"],
+            }
+            for row in self.rows.to_dict("records")
+        ]
+        title = (
+            f"Forecast: {asked}, {asked.tokens:,} tokens per step: {len(ranking)} of "
+            f"{len(ranking.outlook.cases)} layouts fit"
+        )
+        return (Table(title, shown),)
+
+    @cached_property
+    def sentences(self) -> tuple[str, ...]:
+        """Which split to take, and how sure that is."""
+        asked = self.questions[-1]
+        rows = split_options(asked, top=self.top, draws=self.draws, seed=self.seed)
+        return tuple(layout_sentences(asked, rows))
+
+
+def split_rows(questions: Sequence[PricedQuestion], top: int) -> pd.DataFrame:
+    """Return the best splits of every question as rows like those of `ddlnb.forecast`.
+
+    ``method`` is the layout. Of samples per second, which are sequences, ``speedup`` is over one
+    GPU of the first question, whose best layout stands for linear scaling, and ``efficiency`` the
+    share of it. Tokens per second are those of a GPU. Raises what `ddlnb.scale` raises.
+    """
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = []
+    for asked in questions:
+        each = asked.gpus / asked.sequence
+        for found in asked.ranking.rows(top):
+            rate = found["tokens_per_s_per_gpu"]
+            linear = rows[0]["tokens_per_s_per_gpu"] if rows else rate
+            rows.append(
+                {
+                    "model": asked.model.name,
+                    "gpus": asked.gpus,
+                    "method": found["layout"],
+                    "throughput_samples_per_s": rate * each,
+                    "low": found["low"] * each,
+                    "high": found["high"] * each,
+                    "tokens_per_s_per_gpu": rate,
+                    "tokens_low": found["low"],
+                    "tokens_high": found["high"],
+                    "iteration_seconds": found["seconds"],
+                    "speedup": asked.gpus * rate / linear,
+                    "efficiency": rate / linear,
+                    "memory_bytes": found["memory_gib"] * GIB,
+                    **{name: found[name] for name in ("mfu", "chance_of_slow", "loses_by")},
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def answered(
+    asked: Held,
+    unused: Mapping[str, object],
+    gpus: int | Sequence[int] | None = None,
+    **options: int,
+) -> Splits | Verdict:
+    """Return how to split a model at every number of GPUs, or the verdict on its replicas.
+
+    ``unused`` is that of `posed`; ``gpus`` are by default those in use, ``options`` those of
+    `Splits`. Numbers of GPUs that hold no layout are left out, but for the largest.
+    """
+    on = [asked.on.with_workers(count) for count in several(gpus or asked.on.workers)]
+    known = [posed(asked, one, unused=unused) for one in sorted(on, key=lambda one: one.workers)]
+    if not isinstance(known[-1], PricedQuestion):
+        return verdict_of(known[-1])
+    splits = [one for one in known if isinstance(one, PricedQuestion)]
+    return Splits((*filter(_holds, splits[:-1]), splits[-1]), **options)
+
+
+def _holds(asked: PricedQuestion) -> bool:
+    with suppress(InputError):
+        return len(asked.ranking) > 0
+    return False
 
 
 def advise_layouts(
@@ -565,48 +743,6 @@ def advise_on_layouts(
     rows = layout_options(asked, top=top, draws=draws, seed=seed)
     reasons = layout_reasons(asked)
     return LayoutAdvice(asked, rows, reasons)
-
-
-COUNTED = "adam"  # the optimizer whose states layouts are forecast with
-
-
-def hand_over(
-    because: str,
-    model: str,
-    cluster: Cluster,
-    *,
-    unused: Mapping[str, object],
-    local_batch: int | None = None,
-    sequence: int | None = None,
-    precision: str = "",
-    prices: Prices | None = None,
-    optimizer: str = COUNTED,
-    draws: int,
-    seed: int = 0,
-) -> LayoutAdvice:
-    """Return how to split a model that data parallelism cannot hold; ``because`` says why not.
-
-    ``unused`` are inputs that say nothing about layouts, by the names that their user knows. Raises
-    InputError if one is given, and for a cluster whose GPUs are not known.
-    """
-    given = [name for name, value in unused.items() if value is not None]
-    require(
-        not given,
-        f"{because}: layouts have no throughput of one GPU, no servers and no searched "
-        f"plan; leave out {' and '.join(given)}",
-    )
-    if optimizer != COUNTED:
-        because = f"{because}; memory below is with Adam, which keeps more than {optimizer}"
-    asked = split_on(
-        model,
-        cluster,
-        local_batch=local_batch,
-        sequence=sequence,
-        precision=precision,
-        prices=prices,
-        because=because,
-    )
-    return advise_on_layouts(asked, draws=draws, seed=seed)
 
 
 def shown_layouts(rows: pd.DataFrame) -> list[dict[str, Any]]:

@@ -19,12 +19,11 @@ from ddlnb.questions import (
     Natural,
     question,
 )
-from ddlnb.simulator.questions import DRAWS, Counts, Draws, Methods, Trained
+from ddlnb.simulator.questions import DRAWS, Counts, Draws, Held, Methods
 
 if TYPE_CHECKING:
     from ddlnb.clusters.cluster import Cluster
     from ddlnb.workloads.memory import Footprint
-    from ddlnb.workloads.task import Task
     from ddlnb.workloads.workload import Workload
 
 GOOD = 0.8  # of linear scaling
@@ -77,13 +76,12 @@ class Prices:
 
 
 @question
-class AdviceQuestion(Trained):
+class AdviceQuestion(Held):
     """What `ddlnb.advise` is asked."""
 
     _: KW_ONLY
     gpus: Annotated[MaybeWhole, Asked("Workers; default: all of the cluster.")] = None
     prices: Prices | None = None
-    optimizer: Annotated[str, Asked("sgd, momentum or adam: what it keeps takes memory.")] = "adam"
     measured: Annotated[
         MaybePositive, Asked("Samples/s that you measured on all GPUs: says what is wrong.")
     ] = None
@@ -108,7 +106,7 @@ class AdviceQuestion(Trained):
 
 
 @question
-class ScalingQuestion(Trained):
+class ScalingQuestion(Held):
     """What `ddlnb.scaling` is asked."""
 
     methods: Methods = "all"
@@ -151,17 +149,12 @@ class Question:
         return needed <= self.gpu_memory
 
 
-def question_about(
-    asked: Trained, cluster: Cluster, prices: Prices | None = None, optimizer: str = "adam"
-) -> Question:
+def question_about(asked: Held, cluster: Cluster, prices: Prices | None = None) -> Question:
     """Return the question about what is trained on a cluster, with what is known of its memory.
 
     A model is traced for its memory; of a workload without a model none is known. What the GPU has
     is looked up by the cluster's hardware. Raises UnknownName for an optimizer that is not known.
     """
-    from ddlnb.workloads.memory import require_optimizer
-
-    require_optimizer(optimizer)
     known = Question(
         asked.workload,
         cluster,
@@ -169,31 +162,31 @@ def question_about(
         gpu_memory=gpu_memory(cluster.hardware),
     )
     try:
-        return replace(known, footprint=_footprint(asked.model, asked.sequence, optimizer))
+        return replace(known, footprint=_footprint(asked))
     except ModelError as error:
         return replace(known, why_no_footprint=str(error))
 
 
-def _footprint(
-    model: str | Task | Workload, sequence: int | None, optimizer: str
-) -> Footprint | None:
+def _footprint(asked: Held) -> Footprint | None:
     """Return the footprint of a model that is at hand, None for a workload whose model is not."""
     from ddlnb.workloads.memory import footprint, kept_model
     from ddlnb.workloads.workload import Workload
 
-    if isinstance(model, str) and sequence is None and (kept := kept_model(model)):
-        return kept.footprint(optimizer)
+    if (
+        isinstance(asked.model, str)
+        and asked.sequence is None
+        and (kept := kept_model(asked.model))
+    ):
+        return kept.footprint(asked.optimizer, asked.precision)
     from ddlnb.workloads.models import TASKS
     from ddlnb.workloads.resolve import resolve
 
-    found = resolve(model, sequence=sequence)
+    found = resolve(asked.model, sequence=asked.sequence)
     if isinstance(found, Workload):
         if found.model not in TASKS:
             return None
         found = TASKS[found.model]
-    if found is TASKS.get(found.name) and (kept := kept_model(found.name)):
-        return kept.footprint(optimizer)
-    return footprint(found, optimizer)
+    return footprint(found, asked.optimizer, asked.precision)
 
 
 def gpu_memory(hardware: str) -> float:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from ddlnb.advice.explain import LIMITS, NEGLIGIBLE
+from ddlnb.advice.layouts import PricedQuestion, Splits, answered
 from ddlnb.advice.question import ScalingQuestion
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.questions import Answer, Table, asks
+from ddlnb.parallelism.forecast.layouts import REASONS
+from ddlnb.questions import Answer, Table, Verdict, asks
 from ddlnb.registry import several
 from ddlnb.simulator.forecast import forecast_cells, sound_pairs
 from ddlnb.simulator.simulate import Cell, steady_seconds
@@ -36,6 +38,12 @@ class Scaling(Answer):
     beyond: int | None
     bottleneck: str
     title: str
+    found: Verdict
+
+    @property
+    def verdict(self) -> Verdict:
+        """Memory of a GPU, and how fast training is at the largest size."""
+        return self.found
 
     @cached_property
     def tables(self) -> tuple[Table, ...]:
@@ -43,7 +51,7 @@ class Scaling(Answer):
         shown = [
             {
                 "GPUs": row["gpus"],
-                "best method": row["method"] if row["gpus"] > 1 else "one GPU alone",
+                "best method or layout": row["method"] if row["gpus"] > 1 else "one GPU alone",
                 "samples/s": show_rate(row["throughput_samples_per_s"]),
                 "90 % interval": show_rates(row["low"], row["high"]),
                 "speed-up": f"{row['speedup']:.2f}",
@@ -56,6 +64,12 @@ class Scaling(Answer):
     @cached_property
     def sentences(self) -> tuple[str, ...]:
         """How far training scales, and what limits it."""
+        if not self.verdict.can_train:
+            return ()
+        return (self._said,)
+
+    @property
+    def _said(self) -> str:
         best = best_by_size(self.rows)
         if self.beyond is not None:
             row = best.set_index("gpus").loc[self.beyond]
@@ -63,13 +77,13 @@ class Scaling(Answer):
         if self.reach == 0:
             return (
                 f"Less than {self.share:.0%} of linear on {gpus_in_words(int(best['gpus'].min()))} "
-                f"already: {there}. The bottleneck is {self.bottleneck}.",
+                f"already: {there}. The bottleneck is {self.bottleneck}."
             )
         least = best.loc[best["gpus"] <= self.reach, "efficiency"].min()
         said = f"At least {self.share:.0%} of linear up to {gpus_in_words(self.reach)}"
         if self.beyond is None:
-            return (f"{said}, the largest size asked for ({least:.0%} there or better).",)
-        return (f"{said}; on {self.beyond}, {there}: beyond, the bottleneck is {self.bottleneck}.",)
+            return f"{said}, the largest size asked for ({least:.0%} there or better)."
+        return f"{said}; on {self.beyond}, {there}: beyond, the bottleneck is {self.bottleneck}."
 
 
 @asks(ScalingQuestion)
@@ -87,20 +101,36 @@ def scaling(asked: ScalingQuestion) -> Scaling:
     """
     share, on = asked.share, asked.on
     sizes = sorted(set(sizes_of(on) if asked.gpus is None else several(asked.gpus)))
-    cells = [
-        Cell(asked.workload, one, method) for one, method in sound_pairs(on, asked.methods, sizes)
-    ]
-    rows = forecast_cells(cells, draws=asked.draws, seed=asked.seed)
-    rows["efficiency"] = rows["speedup"] / rows["gpus"]
-    title = f"{asked.workload.model} on {on.label} ({on.network})"
+    is_all = isinstance(asked.methods, str) and asked.methods == "all"
+    unused = {
+        "methods (--method)": None if is_all else asked.methods,
+        "throughput (--throughput)": asked.throughput,
+        "software (--software)": asked.software or None,
+    }
+    decided = answered(asked, unused, sizes, top=1)
+    limits: Callable[[int], str]
+    if isinstance(decided, Splits):
+        rows = decided.rows
+        title = f"{decided.questions[-1]}, a step of {decided.questions[-1].tokens:,} tokens"
+        limits = partial(_slowest_part, decided.questions)
+        verdict = decided.verdict
+    else:
+        cells = [
+            Cell(asked.workload, one, method)
+            for one, method in sound_pairs(on, asked.methods, sizes)
+        ]
+        rows = forecast_cells(cells, draws=asked.draws, seed=asked.seed)
+        rows["efficiency"] = rows["speedup"] / rows["gpus"]
+        title = f"{asked.workload.model} on {on.label} ({on.network})"
+        limits, verdict = partial(_bottleneck, cells), decided
     best = best_by_size(rows)
     poor = best[best["efficiency"] < share]
     if poor.empty:
-        return Scaling(rows, share, int(best["gpus"].max()), None, "", title)
+        return Scaling(rows, share, int(best["gpus"].max()), None, "", title, verdict)
     beyond = int(poor["gpus"].min())
-    reach = int(best.loc[best["gpus"] < beyond, "gpus"].max()) if beyond > sizes[0] else 0
+    reach = int(best.loc[best["gpus"] < beyond, "gpus"].max()) if beyond > best["gpus"].min() else 0
     number = int(poor.index[poor["gpus"] == beyond][0])
-    return Scaling(rows, share, reach, beyond, _bottleneck(cells[number]), title)
+    return Scaling(rows, share, reach, beyond, limits(number), title, verdict)
 
 
 def best_by_size(rows: pd.DataFrame) -> pd.DataFrame:
@@ -129,8 +159,16 @@ def sizes_of(cluster: Cluster) -> Iterator[int]:
     yield cluster.workers
 
 
-def _bottleneck(cell: Cell) -> str:
+def _slowest_part(questions: Sequence[PricedQuestion], number: int) -> str:
+    """Return what the best layout's step takes longest for, beside the computation."""
+    ranking = questions[number].ranking
+    parts = ranking.parts(int(ranking.order[0]))
+    return REASONS[max((one for one in parts if one != "compute"), key=lambda one: parts[one])]
+
+
+def _bottleneck(cells: Sequence[Cell], number: int) -> str:
     """Return the effect without which the cell would gain most."""
+    cell = cells[number]
     planned = replace(cell, planned_on=cell.planned_on or cell.cluster)
     without = [
         replace(planned, cluster=cell.cluster.with_effects(**effects))

@@ -33,7 +33,6 @@ def sentences(
 ) -> list[str]:
     """Return the advice, sentence by sentence; what does not apply is left out."""
     said = [
-        does_not_fit(question),
         _as_fast(rows),
         _what(question, rows),
         _bound(search),
@@ -47,26 +46,6 @@ def sentences(
     if gap is not None:
         said = [str(gap), *(str(one) for one in gap.suspects[:SUSPECTS]), *said]
     return [one for one in said if one]
-
-
-def does_not_fit(question: Question) -> str:
-    """Return that the batch asked about does not fit into a GPU's memory, "" if it may, or how."""
-    batch = question.workload.local_batch
-    if question.fits(batch) is not False:
-        return ""
-    said = (
-        f"It does not fit: training with {batch} samples per GPU takes "
-        f"{show_bytes(question.memory_bytes(batch))}, and a GPU has "
-        f"{show_bytes(question.gpu_memory)}, whatever the method"
-    )
-    smaller = next((one for one in range(batch - 1, 0, -1) if question.fits(one)), None)
-    if smaller is not None:
-        return f"{said}. At most {smaller} fit: give that batch."
-    return (
-        f"{said}. Not even one sample fits: the model has to be split, as `ddlnb layouts "
-        f"scale` does for large models by name, or its states sharded, or the optimizer has to "
-        f"keep less."
-    )
 
 
 def _what(question: Question, rows: pd.DataFrame) -> str:

@@ -55,7 +55,9 @@ def forecast(
     from ddlnb.simulator.forecast import forecast as answer
 
     on = otherwise.on(hardware.chosen())
-    asked["methods"] = otherwise.methods(asked.get("methods", ["all"]), on, asked.get("servers"))
+    if "methods" in asked or otherwise.changes or asked.get("servers"):
+        named = asked.get("methods", ["all"])
+        asked["methods"] = otherwise.methods(named, on, asked.get("servers"))
     found = answer(cluster=on, **asked)
     print_answer(found)
     write_rows(found.rows, csv)

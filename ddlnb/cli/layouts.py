@@ -24,7 +24,6 @@ from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.units import counted, digits, show_rate
 
 if TYPE_CHECKING:
-    from ddlnb.parallelism.forecast.layouts import Ranking
     from ddlnb.parallelism.heterogeneous import Sharing
 
 app = typer.Typer(cls=Family, help="Split a large model over GPUs: rank, play, or share layouts.")
@@ -93,24 +92,17 @@ def scale(
     if not advise:
         refuse_unused("prices and pages need --advise", gpu_price=gpu_price, page=page)
     require_writable_files(advice_html=page)
-    from ddlnb.advice.layouts import (
-        DRAWS,
-        PricedQuestion,
-        advise_on_layouts,
-        layout_sentences,
-        split_options,
-    )
+    from ddlnb.advice.layouts import PricedQuestion, Splits, advise_on_layouts
     from ddlnb.advice.question import Prices
     from ddlnb.cli.advise import write_page
 
-    named, network = asked.get("gpu", LayoutQuestion.gpu), asked.get("network", "")
+    network = asked.get("network", "")
     if machine:
         from ddlnb.hardware.catalogue import get_machine, parts_of
 
         parts = parts_of(
             get_machine(machine), asked.get("gpu", ""), asked.get("gpus_per_node"), network
         )
-        named = parts[0].name
         asked |= zip(("gpu", "gpus_per_node", "network"), parts, strict=True)
     prices = Prices() if gpu_price is None else Prices(gpu_price)
     question = PricedQuestion(**asked, prices=prices)
@@ -120,32 +112,11 @@ def scale(
         answer = advise_on_layouts(question, top=top)
         print_answer(answer)
         return write_page(answer, page)
-    found = question.ranking
-    cases = found.outlook.cases
-    title = (
-        f"{found.model.name} on {question.gpus} x {named} ({question.framework}), "
-        f"{int(cases.step_tokens[0]):,} tokens per step: {len(found)} of {len(cases)} layouts fit"
-    )
-    print_table(_rows(found, top), csv, title)
-    if not csv:
-        for said in layout_sentences(question, split_options(question, top=top, draws=DRAWS)):
-            typer.echo(said)
-        typer.echo("--advise says what else can be done, what would pay, and what is not known.")
-
-
-def _rows(found: Ranking, top: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "layout": row["layout"],
-            "tokens/s/GPU": digits(row["tokens_per_s_per_gpu"], 4),
-            "90 % interval": f"{digits(row['low'], 3)} to {digits(row['high'], 3)}",
-            "MFU": f"{row['mfu']:.1%}",
-            "memory": f"{row['memory_gib']:.0f} GiB",
-            "chance of slow": f"{row['chance_of_slow']:.0%}",
-            "slower by": row["loses_by"],
-        }
-        for row in found.rows(top)
-    ]
+    found = Splits((question,), top)
+    if csv:
+        return print_table([dict(row) for row in found.tables[0].rows], True, "")
+    print_answer(found)
+    typer.echo("--advise says what else can be done, what would pay, and what is not known.")
 
 
 def _table(table: Path, out: Path, keep_going: bool) -> None:

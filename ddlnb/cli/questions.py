@@ -142,6 +142,11 @@ class Otherwise:
         ),
     ] = None
 
+    @property
+    def changes(self) -> bool:
+        """Whether anything is otherwise."""
+        return self != Otherwise()
+
     def on(self, cluster: Cluster) -> Cluster:
         """Return the cluster with this network and these slower workers; what is not given stays.
 

@@ -16,7 +16,7 @@ from ddlnb.errors import require, require_whole
 from ddlnb.files import provenance
 from ddlnb.plans.methods import METHODS, Method, get_method
 from ddlnb.progress import Show
-from ddlnb.questions import Answer, Table, asks
+from ddlnb.questions import Answer, Table, Verdict, asks
 from ddlnb.registry import is_supplied, several, supplied, supplied_names
 from ddlnb.simulator.draws import is_certain, play_cells, require_draws
 from ddlnb.simulator.program import lower
@@ -38,6 +38,12 @@ class Forecast(Answer):
     workload: Workload
     on: Cluster
     methods: tuple[Method, ...]
+    found: Verdict
+
+    @property
+    def verdict(self) -> Verdict:
+        """Memory of a GPU, and how fast replicas are that exchange as in PyTorch."""
+        return self.found
 
     @cached_property
     def is_drawn(self) -> bool:
@@ -64,7 +70,9 @@ class Forecast(Answer):
 
     @cached_property
     def sentences(self) -> tuple[str, ...]:
-        """Which method to take at the largest size, and how good a searched plan is."""
+        """Which method to take at the largest size, how good a searched plan is."""
+        if not self.verdict.can_train:
+            return ()
         unlike = [f"Unlike workers: {self.on.heterogeneity}."] if str(self.on.heterogeneity) else []
         planned = [
             remark(method.name, self.workload, self.on.with_workers(gpus), seconds)
@@ -91,7 +99,7 @@ def _chance(share: float) -> str:
 
 
 @asks(ForecastQuestion)
-def forecast(asked: ForecastQuestion) -> Forecast:
+def forecast(asked: ForecastQuestion) -> Forecast | Answer:
     """Return a tidy row per method and number of GPUs: throughput, seconds of a steady iteration.
 
     ``throughput_samples_per_s`` is that of all GPUs; ``iteration_seconds`` and
@@ -108,6 +116,10 @@ def forecast(asked: ForecastQuestion) -> Forecast:
     rows says from which. Raises InputError for what does not fit together, ModelError for what
     cannot be traced, and for fewer than LEAST_DRAWS draws.
 
+    A model whose layers are known is forecast by its layouts, one of which is plain data
+    parallelism (`ddlnb.advice.layouts.Splits`), unless something is asked of data parallelism
+    alone, such as ``methods``; where a GPU cannot hold it unsplit, that is an InputError.
+
     >>> import ddlnb
     >>> found = ddlnb.forecast("resnet50", "survey-10GbE", "MG-WFBP", gpus=[8, 16], draws=0)
     >>> found.rows[["method", "gpus"]].values.tolist()
@@ -116,12 +128,30 @@ def forecast(asked: ForecastQuestion) -> Forecast:
     'On 16 GPUs of survey-10GbE take MG-WFBP: speed-up 14.87 (93% of linear).'
     """
     require_draws(asked.draws)
+    decided = supplied("answer by layouts")(
+        asked, data_parallel_only(asked), asked.gpus, draws=asked.draws, seed=asked.seed
+    )
+    if isinstance(decided, Answer):
+        return decided
     pairs = sound_pairs(asked.on, asked.methods, asked.gpus, asked.servers)
     cells = [Cell(asked.workload, one, method, asked.servers) for one, method in pairs]
     rows = forecast_cells(cells, draws=asked.draws, seed=asked.seed)
     rows.attrs |= {"seconds": asked.workload.source, "draws": asked.draws}
     chosen = tuple(dict.fromkeys(method for _, method in pairs))
-    return Forecast(rows, asked.workload, asked.on, chosen)
+    return Forecast(rows, asked.workload, asked.on, chosen, decided)
+
+
+def data_parallel_only(asked: ForecastQuestion) -> dict[str, object]:
+    """Return what was asked that only data parallelism has, by the names that users know."""
+    is_all = isinstance(asked.methods, str) and asked.methods == "all"
+    return {
+        "methods (--method)": None if is_all else asked.methods,
+        "servers (--servers)": asked.servers,
+        "gradients (--gradients)": asked.gradients or None,
+        "accumulate (--accumulate)": None if asked.accumulate == 1 else asked.accumulate,
+        "throughput (--throughput)": asked.throughput,
+        "software (--software)": asked.software or None,
+    }
 
 
 def sound_pairs(

@@ -96,6 +96,14 @@ class Trained:
 
 
 @question
+class Held(Trained):
+    """The same, where a GPU must hold what its optimizer keeps."""
+
+    _: KW_ONLY
+    optimizer: Annotated[str, Asked("sgd, momentum or adam: what it keeps takes memory.")] = "adam"
+
+
+@question
 class Sent(Trained):
     """The same, with the way in which its gradients are sent."""
 
@@ -111,7 +119,7 @@ class Sent(Trained):
 
 
 @question
-class ForecastQuestion(Sent):
+class ForecastQuestion(Sent, Held):
     """What `ddlnb.forecast` is asked."""
 
     methods: Methods = "all"

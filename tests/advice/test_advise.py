@@ -152,22 +152,21 @@ def test_with_prices_further_machines_are_judged_by_what_a_sample_costs(question
 
 
 @pytest.mark.parametrize(
-    ("samples", "first", "largest"),
+    ("samples", "verdict", "advised", "largest"),
     [
-        (0.0, "Not even one sample fits: the model has to be split", 0),
-        (63.9, "It does not fit: training with 64 samples", 0),
-        (63.9, "At most 63 fit", 0),
-        (96.0, "On 16 GPUs", 0),
-        (1e3, "On 16 GPUs", 256),
+        (0.0, "not even one sample fits", False, 0),
+        (63.9, "it does not fit; at most 63 samples per GPU do: give that --batch", False, 0),
+        (96.0, "it fits; DDP makes", True, 0),
+        (1e3, "it fits; DDP makes", True, 256),
     ],
 )
-def test_batches_that_do_not_fit_are_no_options_and_said_before_all_else(
-    question, samples, first, largest
-):
+def test_nothing_is_recommended_that_does_not_fit(question, samples, verdict, advised, largest):
     memory = Footprint(1e9, 1e8, "sgd")
     asked = replace(question, footprint=memory, gpu_memory=1e9 + 1e8 * samples)
     found = advise_on(asked, lossy=(), most_plans=0, draws=0)
-    assert first in found.sentences[0]
+    assert f"Verdict: {verdict}" in found.said[1]
+    assert bool(found.sentences) == advised
+    assert ("the first one is to be taken" in found.tables[0].title) == advised
     offered = found.options["option"].str.extract(r"batch (\d+) per GPU")[0].dropna().astype(int)
     assert max(offered, default=0) == largest
 

@@ -7,31 +7,27 @@ import numpy as np
 import pytest
 
 import ddlnb
-from ddlnb.advice import advise as advising
 from ddlnb.advice.layouts import (
     COUNTED,
-    FLOAT32,
     TOKENS,
     LayoutAdvice,
     PricedQuestion,
     advise_on_layouts,
     layout_sentences,
-    sample_that_does_not_fit,
     split_on,
     split_options,
-    states_that_do_not_fit,
     without,
 )
-from ddlnb.advice.question import Prices, Question
+from ddlnb.advice.question import Prices
 from ddlnb.errors import InputError, UnknownName
+from ddlnb.parallelism.config import get_shape
 from ddlnb.parallelism.forecast import fit as draws
 from ddlnb.parallelism.forecast.fit import drawn_seconds
 from ddlnb.parallelism.forecast.forecast import MOMENTS, forecast
 from ddlnb.parallelism.forecast.frameworks import saved_fit
 from ddlnb.parallelism.forecast.layouts import scale
 from ddlnb.parallelism.forecast.published import observed
-from ddlnb.units import GIB
-from ddlnb.workloads.memory import OPTIMIZER_COPIES, Footprint
+from ddlnb.workloads.memory import FLOAT32, OPTIMIZER_COPIES
 
 PRICES = ddlnb.Prices(gpu_hour=2.0)
 
@@ -149,41 +145,15 @@ def test_data_parallelism_hands_over_what_it_cannot_hold():
     cluster = ddlnb.cluster_of("H100", nodes=16)
     found = ddlnb.advise("llama3-70b", cluster, draws=0)
     assert isinstance(found, LayoutAdvice)
-    assert found.sentences[0].startswith("Data parallelism alone cannot hold llama3-70b")
+    assert found.verdict.fits is False
+    assert "it has to be split" in found.verdict.said[1]
     assert (
         found.options["layout"].iloc[0]
         == scale("llama3-70b", "H100", 16, network="8x400GbIB").rows(1)[0]["layout"]
+        == found.verdict.way
     )
     with pytest.raises(InputError, match="It has to be split: layouts have no throughput"):
         ddlnb.advise("llama3-70b", cluster, throughput=3.0)
-
-
-def test_only_what_cannot_be_held_is_handed_over():
-    cluster = ddlnb.cluster_of("H100", nodes=2)
-    assert states_that_do_not_fit("llama3-8b", cluster, "adam")
-    assert not states_that_do_not_fit("llama3-8b", cluster, "sgd")  # 64 GB of 80
-    assert not states_that_do_not_fit("resnet50", cluster, "adam")
-    assert not states_that_do_not_fit("llama3-8b", ddlnb.get_cluster("two-cores-4-workers"), "adam")
-    with pytest.raises(UnknownName, match="adam"):
-        states_that_do_not_fit("llama3-8b", cluster, "adamw8bit")
-
-
-@pytest.fixture
-def one():
-    """A question about a model of which not one sample fits beside its states."""
-    return Question(
-        ddlnb.read_profile("resnet50_b64_rtx2080ti"),
-        ddlnb.cluster_of("H100", nodes=2),
-        footprint=Footprint(70 * GIB, 15 * GIB, "sgd"),
-        gpu_memory=80.0 * GIB,
-    )
-
-
-def test_activations_may_be_what_does_not_fit(one):
-    said = sample_that_does_not_fit("llama3-8b", one)
-    assert "one sample takes 85 GiB of every GPU, which has 80" in said
-    assert not sample_that_does_not_fit("resnet50", one)
-    assert not sample_that_does_not_fit("llama3-8b", replace(one, gpu_memory=1e12))
 
 
 @pytest.mark.parametrize(
@@ -199,22 +169,24 @@ def test_activations_may_be_what_does_not_fit(one):
         ),
     ],
 )
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])  # states do not fit; one sample does not
-def test_what_only_data_parallelism_has_is_refused(given, named, optimizer, one, monkeypatch):
-    monkeypatch.setattr(advising, "question_about", lambda *args, **kwargs: one)
+def test_what_only_data_parallelism_has_is_refused(given, named):
     with pytest.raises(InputError, match=f"It has to be split: .*; leave out {re.escape(named)}$"):
-        ddlnb.advise("llama3-8b", one.cluster, optimizer=optimizer, draws=0, **given)
+        ddlnb.advise("llama3-8b", ddlnb.cluster_of("H100", nodes=2), draws=0, **given)
 
 
-def test_layouts_say_that_they_count_adam(one, monkeypatch):
-    monkeypatch.setattr(advising, "question_about", lambda *args, **kwargs: one)
-    first = ddlnb.advise("llama3-8b", one.cluster, optimizer="sgd", draws=0).sentences[0]
-    assert first.endswith("split; memory below is with Adam, which keeps more than sgd.")
-    usual = ddlnb.advise("llama3-8b", one.cluster, draws=0).sentences[0]
-    assert usual.endswith("It has to be split.")
-    assert f"states of {COUNTED} take" in usual
+def test_layouts_say_that_they_count_adam():
+    cluster = ddlnb.cluster_of("H100", nodes=2)
+    adam, sgd = (
+        ddlnb.advise("llama3-8b", cluster, optimizer=one, draws=0) for one in ("adam", "sgd")
+    )
+    parameters = get_shape("llama3-8b").shape.parameters
+    assert adam.verdict.memory_bytes - sgd.verdict.memory_bytes == pytest.approx(8 * parameters)
+    assert "with Adam, not sgd" in str(sgd)
+    assert "with Adam, not" not in str(adam)
     # a parameter's copy in fp32 and two moments, which are Adam's
     assert FLOAT32 * (1 + OPTIMIZER_COPIES[COUNTED]) == MOMENTS
+    with pytest.raises(UnknownName, match="adam"):
+        ddlnb.advise("llama3-8b", cluster, optimizer="adamw8bit")
 
 
 def test_a_batch_per_gpu_is_the_batch_of_a_step_over_all():

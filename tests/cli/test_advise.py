@@ -43,7 +43,7 @@ def test_what_no_gpu_can_hold_is_answered_by_the_ranked_layouts(tmp_path):
     done = CliRunner().invoke(app, [*words, "--draws", "0", "--csv", str(csv)])
     assert done.exit_code == 0, done.output
     said = " ".join(done.output.split())
-    assert "Data parallelism alone cannot hold llama3-70b" in said
+    assert "Verdict: it has to be split" in said
     options = pd.read_csv(csv)
     assert f"(nanotron) as {options['layout'].iloc[0]}:" in said
     for option in ("--throughput", "--measured", "--server-price", "--plans"):

@@ -5,7 +5,7 @@ Every function and command about layouts takes what `LayoutQuestion` says, check
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd
@@ -24,13 +24,14 @@ from ddlnb.parallelism.forecast.cases import (
     joined_by_nvlink,
     model_columns,
 )
-from ddlnb.parallelism.forecast.forecast import Outlook, forecast
+from ddlnb.parallelism.forecast.forecast import MOMENTS, Outlook, footprint, forecast
 from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.parallelism.forecast.step import PARTS
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.model import Transformer
 from ddlnb.parallelism.schedules import INTERLEAVED
 from ddlnb.units import GIB, counted, digits
+from ddlnb.workloads.memory import FLOAT32, OPTIMIZER_COPIES, Footprint
 
 MOST_TENSOR, MOST_STAGES, MOST_EXPERT = 32, 64, 64
 RECOMPUTATIONS = {NONE: "none", FULL: "full"}
@@ -172,16 +173,7 @@ def ranked(asked: LayoutQuestion) -> Ranking:
             f"on {gpus} GPUs (chunks divide the layers of a stage, stages the micro batches); "
             f"use one of {', '.join(map(str, sorted(offered)))}",
         )
-    columns: dict[str, Any] = {name: [one[name] for one in found] for name in found[0]}
-    together = joined_by_nvlink(device.nvlink_domain, asked.gpus_per_node, gpus)
-    cases = Cases.of(
-        **columns,
-        **model_columns(replace(shape, sequence=asked.sequence)),
-        cp=asked.cp, overlap=asked.overlaps,
-        gpus_per_node=together, **gpu_columns(device, asked.precision),
-        across=asked.across * together / asked.gpus_per_node,
-        sockets=asked.sockets * together / asked.gpus_per_node, framework=asked.framework,
-    )  # fmt: skip
+    cases = cases_of(asked, found)
     outlook = forecast(cases, asked.fitted)
     order = np.argsort(-outlook.tokens_per_s_per_gpu)
     order = order[outlook.fits[order]]
@@ -192,6 +184,47 @@ def ranked(asked: LayoutQuestion) -> Ranking:
             f"{least:.0f} GiB, a GPU has {device.memory / GIB:.0f}; use more nodes"
         )
     return Ranking(replace(shape, sequence=asked.sequence), outlook, order)
+
+
+def cases_of(asked: LayoutQuestion, layouts: Sequence[Mapping[str, Any]]) -> Cases:
+    """Return the cases of these layouts, given by the columns in which they differ."""
+    columns: dict[str, Any] = {name: [one[name] for one in layouts] for name in layouts[0]}
+    device = asked.gpu
+    together = joined_by_nvlink(device.nvlink_domain, asked.gpus_per_node, asked.gpus)
+    return Cases.of(
+        **columns,
+        **model_columns(replace(asked.model, sequence=asked.sequence)),
+        cp=asked.cp, overlap=asked.overlaps,
+        gpus_per_node=together, **gpu_columns(device, asked.precision),
+        across=asked.across * together / asked.gpus_per_node,
+        sockets=asked.sockets * together / asked.gpus_per_node, framework=asked.framework,
+    )  # fmt: skip
+
+
+def unsplit(asked: LayoutQuestion, optimizer: str = "adam") -> Footprint:
+    """Return what a GPU holds of a model that is not split, by the formulas that judge layouts.
+
+    Plain data parallelism, without ZeRO and with nothing computed again; a sample is a sequence.
+    """
+    whole: dict[str, Any] = {
+        "tp": 1, "pp": 1, "dp": asked.gpus // asked.cp, "ep": 1, "zero": 0, "vpp": 1,
+        "recomputation": NONE, "sequence_parallel": 0, "micro_batches": 1, "schedule": "1f1b",
+    }  # fmt: skip
+    cases = cases_of(asked, [{**whole, "micro_batch": number} for number in (1, 2)])
+    one, two = GIB * footprint(cases, asked.fitted, np.zeros(2)).max(axis=1)
+    fewer = FLOAT32 * (OPTIMIZER_COPIES["adam"] - OPTIMIZER_COPIES[optimizer])
+    parts = (
+        f"2 bytes each, gradients {asked.ways.gradient_bytes}, fp32 master weights and {optimizer} "
+        f"{MOMENTS - fewer}"
+    )
+    return Footprint(
+        fixed=float(2 * one - two) - fewer * asked.model.shape.parameters,
+        per_sample=float(two - one),
+        optimizer=optimizer,
+        states=f"states and buffers ({asked.model.shape.parameters / 1e6:,.0f} million parameters "
+        f"of {parts})",
+        sample=f"sequence of {asked.sequence:,} tokens in {asked.precision}",
+    )
 
 
 def _layouts(asked: LayoutQuestion) -> Iterator[dict[str, Any]]:

@@ -32,7 +32,8 @@ class LayoutQuestion:
     these stand for, but for the framework. What is left out is looked up: the tokens of a sequence
     are the model's own, the sequences of a step four million tokens, ``fitted`` the kept
     parameters of the forecast. ``network`` is what joins nodes, None for the ports that nodes with
-    such a GPU usually have; ``precision`` one that the GPU has a rate for. ``vpp`` is the number of
+    such a GPU usually have; ``precision`` one that the GPU has a rate for, which computes on
+    parameters of two bytes. ``vpp`` is the number of
     chunks of layers per stage, which make 1f1b the interleaved schedule: None for all that divide
     the layers of a stage, where the framework can run them and micro batches are a multiple of the
     stages.
@@ -64,7 +65,9 @@ class LayoutQuestion:
             "megatron-deepspeed, internevo, fsdp or fsdp-compiled (TorchTitan)."
         ),
     ] = "nanotron"
-    precision: Annotated[str, Asked("bf16, fp16 or fp8.")] = "bf16"
+    precision: Annotated[
+        str, Asked("bf16, fp16 or fp8; default: bf16, or fp16 on GPUs without it.")
+    ] = ""
     schedule: Annotated[str, Asked("Of pipelines: 1f1b, zero-bubble or gpipe.")] = "1f1b"
     vpp: Annotated[
         MaybeWhole,
@@ -94,6 +97,8 @@ class LayoutQuestion:
         self._set("model", get_shape(self.model))
         self._set("gpu", get_gpu(self.gpu))
         self._set("network", get_interconnect(self.network) if self.network else None)
+        if not self.precision:
+            self._set("precision", "bf16" if "bf16" in self.gpu.flops else "fp16")
         if self.sequence is None:
             self._set("sequence", self.model.sequence)
         if self.global_batch is None:

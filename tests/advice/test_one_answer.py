@@ -1,0 +1,104 @@
+"""Whatever is asked of a model on machines, memory, throughput and verdict are the same."""
+
+import json
+
+import pytest
+
+import ddlnb
+from ddlnb.advice.layouts import PricedQuestion, Splits, posed, verdict_of
+from ddlnb.advice.question import AdviceQuestion
+from ddlnb.errors import InputError
+
+CLUSTERS = {
+    "A100": {"nodes": 4, "gpus_per_node": 8, "network": "200GbIB"},
+    "H100": {"nodes": 8, "gpus_per_node": 8, "network": "8x400GbIB"},
+    "V100": {"nodes": 2, "gpus_per_node": 8, "network": "100GbE"},
+    "RTX 2080 Ti": {"nodes": 4, "gpus_per_node": 4, "network": "10GbE"},
+}
+NOTHING_FITS = ("llama3-8b", "RTX 2080 Ti")
+LLAMA_7B = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,
+    "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 32, "vocab_size": 32000, "max_position_embeddings": 4096,
+    "torch_dtype": "bfloat16", "tie_word_embeddings": False,
+}  # fmt: skip
+OWN = """
+import torch
+from torch import nn
+import ddlnb
+
+def batch(samples, seed):
+    return (torch.randn(samples, 256, generator=torch.Generator().manual_seed(seed)),)
+
+def loss(module, batch):
+    return module(batch[0]).square().mean()
+
+layers = [nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256)) for _ in range(4)]
+task = ddlnb.task(nn.Sequential(*layers), batch=batch, loss=loss, name="own")
+"""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "llama-7b.json").write_text(json.dumps(LLAMA_7B))
+    (folder / "own.py").write_text(OWN)
+    own, config = f"{folder}/own.py:task", f"{folder}/llama-7b.json"
+    names = ("llama3-8b", "resnet50", "bert-large", "gpt2-xl")
+    return {"own": own, "config": config} | {name: name for name in names}
+
+
+@pytest.mark.parametrize("gpu", CLUSTERS)
+@pytest.mark.parametrize("model", ["config", "llama3-8b"])
+def test_every_answer_on_layouts_says_the_same(models, model, gpu):
+    named, machines = models[model], CLUSTERS[gpu]
+    cluster = ddlnb.cluster_of(gpu, **machines)
+    asked = PricedQuestion(named, gpu, **machines)
+    answers = [
+        lambda: ddlnb.advise(named, cluster, draws=0).verdict,
+        lambda: ddlnb.forecast(named, cluster, draws=0).verdict,
+        lambda: ddlnb.scaling(named, cluster, draws=0).verdict,
+        lambda: Splits((asked,)).verdict,
+    ]
+    if (model, gpu) == NOTHING_FITS:
+        said = [refusal(one) for one in answers]
+        assert said == [said[0]] * len(said)
+        assert "no layout of llama3-8b fits on 16 x RTX2080Ti: the least needs 11 GiB" in said[0]
+    else:
+        require_equal([one() for one in answers])
+
+
+@pytest.mark.parametrize("gpu", CLUSTERS)
+@pytest.mark.parametrize(
+    "model", ["own", "resnet50", "bert-large", pytest.param("gpt2-xl", marks=pytest.mark.slow)]
+)
+def test_every_answer_on_replicas_says_the_same(models, model, gpu):
+    named, cluster = models[model], ddlnb.cluster_of(gpu, **CLUSTERS[gpu])
+    found = [
+        verdict_of(posed(AdviceQuestion(named, cluster), cluster, unused={})),
+        ddlnb.forecast(named, cluster, "MG-WFBP", draws=0).verdict,
+        ddlnb.scaling(named, cluster, "MG-WFBP", gpus=cluster.workers, draws=0).verdict,
+    ]
+    require_equal(found)
+
+
+def test_advice_on_replicas_has_the_verdict_of_its_question(models):
+    cluster = ddlnb.cluster_of("V100", **CLUSTERS["V100"])
+    found = ddlnb.advise(models["own"], cluster, draws=0, most_plans=0)
+    require_equal([found.verdict, ddlnb.forecast(models["own"], cluster, "DDP", draws=0).verdict])
+    ddp = found.options.set_index("option").loc["DDP"]
+    assert ddp["throughput_samples_per_s"] == found.verdict.samples_per_s
+    assert ddp["memory_bytes"] == found.verdict.memory_bytes
+
+
+def refusal(ask):
+    with pytest.raises(InputError) as refused:
+        ask()
+    return str(refused.value)
+
+
+def require_equal(verdicts):
+    assert verdicts == [verdicts[0]] * len(verdicts)  # equal, not near
+    assert verdicts[0].memory_bytes > 0
+    assert verdicts[0].fits is not None
+    assert verdicts[0].can_train or "fit" in verdicts[0].said[1]
