@@ -19,6 +19,7 @@ from ddlnb.hardware.machine import Machine, link_inside, node_costs
 from ddlnb.units import GB, gigabits_per_second, show_bandwidth
 
 MOST_NODES = 100_000
+MOST_IN_A_NODE = 72  # GPUs: those of a rack that NVLink joins
 SLOW_PORT = 2 * GB  # bytes/s: GPUs with less of a port each are joined by Ethernet, if unsaid
 # Relative error of forecasts where nobody measured anything on the cluster: with it nine in ten
 # cells of the survey's testbed, forecast by name, are in their intervals (benchmarks/by_name.py).
@@ -73,6 +74,11 @@ def cluster_of(
         gpus_per_node = usual_gpus(kind)
         facts["GPUs per node"] = f"not given: {gpus_per_node}, as is usual with {kind.name}"
     require_whole(gpus_per_node=gpus_per_node)
+    require(
+        gpus_per_node <= MOST_IN_A_NODE,
+        f"gpus_per_node {gpus_per_node:,} exceeds the {MOST_IN_A_NODE} GPUs of the largest "
+        f"nodes; take more nodes",
+    )
     if nodes > 1 and network == "":
         network = usual_network(kind, gpus_per_node)
         facts["network"] = f"not given: {network}, as is usual with {kind.name}"

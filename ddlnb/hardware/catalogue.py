@@ -24,7 +24,8 @@ from ddlnb.units import BITS_PER_BYTE, GB
 
 MAKERS = re.compile(r"nvidia|geforce|quadro|tesla|amd|instinct|tensorcore|gpu|accelerator")
 UNIT = r"GB/s|GBps|GB(?=E\b|IB\b)|G(?=E\b)|[Gg]ig(?:abit|E)?\b|[MmGgTt]b(?:it)?/?p?s?|G\b"
-RATE = rf"(\d+(?:,\d{{3}})*(?:\.\d+)?)\s*({UNIT})"
+WHOLE = r"(?<![\d.,])(?<!\d[eE])(?<!\d[eE][+-])(?<!(?<!\w)-)"  # not the end of another number
+RATE = rf"{WHOLE}(\d+(?:,\d{{3}})*(?:\.\d+)?)\s*({UNIT})"
 TIMES = r"(\d+)\s*[x*]\s*(?:[a-zA-Z][\w-]*\s+)?"
 BYTES = ("GB/s", "GBps")
 PREFIXES = {"m": 1e-3, "g": 1.0, "t": 1e3}
@@ -40,16 +41,19 @@ ON_THE_WIRE: dict[float, float] = {
     56: FDR,
 }  # old ports are called by what includes the code
 
+SLOWEST, FASTEST = 0.01, 10_000.0  # Gb/s of a port that is not a slip of the pen
 OF_NAME = re.compile(r"_b\d+_(.+)$")  # profiles are named MODEL_bBATCH_HARDWARE
 
 
 def plain(name: str) -> str:
     """Return a name without the words of makers, without spaces and signs, in small letters.
 
-    >>> plain("NVIDIA GeForce RTX 2080 Ti"), plain("A100-SXM4-80GB")
-    ('rtx2080ti', 'a100sxm480gb')
+    The point and the minus of a number stay: they are part of what it says.
+
+    >>> plain("NVIDIA GeForce RTX 2080 Ti"), plain("A100-SXM4-80GB"), plain("2.5 GbE")
+    ('rtx2080ti', 'a100sxm480gb', '2.5gbe')
     """
-    return MAKERS.sub("", re.sub(r"[^a-z0-9]+", "", name.lower()))
+    return MAKERS.sub("", re.sub(r"(?!(?<=\d)\.\d|^-\d)[^a-z0-9]", "", name.strip().lower()))
 
 
 @dataclass(frozen=True)
@@ -164,6 +168,12 @@ def described(words: str) -> Interconnect:
         raise InputError(f"network {words!r} names none of the protocols {known}; {way_out}")
     if rate is None or 0 in (rate.ports, rate.port_rate):
         raise InputError(f"network {words!r} names no rate above 0; {way_out}")
+    gigabits = rate.port_rate * BITS_PER_BYTE / GB
+    require(
+        SLOWEST <= gigabits <= FASTEST,
+        f"network {words!r} has {gigabits:g} Gb/s a port, and ports have {SLOWEST:g} to "
+        f"{FASTEST:,.0f}; {way_out}",
+    )
     source = "as described by its words"
     is_infiniband = protocol.name == "InfiniBand"
     port_rate = infiniband_data(rate.port_rate) if is_infiniband else rate.port_rate
