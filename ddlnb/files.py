@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ddlnb.errors import InputError, NotWritten, ResultsError, UnknownName, reason_of
 
@@ -82,7 +82,7 @@ def _written(path: Path, content: str | bytes) -> Path:
 
 
 def require_writable_file(path: str | Path, example: str) -> None:
-    """Make the file's folder. Raises InputError if no file of that name can be written there.
+    """Raise InputError if no file of that name can be written, as where its folder is not there.
 
     ``example`` is a file name that the error suggests. If it is a picture, the path names one, too.
     """
@@ -94,7 +94,12 @@ def require_writable_file(path: str | Path, example: str) -> None:
         raise InputError(
             f"picture {str(path)!r} must have a name in {', '.join(PICTURES)}, such as {example!r}"
         )
-    require_writable(Path(path).parent)
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise InputError(
+            f"there is no folder {str(folder)!r} for {Path(path).name!r}; make it, or name another"
+        )
+    require_writable(folder)
 
 
 def require_writable(folder: str | Path) -> None:
@@ -123,7 +128,8 @@ def read_yaml(path: Path, schema: type[Schema]) -> Schema:
     from pydantic import ValidationError
 
     try:
-        found = yaml.safe_load(path.read_text())
+        with path.open() as stream:
+            found = yaml.load(stream, _yaml_loader())
         if not isinstance(found, dict):
             keys = [name for name, field in schema.model_fields.items() if field.is_required()]
             raise InputError(
@@ -137,6 +143,26 @@ def read_yaml(path: Path, schema: type[Schema]) -> Schema:
         raise InputError(f"{path} is not YAML: {reason_of(error)}; correct it") from error
     except ValidationError as error:
         raise InputError(f"{path}: {first_problem(error, schema)}") from error
+
+
+@cache
+def _yaml_loader() -> Any:
+    """Return a safe loader of YAML that refuses a key that is written twice."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            lines: dict[str, int] = {}
+            for key, _ in node.value:
+                line = key.start_mark.line + 1
+                if lines.setdefault(key.value, line) != line:
+                    raise InputError(
+                        f"{key.start_mark.name} has the key {key.value!r} in line "
+                        f"{lines[key.value]} and in line {line}; write it once"
+                    )
+            return super().construct_mapping(node, deep)
+
+    return Loader
 
 
 def first_problem(error: ValidationError, schema: type[BaseModel]) -> str:
@@ -156,6 +182,10 @@ def first_problem(error: ValidationError, schema: type[BaseModel]) -> str:
         return f"{where}has the unknown key {key!r}; remove it"
     raised = problem.get("ctx", {}).get("error")
     rule = str(raised) if raised else f"{problem['input']!r}: {problem['msg'].lower()}"
+    if problem["type"] in ("int_type", "float_type"):
+        rule = (
+            f"{problem['input']!r} must be a {'whole ' * problem['type'].startswith('int')}number"
+        )
     return f"{where}{key} {rule}"
 
 

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    model_validator,
+)
 
 from ddlnb.clusters.cluster import ASSUMED_ERROR, Cluster, Fit
 from ddlnb.clusters.effects import BANDWIDTH, EFFECTS, SECONDS, Effects, effect_from
@@ -23,6 +31,8 @@ from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.units import GB, KB, MB, MS, US, gigabits_per_second, seconds_from
 
 CHECKED = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+Whole = Annotated[int, Strict()]  # not yes or no, which YAML also writes
+Number = Annotated[float, Strict()]
 Fact = Annotated[str, BeforeValidator(str)]  # free text, which may look like a number
 
 
@@ -122,8 +132,8 @@ class DelayEntry(BaseModel):
 
     distribution: str
     mean: str
-    shape: float | None = None
-    seed: int = 0
+    shape: Number | None = None
+    seed: Whole = 0
 
     def delay(self) -> Delay:
         """Return the delay in seconds."""
@@ -161,8 +171,8 @@ class ClusterFile(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     network: str
-    nodes: int
-    gpus_per_node: int
+    nodes: Whole
+    gpus_per_node: Whole
     effects: dict[str, EffectEntry]
     all_reduce: str = "ring"
     topology: str = ""
@@ -171,8 +181,8 @@ class ClusterFile(BaseModel):
     server_place: str | None = None
     placement: str = "balanced"
     planning: PlanningEntry | None = None
-    model_error: float = ASSUMED_ERROR
-    fitted_workers: int = 0
+    model_error: Number = ASSUMED_ERROR
+    fitted_workers: Whole = 0
     hardware: str = ""
     # Files of 0.1 call it unlike.
     heterogeneity: HeterogeneityEntry | None = Field(
