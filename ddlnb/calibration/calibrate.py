@@ -13,7 +13,7 @@ from ddlnb.calibration.parameters import listed_effects
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import EFFECTS
 from ddlnb.clusters.file import get_cluster, write_cluster
-from ddlnb.errors import InputError, require
+from ddlnb.errors import InputError, require, require_whole
 from ddlnb.files import BUILD, require_writable
 from ddlnb.progress import Show
 from ddlnb.registry import supplied
@@ -92,6 +92,7 @@ def calibrate(
     >>> found.clusters, found.paths  # doctest: +SKIP
     >>> print(found.parameter_table())  # doctest: +SKIP
     """
+    require_whole(0, seed=seed)
     _refuse_unused(what, rows=rows, workers=workers, out=out, write=write)
     if what == SURVEY:
         return supplied("calibration of the survey's testbed")(write, seed, progress)

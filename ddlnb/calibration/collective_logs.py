@@ -39,6 +39,10 @@ _LIBRARY = re.compile(r"NCCL version[: ]+(\d+(?:\.\d+)+)")
 _OF_TIME = ("time", "algbw", "busbw")
 _NAMES = {"all_to_all": "alltoall"}
 _TITLE = re.compile(r"#\s*OSU (?:MPI|NCCL|xCCL)\S*\s+(.*?)\s+Latency Test", re.IGNORECASE)
+# A row of nccl-tests begins with size, count and type, whatever stands before it; or it is cut.
+_ROW = re.compile(
+    r"(?:^|[\s:>\]])\d+\s+\d+\s+(?:u?int\d+|half|float|double|bf\w+|fp?8\w+)\b|^[\s\d]*\d\s*$"
+)
 _LINE = re.compile(r"^(?:\S*[:>\]]\s*)?(\d+)\s+(\d+(?:\.\d+)?)(?:\s+\d+(?:\.\d+)?)*\s*$")
 _COLLECTIVES = {
     "allreduce": "all_reduce",
@@ -122,7 +126,10 @@ def _read(path: Path, facts: Facts) -> list[dict[str, object]]:
             "give it with --nodes and --gpus-per-node"
         )
     # A log has tables of one of these.
-    found = [*_probe_rows(text), *_nccl_rows(text), *_osu_rows(text, facts.ranks or 0)]
+    try:
+        found = [*_probe_rows(text), *_nccl_rows(text), *_osu_rows(text, facts.ranks or 0)]
+    except ResultsError as error:
+        raise ResultsError(f"{path}: {error}") from error
     if not found:
         raise ResultsError(
             f"{path} has no table of nccl-tests, of a collective of the OSU micro-benchmarks or of "
@@ -203,6 +210,8 @@ def _nccl_rows(text: str) -> Iterator[dict[str, object]]:
             heard.columns = tuple(found[1].split())
         elif heard.columns and (values := _values(line, heard.columns)):
             yield _row(values, heard)
+        elif heard.columns and _ROW.search(line):
+            raise _unreadable(line)
         elif found := _LIBRARY.search(line):
             heard.release = f"NCCL {found[1]}"
         elif found := _STARTED.search(line):
@@ -218,7 +227,15 @@ def _values(line: str, columns: Sequence[str]) -> list[str]:
     if len(words) < len(columns) or "#" in line or not (words[0] + words[1]).isdigit():
         return []
     times = [word for word, column in zip(words, columns, strict=True) if column in _OF_TIME]
-    return words if all(re.fullmatch(r"\d+(\.\d+)?(e[+-]?\d+)?", word) for word in times) else []
+    read = all(re.fullmatch(r"\d+(\.\d+)?(e[+-]?\d+)?", word) for word in times)
+    return words if read and float(words[columns.index("time")]) > 0 else []
+
+
+def _unreadable(line: str) -> ResultsError:
+    return ResultsError(
+        f"the row {' '.join(line.split())!r} has no time that is a number above 0 in every place; "
+        f"remove it if the run broke off there, or run the benchmark again"
+    )
 
 
 def _row(values: list[str], heard: _Heard) -> dict[str, object]:
@@ -265,6 +282,8 @@ def _osu_rows(text: str, ranks: int) -> Iterator[dict[str, object]]:
                 "size_bytes": int(found[1]) * whole,
                 "time_us_out_of_place": float(found[2]),
             }
+        elif collective and re.match(r"\s*\d+\s+\S", line):
+            raise _unreadable(line)
 
 
 def _probe_rows(text: str) -> Iterator[dict[str, object]]:

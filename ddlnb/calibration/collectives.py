@@ -43,7 +43,7 @@ from ddlnb.calibration.nccl import (
     setting_of,
 )
 from ddlnb.calibration.posterior import tempered_draws
-from ddlnb.errors import require
+from ddlnb.errors import require, require_whole
 from ddlnb.units import GB, MB, US, size_in_words
 
 if TYPE_CHECKING:
@@ -161,6 +161,7 @@ def fit_collectives(rows: pd.DataFrame, *, draws: int = 600, seed: int = 0) -> F
 
     Twice: the second time, every cluster's prior knows what the first found of the others.
     """
+    require_whole(0, seed=seed)
     require(len(rows) > 0, "there are no rows to fit; give a table with at least one")
     parts = list(_clusters(rows))
     first: dict[Key, Cluster] = {}

@@ -242,7 +242,7 @@ def useful_share(
         f"{checkpoint_seconds!r} and restarts {restart_seconds!r} not negative",
     )
     exponent = (interval + checkpoint_seconds) / mean_time_to_failure
-    if exponent > math.log(1e12):
+    if max(exponent, restart_seconds / mean_time_to_failure) > math.log(1e12):
         return 0.0  # a segment never ends
     segment = mean_time_to_failure * math.exp(restart_seconds / mean_time_to_failure)
     return interval / (segment * math.expm1(exponent))
