@@ -224,7 +224,7 @@ class KinetoTrace(Recording):
         source = (
             f"trace {self.name!r} of torch.profiler on {where}, {counted(len(passes), 'iteration')}"
         )
-        return known.with_seconds(forward, backward, source, self.device if self.gpu else "")
+        return known.with_seconds(forward, backward, source, self.device if self.gpu else "cpu")
 
     def timeline(self, workload: Workload | None = None) -> Timeline:
         """Return passes, updates and messages, to be drawn beside a simulation.
