@@ -44,15 +44,20 @@ Shade = Callable[[int], Any]  # the colour of a message of this size
 
 
 @styled
-def timelines(timelines_by_method: Mapping[str, Timeline], rank: int | None = 0) -> Figure:
+def timelines(
+    timelines_by_method: Mapping[str, Timeline] | Sequence[Timeline], rank: int | None = 0
+) -> Figure:
     """The methods' timelines on one rank, one above the other, as in part 3 of Fig. 3.
 
-    With None as the rank each timeline is already that of one rank, which its name says.
+    Those of a list are called by their methods. With None as the rank each timeline is already that
+    of one rank, which its name says.
 
     The upper lane of a method is what the worker computes or waits for, the lower one its
     messages, stacked where they overlap, darker the larger they are. Vertical lines are starts of
     forward passes; time starts with the first one. All methods share one axis.
     """
+    if not isinstance(timelines_by_method, Mapping):
+        timelines_by_method = {line.method: line for line in timelines_by_method}
     chosen = {
         name: _from_zero(line if rank is None else line.on(rank))
         for name, line in timelines_by_method.items()

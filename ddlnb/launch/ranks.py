@@ -24,7 +24,7 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import fields, replace
 from typing import Any
 
-from ddlnb.errors import InputError, RankError, require, require_positive, require_whole
+from ddlnb.errors import InputError, RankError, reason_of, require, require_positive, require_whole
 from ddlnb.launch.capacity import require_room
 from ddlnb.launch.launchers import RankSpec, check_launcher
 from ddlnb.launch.options import LaunchOptions, Network
@@ -373,6 +373,6 @@ def _pickled(function: Callable, args: tuple) -> bytes:
         return cloudpickle.dumps((function, args))
     except Exception as error:
         raise InputError(
-            f"{function!r} with its arguments cannot be sent to the ranks: {error}; "
-            f"pass plain data and create the rest inside the function"
+            f"what the ranks are to run cannot be sent to them: {reason_of(error)}; give plain "
+            f"data, and functions that make the rest there, such as ddlnb.task(MAKE_MODULE, ...)"
         ) from error

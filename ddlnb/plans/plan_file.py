@@ -175,20 +175,24 @@ class KeptPlan:
 
 
 def fitted(plan: Plan, workload: Workload) -> Plan:
-    """Return the plan for this workload. Raises PlanError where its gradients are others."""
+    """Return the plan for this workload. Raises PlanError where its gradients are others.
+
+    They may become ready in another order: recurrent layers on a CPU have another than on a GPU.
+    """
     if plan.gradients == workload.gradients:
         return plan
-    for ours, theirs in zip(plan.gradients, workload.gradients, strict=False):
-        if _shape(ours) != _shape(theirs):
-            raise PlanError(
-                f"plan {plan.method!r} has gradient {_said(ours)} where workload "
-                f"{workload.model!r} has {_said(theirs)}; make the plan from this workload"
-            )
     if len(plan.gradients) != len(workload.gradients):
         raise PlanError(
             f"plan {plan.method!r} has {counted(len(plan.gradients), 'gradient')} and workload "
             f"{workload.model!r} {len(workload.gradients)}; make the plan from this workload"
         )
+    by_name = [sorted(one.gradients, key=lambda one: one.name) for one in (plan, workload)]
+    for ours, theirs in zip(*by_name, strict=True):
+        if _shape(ours) != _shape(theirs):
+            raise PlanError(
+                f"plan {plan.method!r} has gradient {_said(ours)} where workload "
+                f"{workload.model!r} has {_said(theirs)}; make the plan from this workload"
+            )
     return replace(plan, gradients=workload.gradients)
 
 

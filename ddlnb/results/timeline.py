@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import require
+from ddlnb.units import counted, show_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,6 +64,16 @@ class Timeline:
     method: str
     source: str
     spans: tuple[Span, ...]
+
+    def __repr__(self) -> str:
+        ranks = len({span.rank for span in self.spans})
+        if not self.spans:
+            return f"Timeline({self.method!r}, {self.source}, no spans)"
+        return (
+            f"Timeline({self.method!r}, {self.source}, {counted(len(self.spans), 'span')} of "
+            f"{counted(ranks, 'rank')} in {counted(self.iterations, 'iteration')} of "
+            f"{show_seconds(self.iteration_seconds)})"
+        )
 
     def on(self, rank: int) -> Timeline:
         """Return the spans of one rank."""

@@ -140,11 +140,15 @@ def profile_for(model: str, cluster: Cluster, local_batch: int | None = None) ->
     found = _profiles(model, cluster, local_batch)
     if len(found) != 1:
         known = ", ".join(sorted(path.stem for path in PROFILES.glob("*.json")))
+        which = f"model {model!r}, batch {batch}, hardware {cluster.hardware!r}"
+        require(
+            not found,
+            f"{len(found)} profiles match {which} ({', '.join(found)}); say which by its batch "
+            f"(--batch)",
+        )
         raise InputError(
-            f"{len(found) or 'no'} profiles match model {model!r}, batch {batch}, hardware "
-            f"{cluster.hardware!r} ({', '.join(found) or 'none'}), and {known} are there; "
-            f"give --throughput with the samples per second of one GPU, or make a profile on "
-            f"that hardware: {_how_to_profile(model, batch, cluster.hardware)}"
+            f"no profile matches {which}, and {known} are there; make one on that hardware: "
+            f"{_how_to_profile(model, batch, cluster.hardware)}"
         )
     workload = read_profile(found[0])
     require_same_hardware(workload, cluster.name, cluster.hardware)

@@ -102,7 +102,7 @@ def get_task(model: str | Task) -> Task:
     if is_user_code(model):
         return _given(object_of(model), f"model {model!r} gives")
     path = Path(model)
-    if path.is_dir() and (path / "config.json").is_file():
+    if model and path.is_dir():
         return task_of_file(path / "config.json")
     if path.suffix == ".json":
         return task_of_file(path)
@@ -157,6 +157,8 @@ def object_of(text: str) -> Any:
     module = run_file(Path(place)) if place.endswith(".py") else _import(place)
     if not hasattr(module, name):
         public = sorted(other for other in vars(module) if not other.startswith("_"))
+        if not public:
+            raise ModelError(f"{place} defines nothing, so no {name!r}; {ATTRIBUTES}")
         raise UnknownName(f"name in {place}", name, public)
     named = getattr(module, name)
     if isinstance(named, nn.Module) or not callable(named):

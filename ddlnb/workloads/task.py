@@ -13,6 +13,7 @@ What batches and losses of a task must be; where they are not, a sentence with t
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -78,7 +79,7 @@ class Task:
 
 
 def task(
-    module: nn.Module,
+    module: nn.Module | Callable[[], nn.Module],
     *,
     batch: Callable[[int, int], Batch],
     loss: Callable[[nn.Module, Batch], Tensor],
@@ -86,6 +87,9 @@ def task(
     local_batch: int = 32,
 ) -> Task:
     """Return a task around your own module; every build is a deep copy of it as it is then.
+
+    A function that makes the module may stand in its place: it is called for every build, also
+    where a module cannot be copied or sent to other processes, such as one with weight_norm.
 
     ``batch(local_batch, seed)`` returns a tuple of tensors, others for every seed: each worker
     and step has its own. ``loss(module, batch)`` is their mean loss. Both must be picklable.
@@ -101,6 +105,8 @@ def task(
     >>> ddlnb.trace(mine)
     Workload('mine', batch=1, 2 gradients, 40 B, 0 us)
     """
+    make = module if inspect.isfunction(module) else None
+    module = make() if make else module
     if not isinstance(module, nn.Module):
         called = getattr(module, "__name__", "")  # of a class or a function; others have none
         raise ModelError(
@@ -117,7 +123,8 @@ def task(
                 f"pass batch(local_batch, seed) and loss(module, batch)"
             )
     require_whole(local_batch=local_batch)
-    return Task(name, partial(copy.deepcopy, module), batch, loss, local_batch, "samples", name)
+    build = make or partial(copy.deepcopy, module)
+    return Task(name, build, batch, loss, local_batch, "samples", name)
 
 
 def require_trainable(module: nn.Module, name: str) -> None:

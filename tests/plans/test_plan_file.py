@@ -7,7 +7,14 @@ import pytest
 
 from ddlnb.errors import PlanError
 from ddlnb.plans.methods import METHODS
-from ddlnb.plans.plan_file import method_of, plan_from_json, plan_to_json, read_plan, write_plan
+from ddlnb.plans.plan_file import (
+    fitted,
+    method_of,
+    plan_from_json,
+    plan_to_json,
+    read_plan,
+    write_plan,
+)
 from tests.toy import COST, TOY
 
 
@@ -58,3 +65,10 @@ def test_a_kept_plan_fits_other_seconds_and_refuses_other_gradients():
         method.plan(longer)
     with pytest.raises(PlanError, match="has 3 gradients and workload 'toy' 2"):
         method.plan(replace(TOY, gradients=TOY.gradients[:2]))
+
+
+def test_a_plan_fits_gradients_that_become_ready_in_another_order():
+    plan = METHODS["WFBP-A2A"].plan(TOY)
+    other = replace(TOY, gradients=TOY.gradients[::-1])
+    assert fitted(plan, other).messages == plan.messages
+    assert fitted(plan, other).gradients == other.gradients

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from ddlnb.errors import InputError
+from ddlnb.figures import timelines
 from ddlnb.results.timeline import Span, Timeline
 
 SPANS = (
@@ -49,3 +50,10 @@ def test_the_chrome_trace_is_json_in_microseconds(tmp_path):
 def test_a_span_that_cannot_be_is_refused(kind, stop):
     with pytest.raises(InputError, match="span"):
         Span(0, kind, "a", 0.0, stop)
+
+
+def test_a_timeline_is_shown_in_a_line():
+    assert (
+        str(LINE) == "Timeline('WFBP-A2A', measured, 6 spans of 2 ranks in 1 iteration of 14.2 s)"
+    )
+    assert timelines([LINE]).axes[0].get_title(loc="left").startswith("WFBP-A2A: ")
