@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlnb.advice.question import AdviceQuestion, Prices
-from ddlnb.cli.options import grouped, price, print_answer, require_writable_files, write_rows
+from ddlnb.cli.options import App, grouped, price, print_answer, require_writable_files, write_rows
 from ddlnb.cli.questions import KeptHardware
 from ddlnb.errors import require
 from ddlnb.units import counted
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ddlnb.advice.advise import Advice
     from ddlnb.advice.layouts import LayoutAdvice
 
-app = typer.Typer()
+app = App()
 
 
 @app.command()

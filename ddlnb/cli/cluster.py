@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlnb.cli.fit import collectives, fit, import_logs
-from ddlnb.cli.options import Csv, Family, first_line, grouped, print_table, refuse_unused
+from ddlnb.cli.options import App, Csv, Family, first_line, grouped, print_table, refuse_unused
 from ddlnb.cli.questions import Changes, Hardware
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ddlnb.hardware.machine import Machine
 
 
-app = typer.Typer(cls=Family, help="Clusters: list, show, make, import, and fit them.")
+app = App(cls=Family, help="Clusters: list, show, make, import, and fit them.")
 KINDS = ("clusters", "hardware", "gpus", "networks", "machines", "topologies")
 
 

@@ -17,14 +17,14 @@ from typing import Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import Csv, print_table
+from ddlnb.cli.options import App, Csv, print_table
 from ddlnb.emulation.network import lacking
 from ddlnb.engines.catalogue import ENGINES
 from ddlnb.files import cores, machine
 from ddlnb.launch import leftovers
 from ddlnb.launch.launchers import slurm_lacking
 
-app = typer.Typer()
+app = App()
 TRY_SECONDS = 20.0  # for a launcher that is tried
 
 

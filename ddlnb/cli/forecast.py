@@ -12,6 +12,7 @@ from ddlnb.advice.question import ScalingQuestion
 from ddlnb.cli.lossy import lossy
 from ddlnb.cli.options import (
     OWN,
+    App,
     Family,
     RowsFile,
     grouped,
@@ -25,7 +26,7 @@ from ddlnb.cli.questions import Hardware, KeptHardware, Otherwise
 from ddlnb.errors import require
 from ddlnb.simulator.questions import ForecastQuestion
 
-app = typer.Typer(cls=Family)
+app = App(cls=Family)
 
 
 @app.command(OWN)

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from ddlnb.cli.options import numbers, print_table, require_writable_files, write_rows
+from ddlnb.cli.options import App, numbers, print_table, require_writable_files, write_rows
 from ddlnb.units import counted
 
-app = typer.Typer()
+app = App()
 
 
 @app.command()

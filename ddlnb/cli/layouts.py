@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlnb.cli.options import (
+    App,
     Csv,
     Family,
     grouped,
@@ -26,7 +27,7 @@ from ddlnb.units import counted, digits, show_rate
 if TYPE_CHECKING:
     from ddlnb.parallelism.heterogeneous import Sharing
 
-app = typer.Typer(cls=Family, help="Split a large model over GPUs: rank, play, or share layouts.")
+app = App(cls=Family, help="Split a large model over GPUs: rank, play, or share layouts.")
 COUNTED = re.compile(r"\s*(\d+)\s*x\s*(\S.*)")
 
 

@@ -9,7 +9,18 @@ from typing import Annotated, Any
 import typer
 
 from ddlnb.cli.models import profile as profile_layers
-from ddlnb.cli.options import OWN, Csv, Family, Model, Yes, announce, grouped, numbers, print_answer
+from ddlnb.cli.options import (
+    OWN,
+    App,
+    Csv,
+    Family,
+    Model,
+    Yes,
+    announce,
+    grouped,
+    numbers,
+    print_answer,
+)
 from ddlnb.engines.settings import (
     DEFAULTS,
     MEASUREMENT_PROFILES,
@@ -20,7 +31,7 @@ from ddlnb.errors import require_extra
 from ddlnb.launch.capacity import fitting_workers
 from ddlnb.launch.options import EMULATED, HERE, LaunchOptions
 
-app = typer.Typer(cls=Family)
+app = App(cls=Family)
 
 
 @app.command(OWN)

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import Batch, Csv, Model, print_table, refuse_unused
+from ddlnb.cli.options import App, Batch, Csv, Model, print_table, refuse_unused
 from ddlnb.units import MB
 
 GIGA = 1e9
 
 
-app, methods_app = typer.Typer(), typer.Typer()
+app, methods_app = App(), App()
 Sequence = Annotated[
     int | None, typer.Option("--sequence", help="Tokens of a sample; default: the model's own.")
 ]

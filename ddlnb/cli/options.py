@@ -9,16 +9,17 @@ from __future__ import annotations
 import inspect
 import io
 import math
+import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from ddlnb.errors import InputError, require
 from ddlnb.questions import NUMBERS, WORDS, Answer, options
@@ -360,6 +361,85 @@ def announce(seconds: float | None, yes: bool) -> None:
 def somebody_is_there() -> bool:
     """Return whether a person at a terminal can be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+class Call(TyperCommand):
+    """A command of ours: an option that takes one value is given once, and errors name it so."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the words of a call. Raises UsageError for an option whose first value is lost."""
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for option in dict.fromkeys(given):
+            lost = not getattr(option, "multiple", True) and not getattr(option, "is_flag", False)
+            if lost and given.count(option) > 1:
+                name = option.opts[-1]
+                ctx.fail(f"{name} is given {given.count(option)} times and takes one value; give "
+                         f"it once")  # fmt: skip
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; what it refuses of an option that was given is called as typed."""
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            given = {
+                option.opts[0]: ctx.params[option.name]
+                for option in self.params
+                if option.name and option.opts[0].startswith("--") and _is_given(ctx, option.name)
+            }
+            error.args = (as_typed(str(error), given),)
+            raise
+
+
+def as_typed(message: str, given: Mapping[str, Any]) -> str:
+    """Return what is refused with the option whose value it is about: one of those given.
+
+    Where a message begins with a parameter and the value, the option takes its place; where it has
+    the value as one of its first words, the option stands before it.
+
+    >>> as_typed("workers 0 must be a whole number, at least 1", {"--gpus": [0]})
+    '--gpus 0 must be a whole number, at least 1'
+    >>> as_typed("unknown GPU 'B9'; choose one of A100", {"--gpu": "B9"})
+    "--gpu: unknown GPU 'B9'; choose one of A100"
+    """
+    begins = message.split(" ")[0]
+    word = re.match(r"([a-z_]+)(?:\[\d+\])? (?:['\"\[\d-]|nan\b|inf\b)", message)
+    values = [
+        (option, option[2:].replace("-", "_"), one)
+        for option, value in given.items()
+        for one in (value if isinstance(value, list) else [value])
+    ]
+    if word:
+        rules: list[Callable[[str, Any], bool]] = [
+            lambda name, one: word[1] == name,
+            lambda name, one: message.startswith(tuple(f"{begins} {text} " for text in shown(one))),
+            lambda name, one: word[1].startswith(f"{name}_"),
+        ]
+        for rule in rules:
+            for option, name, one in values:
+                if rule(name, one):
+                    return option + message.removeprefix(begins)
+    for option, _, one in values:
+        about = " ".join(message.split()[:4])
+        if "--" not in message and isinstance(one, str | Path) and repr(str(one)) in about:
+            return f"{option}: {message}"
+    return message
+
+
+def shown(value: Any) -> set[str]:
+    """Return how messages write a value."""
+    return {repr(value), str(value), f"{value:,}" if isinstance(value, int) else str(value)} - {""}
+
+
+class App(typer.Typer):
+    """A module's commands, each a `Call`."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(add_completion=False, **given)
+
+    def command(self, name: str | None = None, **given: Any) -> Any:
+        """Return the decorator that adds a command."""
+        return super().command(name, cls=Call, **given)
 
 
 OWN = "itself"  # the name of what a family of commands does by itself, which nobody types

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlnb.cli.options import (
+    App,
     Credit,
     Partition,
     grouped,
@@ -88,7 +89,7 @@ class PlannedFor(KeptHardware):
     ] = ""
 
 
-app = typer.Typer()
+app = App()
 
 
 @app.command()

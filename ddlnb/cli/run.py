@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import errno
 import gc
+import io
 import logging
 import os
 import sys
@@ -37,6 +38,11 @@ def run(app: typer.Typer, name: str) -> NoReturn:
     what every rank did, goes into a log file that the line names. Ctrl-C is one line, too, and
     status 130.
     """
+    if sys.stdout is None:  # its number would go to the first file that is opened
+        _end(name, "the output cannot be written: it is closed", FAILED)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # of what an old locale cannot write
     gc.set_threshold(NEW_OBJECTS)
     atexit.register(gc.freeze)
     try:

@@ -11,6 +11,7 @@ import typer
 from ddlnb.cli.board import board
 from ddlnb.cli.options import (
     OWN,
+    App,
     Csv,
     Family,
     Yes,
@@ -27,7 +28,7 @@ from ddlnb.units import counted
 if TYPE_CHECKING:
     import pandas as pd
 
-app = typer.Typer(cls=Family, help="The survey's items: how each is reproduced, and the verdict.")
+app = App(cls=Family, help="The survey's items: how each is reproduced, and the verdict.")
 
 
 @app.command(OWN)

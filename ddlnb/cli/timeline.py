@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlnb.cli.options import (
+    App,
     Workers,
     grouped,
     known_methods,
@@ -23,7 +24,7 @@ from ddlnb.units import show_seconds
 if TYPE_CHECKING:
     from ddlnb.results.timeline import Timeline
 
-app = typer.Typer()
+app = App()
 Methods = Annotated[
     list[str] | None,
     typer.Option(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlnb.cli.options import (
+    App,
     Batch,
     Csv,
     grouped,
@@ -255,7 +256,7 @@ class TracedOn(Hardware):
     ] = ""
 
 
-app = typer.Typer()
+app = App()
 
 
 @app.command()

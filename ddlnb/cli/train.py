@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import Csv, Yes, announce, first_line, grouped, numbers, print_table
+from ddlnb.cli.options import App, Csv, Yes, announce, first_line, grouped, numbers, print_table
 from ddlnb.errors import require_extra
 from ddlnb.training.settings import TrainingSettings
 from ddlnb.units import counted
@@ -18,7 +18,7 @@ from ddlnb.units import counted
 if TYPE_CHECKING:
     import pandas as pd
 
-app = typer.Typer()
+app = App()
 
 
 @app.command()

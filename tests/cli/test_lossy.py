@@ -105,8 +105,8 @@ def test_both_ways_of_asking_have_one_base(tmp_path):
         ((",8,", ",eight,"), [], "column 'workers' of the curves has 'eight'"),
         ((",8,", ",,"), [], "column 'workers' of the curves has empty cells"),
         (("0,0.0\n", "0,0.0\n"), ["--gpus", "32"], "leave out --gpus"),
-        (("digits", "digits"), ["--target", "10"], "target 10 is reached before training"),
-        (("digits", "digits"), ["--target", "nan"], "target nan must be a finite loss"),
+        (("digits", "digits"), ["--target", "10"], "--target 10 is reached before training"),
+        (("digits", "digits"), ["--target", "nan"], "--target nan must be a finite loss"),
         (("digits", "digits"), ["--base", "BSP-PS"], "goes through servers"),
         (("digits", "digits"), ["--base", "MGWFBP"], "did you mean 'MG-WFBP'"),
     ],
@@ -115,7 +115,8 @@ def test_curves_that_say_nothing_are_refused_in_a_line(tmp_path, damage, more, t
     curves = made_up(tmp_path / "curves.csv")
     text = curves.read_text().replace("local(8) on A2A", "bsp + fp16 on A2A")
     curves.write_text(text.replace(*damage))
-    done = ddlnb("forecast", "lossy", *WORDS, "--curves", str(curves), "--target", "0.5", *more)
+    target = [] if "--target" in more else ["--target", "0.5"]
+    done = ddlnb("forecast", "lossy", *WORDS, "--curves", str(curves), *target, *more)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert told in " ".join(done.stderr.split())

@@ -1,5 +1,9 @@
 """How commands end, whatever they have to say, and how wide their tables are."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import typer
 
@@ -68,3 +72,24 @@ def test_tables_outside_a_terminal_are_as_wide_as_columns_says(monkeypatch, caps
     assert max(len(line.rstrip()) for line in capsys.readouterr().out.splitlines()) == width
     print_table([ROW], csv=True, title="Methods")
     assert ROW["about"] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("shell", "status", "said"),
+    [
+        ("ddlnb methods >&-", 2, "ddlnb: the output cannot be written: it is closed"),
+        ("ddlnb models 'größe' 2>&1", 2, r"unknown model 'gr\xf6\xdfe'"),
+    ],
+)
+def test_a_closed_output_and_an_old_locale_are_no_tracebacks(shell, status, said):
+    done = subprocess.run(
+        shell.replace("ddlnb", f"{sys.executable} -m ddlnb"),
+        shell=True,
+        env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status
+    assert "Traceback" not in done.stdout + done.stderr
+    assert said in done.stdout + done.stderr
