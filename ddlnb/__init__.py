@@ -44,11 +44,11 @@ _HOME = {
     "clusters.file": ("get_cluster",),
     "clusters.named": ("cluster_of",),
     "compression.catalogue": ("register_compressor",),
+    "engines.distributed_model": ("DistributedModel",),
     "engines.measure": (
         "measure",
         "measure_scaling",
     ),
-    "engines.settings": ("MeasurementSettings",),
     "errors": ("DdlnbError",),
     "launch.ranks": ("Ranks",),
     "networks.collectives.catalogue": ("register_collective",),
@@ -99,7 +99,10 @@ _HOME = {
 }
 # Names that were public here before 0.2.0, and the room in which they are now.
 _MOVED = {
-    "engines": ("record_timelines",),
+    "engines": (
+        "MeasurementSettings",
+        "record_timelines",
+    ),
     "hardware": (
         "Gpu",
         "Interconnect",

@@ -6,5 +6,6 @@ from ddlnb.registry import loader
 
 __getattr__ = loader(
     __name__,
+    MeasurementSettings="settings",
     record_timelines="measure",
 )

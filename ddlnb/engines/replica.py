@@ -108,6 +108,8 @@ class Replica:
         self._make_optimizer, self._timeout_seconds = make_optimizer, timeout_seconds
         self._sent_before = 0.0
         self._pending: set[str] = set()
+        self._has_begun = self._has_sent = False
+        self.accumulates = False  # gradients into those of the parameters, and sends nothing
         self._tracer: Tracer | None = None
         self._trace_hooks: list[RemovableHandle] = []
         self._mark, self._layer = 0.0, ""
@@ -163,6 +165,12 @@ class Replica:
         self._mark, self._layer = time.perf_counter(), "input"
         value = loss()
         self._note("forward", self._layer)
+        value.backward()
+        self.finish()
+        return value.detach()
+
+    def begin(self) -> None:
+        """Get ready for the gradients of a backward pass; the first of them does it as well."""
         if self._pending:
             raise ModelError(
                 f"layer {next(iter(self._pending))!r} was not entered in this forward pass, so it "
@@ -170,17 +178,39 @@ class Replica:
                 f"whose forward pass waits for all layers"
             )
         self._scheduler.begin()
-        value.backward()
+        self._has_begun, self._has_sent = True, False
+
+    def send(self) -> None:
+        """Start what waited for the end of backward. Raises ModelError for an absent gradient."""
+        if not self._has_begun:
+            self.begin()
+        if self._has_sent:
+            return
         if absent := self._scheduler.backward_done():
             raise ModelError(
                 f"no gradient arrived for {', '.join(absent[:5])}"
                 f"{' and others' if len(absent) > 5 else ''} in this iteration; every parameter "
                 f"must take part in every step, or have requires_grad=False"
             )
+        self._has_sent = True
+
+    def averages(self) -> list[torch.Tensor]:
+        """Return the averaged gradients of the plan once all have arrived; updates will use them.
+
+        A method that updates a layer when the next forward pass gets there does not wait for all.
+        """
+        self.send()
+        for message in range(len(self.plan.messages)):
+            self._scheduler.wait(message)
+        return self._views
+
+    def finish(self) -> None:
+        """Apply the updates of a backward pass that is through, or have the next forward do it."""
+        self.send()
+        self._has_begun = False
         self._pending = set(self._updates)
         if self.plan.gate is Gate.ALL_LAYERS:
             self.synchronize()
-        return value.detach()
 
     def synchronize(self) -> None:
         """Wait for all messages and apply every update that is still to come."""
@@ -258,6 +288,10 @@ class Replica:
             update.apply()
 
     def _on_gradient(self, position: int, parameter: nn.Parameter) -> None:
+        if self.accumulates:
+            return
+        if not self._has_begun:
+            self.begin()
         gradient = parameter.grad
         assert gradient is not None
         torch.mul(gradient, self._scales[position], out=self._views[position])

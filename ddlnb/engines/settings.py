@@ -98,7 +98,7 @@ class MeasurementSettings:
     InputError or UnknownName for a value that makes no sense.
 
     >>> import ddlnb
-    >>> settings = ddlnb.MeasurementSettings(workers=4, partition="256KB")
+    >>> settings = ddlnb.engines.MeasurementSettings(workers=4, partition="256KB")
     >>> settings.changed(launcher="mpi").site.launcher
     'mpi'
     >>> settings.iterations, settings.repetitions
