@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import Csv, numbers, print_table, require_writable_files
+from ddlnb.cli.options import Csv, numbers, print_table, refuse_unused, require_writable_files
 from ddlnb.errors import require
 from ddlnb.units import counted
 
@@ -21,7 +21,8 @@ def fit(
         str,
         typer.Argument(
             help="'survey': its testbed, from what is published. 'here': this machine, from a "
-            "micro-benchmark of some minutes. Or a cluster, with --rows measured on it."
+            "micro-benchmark of some minutes. A log of nccl-tests with --gpu: a cluster of that "
+            "GPU. Or a cluster, with --rows measured on it."
         ),
     ],
     rows: Annotated[
@@ -41,12 +42,29 @@ def fit(
         bool, typer.Option("--write", help="For 'survey': replace the files in data/.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the random starts.")] = 0,
+    gpu: Annotated[str, typer.Option(help="The GPU that a log was made on, such as A100.")] = "",
+    nodes: Annotated[
+        int | None, typer.Option(help="Nodes of the log's cluster; default: those of the log.")
+    ] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(help="GPUs in each node, where the log does not say.")
+    ] = None,
+    network: Annotated[
+        str, typer.Option(help="Between nodes, such as 200GbIB; default: the usual one.")
+    ] = "",
     csv: Csv = False,
 ) -> None:
     """Fit the effects of a cluster to measurements, and print an interval for each.
 
-    Examples: `ddlnb cluster fit here` and `ddlnb cluster fit mine.yaml --rows rows.csv`.
+    Examples: `ddlnb cluster fit here` and
+    `ddlnb cluster fit all_reduce.log --gpu A100 --nodes 4 --network 200GbIB`.
     """
+    named = {"gpu": gpu, "nodes": nodes, "gpus_per_node": gpus_per_node, "network": network}
+    if Path(what).is_file() and Path(what).suffix not in (".yaml", ".yml"):
+        refuse_unused(f"{what} is a log of collectives", rows=rows, workers=workers, write=write)
+        require(bool(gpu), f"{what} is a log of collectives; give the --gpu that it was made on")
+        return _fit_log(what, named, out, csv)
+    refuse_unused(f"{what} is no log, and only logs have hardware by name", **named)
     from ddlnb.calibration.calibrate import calibrate
 
     result = calibrate(
@@ -60,6 +78,26 @@ def fit(
     typer.echo(found.in_words)
     for path in result.paths:
         typer.echo(f"written: {path}")
+
+
+def _fit_log(log: str, named: dict[str, Any], out: Path | None, csv: bool) -> None:
+    from ddlnb.calibration.calibrate import Calibrated
+    from ddlnb.calibration.logs import fit_log
+    from ddlnb.clusters.file import write_cluster
+    from ddlnb.files import BUILD, require_writable
+
+    folder = out or BUILD / "fitted"
+    require_writable(folder)
+    found = fit_log(log, **named)
+    path = write_cluster(found.cluster, folder / f"{found.cluster.name}.yaml")
+    rows = Calibrated(found.calibration, (found.cluster,), (path,)).parameter_rows()
+    title = f"Links fitted to {counted(len(found.residuals), 'all-reduce')} of {Path(log).name}"
+    print_table(found.residuals if csv else rows, csv, title)
+    if csv:
+        return
+    print_table(found.residuals, csv, "The log, and what the fitted cluster says")
+    typer.echo(found.in_words)
+    typer.echo(f"Cluster in {path}: ask it with `ddlnb forecast --cluster {path}`.")
 
 
 def collectives(

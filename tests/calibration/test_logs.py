@@ -1,0 +1,66 @@
+"""A cluster from a log of its all-reduces: its links are found, and what they cannot be is said."""
+
+import numpy as np
+import pytest
+
+from ddlnb.calibration import logs
+from ddlnb.calibration.collective_tables import with_seconds
+from ddlnb.calibration.logs import NOISE, fit_log
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.file import read_cluster, write_cluster
+from ddlnb.clusters.named import cluster_of
+from ddlnb.errors import InputError
+
+SIZES = [float(4**power) for power in range(4, 16)]
+CALL = 15e-6
+
+
+def log_of(cluster: Cluster, sizes=SIZES):
+    """Return the rows that a cluster without other work would have logged."""
+    import pandas as pd
+
+    alone = cluster.with_effects(rank_latency=0.0, operation_latency=CALL)
+    latency, work, _ = alone.all_reduce_work(np.array(sizes))
+    rows = {
+        "collective": "all_reduce",
+        "nodes": cluster.nodes,
+        "gpus_per_node": cluster.gpus_per_node,
+        "ranks": cluster.workers,
+        "size_bytes": sizes,
+        "time_us_out_of_place": (latency + work) * 1e6,
+    }
+    return with_seconds(pd.DataFrame(rows))
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_a_log_of_a_known_cluster_gives_its_links_back(nodes, monkeypatch, tmp_path):
+    true = cluster_of("A100", nodes, network="200GbIB" if nodes > 1 else "")
+    true = true.with_effects(inside_bandwidth="180 GB/s")
+    if nodes > 1:
+        true = true.with_effects(between_bandwidth="20 GB/s", between_latency="20 us")
+    monkeypatch.setattr(logs, "_rows", lambda *given: log_of(true))
+    found = fit_log("all_reduce.log", "A100", network="200GbIB")
+    assert found.calibration.errors.max() < NOISE
+    slowest = "between_bandwidth" if nodes > 1 else "inside_bandwidth"
+    assert getattr(found.cluster.effects, slowest) == pytest.approx(
+        getattr(true.effects, slowest), rel=0.05
+    )
+    assert found.cluster.effects.operation_latency == true.effects.operation_latency != CALL
+    assert found.cluster.model_error >= true.model_error
+    assert read_cluster(write_cluster(found.cluster, tmp_path / "a.yaml")).nodes == nodes
+
+
+def test_rows_that_the_model_cannot_reproduce_are_counted(monkeypatch):
+    rows = log_of(cluster_of("A100", 2, network="200GbIB"))
+    rows.loc[::3, "seconds"] *= 3
+    monkeypatch.setattr(logs, "_rows", lambda *given: rows)
+    found = fit_log("all_reduce.log", "A100", network="200GbIB")
+    assert "4 of 12 rows by more than 25%: the model" in found.in_words
+    assert len(found.residuals) == 12
+
+
+def test_a_log_of_another_collective_is_refused(monkeypatch):
+    rows = log_of(cluster_of("A100", 2)).assign(collective="all_gather")
+    monkeypatch.setattr(logs, "_rows", lambda *given: rows)
+    with pytest.raises(InputError, match="all_gather and no all_reduce"):
+        fit_log("all_gather.log", "A100")
