@@ -60,7 +60,8 @@ def exchange_times(
     return found
 
 
-def _rings(topology: Topology) -> list[Ring]:
+def rings_of(topology: Topology) -> list[Ring]:
+    """Return the rings that fit one of these networks at once."""
     if isinstance(topology, FatTree):
         return fat_tree_ring(topology.ports)
     if isinstance(topology, BCube):
@@ -87,7 +88,7 @@ def rings_at_once(orders: Sequence[Sequence[int]], hosts: int) -> Collective:
 EXCHANGES: dict[str, Callable[[Network, Topology], Collective]] = {
     "one ring": lambda _, topology: get_collective("ring", topology.hosts),
     "all rings that fit": lambda network, topology: rings_at_once(
-        [hosts_on(network, ring) for ring in _rings(topology)], topology.hosts
+        [hosts_on(network, ring) for ring in rings_of(topology)], topology.hosts
     ),
     "torus, both sides at once": lambda _, topology: get_collective(
         f"torus({isqrt(topology.hosts)}, {isqrt(topology.hosts)})", topology.hosts

@@ -29,16 +29,7 @@ from ddlnb.compression.sparse import Sparsifier
 from ddlnb.errors import InputError, require
 from ddlnb.figures.style import legend, note, styled
 from ddlnb.files import PUBLISHED
-from ddlnb.networks.structure import (
-    Ring,
-    Structure,
-    bcube_rings,
-    check_rings,
-    fat_tree_ring,
-    rings_bound,
-    torus_rings,
-)
-from ddlnb.networks.topologies import BCube, FatTree, Topology, Torus
+from ddlnb.networks.structure import Structure, check_rings, rings_bound
 from ddlnb.plans.alpha_beta import AlphaBeta, push_pull, ring_all_reduce
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.results.schema import read_cells
@@ -46,6 +37,7 @@ from ddlnb.simulator.simulate import plan_on
 from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.sec2_message_size import quoted_fits
 from ddlnb.survey.sec3_3_1_protocols import facts
+from ddlnb.survey.sec3_3_2_topologies import rings_of, topologies_of
 from ddlnb.survey.sec4_methods import plans_table
 from ddlnb.survey.testbed import BATCHES, CLUSTERS, fig4_workload
 from ddlnb.training.cost.estimate import iteration_cost
@@ -537,23 +529,6 @@ def protocol_numbers() -> list[Derived]:
     return found
 
 
-def networks_with_rings(hosts: int) -> dict[str, tuple[Topology, list[Ring]]]:
-    """Return the networks of Table 1 with this many hosts, and the rings that fit each at once.
-
-    The BCube has two levels, the torus is square. Raises InputError for a size that one lacks.
-    """
-    side, ports = math.isqrt(hosts), round((4 * hosts) ** (1 / 3))
-    made: dict[str, tuple[Topology, list[Ring]]] = {
-        "fat-tree": (FatTree(ports), fat_tree_ring(ports)),
-        "BCube": (BCube(side, 2), bcube_rings(side)),
-        "torus": (Torus(side, side), torus_rings(side)),
-    }
-    for name, (topology, _) in made.items():
-        fits = topology.hosts == hosts
-        require(fits, f"no {name} has {hosts} hosts; 16 and 1024 fit all networks")
-    return made
-
-
 def network_table(servers: int = 16, failures: int = 2, draws: int = 2000) -> pd.DataFrame:
     """Return the networks of Table 1 at this size: what they cost, and what they give.
 
@@ -563,8 +538,8 @@ def network_table(servers: int = 16, failures: int = 2, draws: int = 2000) -> pd
     halves: links between halves.
     """
     rows = {}
-    for name, (topology, rings) in networks_with_rings(servers).items():
-        network = topology.network(1.0)
+    for name, topology in topologies_of(servers).items():
+        network, rings = topology.network(1.0), rings_of(topology)
         check_rings(network, rings)
         assert len(rings) == rings_bound(network), f"{network!r} could carry more rings"
         made = Structure(network)
