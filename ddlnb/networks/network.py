@@ -130,11 +130,6 @@ class Network:
         return np.array([link.bandwidth for link in self.links])
 
     @cached_property
-    def latencies(self) -> Numbers:
-        """Return the seconds of every link."""
-        return np.array([link.latency for link in self.links])
-
-    @cached_property
     def link_between(self) -> Mapping[tuple[int, int], int]:
         """Return the number of the link from one device to another, by their numbers.
 

@@ -238,21 +238,6 @@ def groups(layout: Layout, axis: str) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(map(int, row)) for row in _array(layout, axis))
 
 
-def ranks_per_node(layout: Layout, axis: str, gpus_per_node: int) -> int:
-    """Return the fewest ranks that a group along this axis has on a node where it has any.
-
-    Ranks fill one node after the other. A group that is whole on one node has all of its ranks
-    there; one with a single rank on each of its nodes has only links between nodes.
-    """
-    require_whole(gpus_per_node=gpus_per_node)
-    nodes = _array(layout, axis) // gpus_per_node
-    if nodes.shape[1] == 1:
-        return 1
-    nodes = np.sort(nodes, axis=1)
-    rows = np.arange(len(nodes))[:, None] * (nodes.max() + 1)
-    return int(np.unique(nodes + rows, return_counts=True)[1].min())
-
-
 def position(layout: Layout, rank: int) -> dict[str, int]:
     """Return where a rank stands on every axis of the order.
 

@@ -20,7 +20,6 @@ from ddlnb.parallelism.layout import (
     group_size,
     groups,
     position,
-    ranks_per_node,
 )
 from ddlnb.parallelism.memory import pipeline_stages
 from ddlnb.parallelism.model import Transformer
@@ -91,13 +90,6 @@ def test_experts_are_shared_within_replicas_and_repeated_between_them(layout):
     for shared in groups(layout, "ep"):
         for repeated in groups(layout, "expert-data"):
             assert len(set(shared) & set(repeated)) <= 1
-
-
-@given(layouts(), st.sampled_from(GROUPS), st.integers(1, 9))
-def test_ranks_of_a_group_on_a_node_are_what_counting_says(layout, axis, gpus):
-    nodes = [[rank // gpus for rank in group] for group in groups(layout, axis)]
-    fewest = min(one.count(node) for one in nodes for node in one)
-    assert ranks_per_node(layout, axis, gpus) == fewest
 
 
 def test_tensor_ranks_are_neighbours_unless_the_order_says_otherwise():

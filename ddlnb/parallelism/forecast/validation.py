@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 NEAR = 0.2
 LIKELY = 0.05  # a chance of fitting that does not refuse a run
-SHARES = ("near", "held", "fits")
 MOST = 0.5  # share of a source's runs on GPUs that were seen with its framework
 TIED = 1e-6  # forecasts nearer to each other than this are alike: any of them may be picked
 FEWEST = 4  # runs of a model on so many GPUs, for a pick among them to mean anything
@@ -245,34 +244,3 @@ def open_forecasts(fitted: Fitted | None = None) -> pd.DataFrame:
         }
         frames.append(pd.DataFrame(columns))
     return pd.concat(frames, ignore_index=True)
-
-
-def source_scores(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return one row of scores per source, for all runs, and for sources that count alike.
-
-    median and trivial: of the absolute relative error; near: share within 20 %; bias: the median of
-    forecast by measured, less 1; held: share in the interval; fits: share whose chance is above
-    5 %; memory: median relative error where it is stated.
-    """
-    import pandas as pd
-
-    off = rows.forecast / rows.measured - 1
-    each = pd.DataFrame(
-        {
-            "source": rows.source,
-            "median": off.abs(),
-            "near": off.abs() <= NEAR,
-            "bias": off,
-            "held": (rows.low <= rows.measured) & (rows.measured <= rows.high),
-            "fits": rows.chance_of_fit > LIKELY,
-            "memory": (rows.memory / rows.measured_memory - 1).abs(),
-            "trivial": (rows.trivial / rows.measured - 1).abs(),
-        }
-    )
-    how = {name: "mean" if name in SHARES else "median" for name in each.columns[1:]}
-    found = each.groupby("source", sort=False).agg(how)
-    found.insert(0, "runs", each.groupby("source", sort=False).size())
-    found.loc["sources alike"] = found.mean()
-    found.loc["all"] = each.drop(columns="source").agg(how)
-    found.loc[["sources alike", "all"], "runs"] = len(rows)
-    return found
