@@ -26,7 +26,7 @@ from ddlnb.calibration.observations import (
 )
 from ddlnb.calibration.parameters import Parameter
 from ddlnb.calibration.validation import FITTED, TRIVIAL_FORECASTS, TrivialForecast
-from ddlnb.errors import InputError, require, require_known
+from ddlnb.errors import require, require_known
 from ddlnb.files import write_atomically
 from ddlnb.progress import Show, bar
 from ddlnb.survey.calibration import held_out_table
@@ -40,8 +40,7 @@ def label_values(observations: Sequence[Observation], by: str) -> list:
     """Return the different values of a label, sorted, without None. Raises UnknownName."""
     require_known("label", by, LABELS)
     values = {getattr(observation.labels, by) for observation in observations} - {None}
-    if not values:
-        raise InputError(f"no observation has a label {by!r}; choose another of {LABELS}")
+    require(bool(values), f"no observation has a label {by!r}; choose another of {LABELS}")
     return sorted(values)
 
 

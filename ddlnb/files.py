@@ -23,7 +23,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ddlnb.errors import InputError, NotWritten, ResultsError, UnknownName, reason_of
+from ddlnb.errors import InputError, NotWritten, ResultsError, UnknownName, reason_of, require
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -86,19 +86,19 @@ def require_writable_file(path: str | Path, example: str) -> None:
 
     ``example`` is a file name that the error suggests. If it is a picture, the path names one, too.
     """
-    if Path(path).is_dir():
-        raise InputError(
-            f"{str(path)!r} is a folder; name a file in it, such as {str(Path(path, example))!r}"
-        )
-    if Path(example).suffix in PICTURES and Path(path).suffix not in PICTURES:
-        raise InputError(
-            f"picture {str(path)!r} must have a name in {', '.join(PICTURES)}, such as {example!r}"
-        )
     folder = Path(path).parent
-    if not folder.is_dir():
-        raise InputError(
-            f"there is no folder {str(folder)!r} for {Path(path).name!r}; make it, or name another"
-        )
+    require(
+        not Path(path).is_dir(),
+        f"{str(path)!r} is a folder; name a file in it, such as {str(Path(path, example))!r}",
+    )
+    require(
+        Path(example).suffix not in PICTURES or Path(path).suffix in PICTURES,
+        f"picture {str(path)!r} must have a name in {', '.join(PICTURES)}, such as {example!r}",
+    )
+    require(
+        folder.is_dir(),
+        f"there is no folder {str(folder)!r} for {Path(path).name!r}; make it, or name another",
+    )
     require_writable(folder)
 
 

@@ -18,7 +18,7 @@ from ddlnb.engines.probes import (
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings, get_optimizer, optimizer_name
 from ddlnb.engines.targets import Target, is_searched
 from ddlnb.engines.worker import run_job
-from ddlnb.errors import DdlnbError, InputError, require
+from ddlnb.errors import DdlnbError, require
 from ddlnb.launch.options import LaunchOptions
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import AlphaBeta
@@ -148,11 +148,11 @@ class Bench:
             replanning=self._replanning(target),
             changes=tuple(change.iteration for change in self.settings.changes),
         )
-        if job.ranks > self.ranks.count:
-            raise InputError(
-                f"{target.name} with {job.workers} workers and {job.servers} servers needs "
-                f"{job.ranks} ranks, but there are {self.ranks.count}; start Ranks({job.ranks})"
-            )
+        require(
+            job.ranks <= self.ranks.count,
+            f"{target.name} with {job.workers} workers and {job.servers} servers needs "
+            f"{job.ranks} ranks, but there are {self.ranks.count}; start Ranks({job.ranks})",
+        )
         answers = self._answers(job)
         reports = [report for report in answers if report is not None]
         if len({report.digest for report in reports}) != 1:

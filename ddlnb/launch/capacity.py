@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from ddlnb.errors import InputError
+from ddlnb.errors import InputError, require
 from ddlnb.launch.options import EMULATED, LaunchOptions
 
 # Private memory of a rank that trains small-conv, the smallest model of the catalogue: measured as
@@ -64,8 +64,7 @@ def fitting_workers(
         f"{listed} workers are left out: this machine has {what}; start workers on several "
         f"machines with launcher 'ssh' or 'slurm'"
     )
-    if not kept:
-        raise InputError(f"nothing is left to measure: {sentence}")
+    require(bool(kept), f"nothing is left to measure: {sentence}")
     return kept, f"{sentence}."
 
 

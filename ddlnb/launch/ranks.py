@@ -270,11 +270,11 @@ class Ranks:
         timeout_seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         require_whole(count=count)
         require_positive(timeout_seconds=timeout_seconds)
-        if count > self.count:
-            raise InputError(
-                f"count={count} is more than the {self.count} ranks that were started; "
-                f"start them with Ranks({count})"
-            )
+        require(
+            count <= self.count,
+            f"count={count} is more than the {self.count} ranks that were started; "
+            f"start them with Ranks({count})",
+        )
         payload = _pickled(function, args)
         with self._one_run:
             processes = self._running()

@@ -87,10 +87,10 @@ def _value(path: str | Path, text: str | None, units: dict[str, float], default:
     if text is None:
         return default
     number, _, unit = str(text).partition(" ")
-    if unit not in units:
-        raise InputError(
-            f"{path}: {text!r} is in none of {', '.join(units)}; write it in one of these"
-        )
+    require(
+        unit in units,
+        f"{path}: {text!r} is in none of {', '.join(units)}; write it in one of these",
+    )
     return float(number) * units[unit]
 
 

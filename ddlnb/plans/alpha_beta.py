@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlnb.errors import InputError, require
+from ddlnb.errors import require
 from ddlnb.units import gigabits_per_second, show_seconds
 
 
@@ -78,8 +78,7 @@ def fit_alpha_beta(sizes: Sequence[float], seconds: Sequence[float]) -> AlphaBet
     from scipy.optimize import nnls
 
     require(len(sizes) == len(seconds), f"{len(sizes)} sizes but {len(seconds)} durations")
-    if len(set(sizes)) < 2:
-        raise InputError(f"sizes {list(sizes)} must hold at least two different values")
+    require(len(set(sizes)) >= 2, f"sizes {list(sizes)} must hold at least two different values")
     size, time = np.asarray(sizes, float), np.asarray(seconds, float)
     require(bool((time > 0).all()), "durations must be positive")
     scale = size.max()

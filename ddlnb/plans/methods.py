@@ -270,12 +270,12 @@ def _require_feasible(method: str, messages: int) -> None:
 
 def _element_size(workload: Workload) -> int:
     sizes = {gradient.bytes_per_element for gradient in workload.gradients}
-    if len(sizes) > 1:
-        raise InputError(
-            f"workload {workload.model!r} mixes gradients of {sorted(sizes)} bytes per element, "
-            f"which one message cannot carry; convert the model to one dtype, or send all of them "
-            f"in one (--gradients fp16, or workload.sent_as('fp16'))"
-        )
+    require(
+        len(sizes) <= 1,
+        f"workload {workload.model!r} mixes gradients of {sorted(sizes)} bytes per element, "
+        f"which one message cannot carry; convert the model to one dtype, or send all of them "
+        f"in one (--gradients fp16, or workload.sent_as('fp16'))",
+    )
     return sizes.pop()
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.errors import InputError, require
+from ddlnb.errors import require
 from ddlnb.plans.plan import Gate, Order, Plan
 from ddlnb.simulator.path import Stage, path_of
 from ddlnb.simulator.tasks import Identity, Indices, Numbers, Task, Tasks, tasks_of
@@ -121,8 +121,10 @@ def lower_as_dense(
     workload: Workload, cluster: Cluster, plan: Plan, *, keep: bool = True
 ) -> Program:
     """Return the program of a plan as if it compressed nothing; else as `lower`."""
-    if plan.gradients != workload.gradients:
-        raise InputError(f"plan {plan.method!r} was not made for workload {workload.model!r}")
+    require(
+        plan.gradients == workload.gradients,
+        f"plan {plan.method!r} was not made for workload {workload.model!r}",
+    )
     pair = Identity((workload, plan))
     tasks = tasks_of(pair) if keep else tasks_of.__wrapped__(pair)
     path = path_of(plan, cluster, tasks)

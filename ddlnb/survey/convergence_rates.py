@@ -45,7 +45,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from ddlnb.errors import InputError, look_up, require, require_known, require_whole
+from ddlnb.errors import look_up, require, require_known, require_whole
 from ddlnb.figures.style import (
     GREY,
     beside,
@@ -138,11 +138,11 @@ class Problem:
         require_whole(workers=workers, steps=steps)
         known = self.task.constants()
         rate = math.sqrt(2 * self.gap * workers / (known.smoothness * known.noise * steps))
-        if rate > 1 / known.smoothness:
-            raise InputError(
-                f"{steps} steps of {workers} workers ask for a step size of {rate:.3g} on "
-                f"{self.task.name!r}, above 1/L = {1 / known.smoothness:.3g}; take more steps"
-            )
+        require(
+            rate <= 1 / known.smoothness,
+            f"{steps} steps of {workers} workers ask for a step size of {rate:.3g} on "
+            f"{self.task.name!r}, above 1/L = {1 / known.smoothness:.3g}; take more steps",
+        )
         return rate
 
     def bound(self, workers: int, steps: int) -> float:

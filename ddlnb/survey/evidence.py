@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ddlnb.errors import InputError
+from ddlnb.errors import require
 from ddlnb.files import BUILD, NOTEBOOKS, ROOT, write_atomically
 from ddlnb.results.statistics import Verdict
 from ddlnb.survey.items import HOW, ITEMS_TYPE, Item, survey_items
@@ -135,11 +135,11 @@ def _of_test(test: ast.FunctionDef, where: str) -> Iterator[Evidence]:
         if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.item":
             words = {word.arg: ast.literal_eval(word.value) for word in mark.keywords}
             how, verdict = words.pop("how", "computed"), words.pop("verdict", Verdict.HOLDS)
-            if words or how not in HOW or verdict not in list(Verdict):
-                raise InputError(
-                    f"{where}: a mark of items takes how ({', '.join(HOW)}) and verdict "
-                    f"({', '.join(Verdict)}); it is {ast.unparse(mark)}"
-                )
+            require(
+                not words and how in HOW and verdict in list(Verdict),
+                f"{where}: a mark of items takes how ({', '.join(HOW)}) and verdict "
+                f"({', '.join(Verdict)}); it is {ast.unparse(mark)}",
+            )
             said = test.name.removeprefix("test_").replace("_", " ")
             for item in map(ast.literal_eval, mark.args):
                 yield Evidence(item, where, how, verdict, said)
@@ -180,11 +180,11 @@ def entries(
     items = survey_items()
     found = evidence(outcomes, folder, notebooks)
     for one in found:
-        if one.item not in items:
-            raise InputError(
-                f"{one.where} names item {one.item!r}, which is not in "
-                f"data/published/survey_items.csv; add it there or correct the number"
-            )
+        require(
+            one.item in items,
+            f"{one.where} names item {one.item!r}, which is not in "
+            f"data/published/survey_items.csv; add it there or correct the number",
+        )
     return {
         key: Entry(item, tuple(one for one in found if one.item == key))
         for key, item in items.items()

@@ -26,7 +26,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.layer_top_k import LayerTopK
 from ddlnb.compression.top_k import TopK
-from ddlnb.errors import InputError, require
+from ddlnb.errors import require
 from ddlnb.figures.learning import ADAPTIVE, BOTH, FIXED, SOURCE, draw_time, target_label, target_of
 from ddlnb.figures.style import (
     DARK,
@@ -149,8 +149,10 @@ def _surely_longer(one: np.ndarray, other: np.ndarray) -> bool:
 
 def _density(method: str) -> float:
     compressor = training_method(method).compressor
-    if method != DENSE and not isinstance(compressor, TopK):
-        raise InputError(f"{method} is not top-k; make curves of level_methods")
+    require(
+        method == DENSE or isinstance(compressor, TopK),
+        f"{method} is not top-k; make curves of level_methods",
+    )
     return compressor.density if isinstance(compressor, TopK) else 1.0
 
 

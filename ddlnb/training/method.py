@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ddlnb.compression.base import Codec, Compressor, Payloads, Voting
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
-from ddlnb.errors import InputError, UnknownName, require, require_known, require_whole
+from ddlnb.errors import UnknownName, require, require_known, require_whole
 from ddlnb.plans.methods import sentence
 from ddlnb.plans.server_rules import BulkSynchronous, Decoding, Rule, Tallying
 from ddlnb.registry import parsed, parts_of, register
@@ -246,11 +246,11 @@ def training_method(text: str | TrainingMethod) -> TrainingMethod:
         raise UnknownName("training method", text, SYNCHRONISATIONS)
     choices, _, architecture = text.partition(" on ")
     first, *rest = parts_of(choices, "+")
-    if first.partition("(")[0].casefold() in COMPRESSORS:
-        raise InputError(
-            f"training method {text!r} begins with a compression; say first how workers "
-            f"synchronise: bsp + {text}"
-        )
+    require(
+        first.partition("(")[0].casefold() not in COMPRESSORS,
+        f"training method {text!r} begins with a compression; say first how workers "
+        f"synchronise: bsp + {text}",
+    )
     synchronisation = get_synchronisation(first)
     flags = [part.casefold() for part in rest if part.casefold() in FLAGS]
     named = [part for part in rest if part.casefold() not in FLAGS]
@@ -258,8 +258,7 @@ def training_method(text: str | TrainingMethod) -> TrainingMethod:
     for part in named[1:]:
         if part.partition("(")[0].casefold() not in COMPRESSORS:
             raise UnknownName("choice", part, (*FLAGS, *COMPRESSORS))
-    if len(named) > 1:
-        raise InputError(f"training method {text!r} names more than one compression: {named}")
+    require(len(named) <= 1, f"training method {text!r} names more than one compression: {named}")
     return TrainingMethod(
         synchronisation,
         get_compressor(named[0]) if named else None,
@@ -344,11 +343,11 @@ class TrainingJob:
     def worker(self, rank: int) -> Worker:
         """Return a new worker of this rank. Raises InputError if it has no batches."""
         batches = self.batches()
-        if len(batches) != self.workers:
-            raise InputError(
-                f"batches() makes batches of {len(batches)} workers, and there are {self.workers}; "
-                f"let it return one function of the step per worker"
-            )
+        require(
+            len(batches) == self.workers,
+            f"batches() makes batches of {len(batches)} workers, and there are {self.workers}; "
+            f"let it return one function of the step per worker",
+        )
         return Worker(
             rank,
             self.workers,

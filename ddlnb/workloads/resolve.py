@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ddlnb.errors import DdlnbError, InputError, ModelError, UnknownName
+from ddlnb.errors import DdlnbError, InputError, ModelError, UnknownName, require
 from ddlnb.files import MODELS, PROFILES
 from ddlnb.workloads.workload import Workload, read_profile
 
@@ -47,10 +47,10 @@ def resolve(model: str | Task | Workload, *, sequence: int | None = None) -> Tas
     """
     found = _profile(model) if isinstance(model, str) else model
     if isinstance(found, Workload):
-        if sequence is not None:
-            raise InputError(
-                f"the profile of {found.model!r} has its samples already; leave out the sequence"
-            )
+        require(
+            sequence is None,
+            f"the profile of {found.model!r} has its samples already; leave out the sequence",
+        )
         return found
     task = get_task(model)  # type: ignore[arg-type]
     return task if sequence is None else task.with_sequence(sequence)
@@ -63,11 +63,11 @@ def _profile(model: str) -> Workload | None:
         return read_profile(model)
     if path.suffix != ".json":
         return None
-    if not path.is_file():
-        raise InputError(
-            f"file {model!r} does not exist; give a profile, a Hugging Face config.json, or a name "
-            f"of `ddlnb models`"
-        )
+    require(
+        path.is_file(),
+        f"file {model!r} does not exist; give a profile, a Hugging Face config.json, or a name "
+        f"of `ddlnb models`",
+    )
     text = path.read_text()
     try:
         fields = json.loads(text)

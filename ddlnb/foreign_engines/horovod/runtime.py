@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from ddlnb.errors import InputError, MissingPart
+from ddlnb.errors import MissingPart, require
 from ddlnb.foreign_engines import catalogue
 from ddlnb.foreign_engines.catalogue import environment
 from ddlnb.launch.rank import RankContext, interface_of
@@ -73,11 +73,11 @@ def join(context: RankContext, store: Any, workers: int, fusion_bytes: int) -> A
     """
     global _joined
     hvd = imported()
-    if _joined and "HOROVOD_CYCLE_TIME" in os.environ:
-        raise InputError(
-            "HOROVOD_CYCLE_TIME ends the process when Horovod is initialised a second time "
-            "beside a fusion threshold; unset it"
-        )
+    require(
+        not (_joined and "HOROVOD_CYCLE_TIME" in os.environ),
+        "HOROVOD_CYCLE_TIME ends the process when Horovod is initialised a second time "
+        "beside a fusion threshold; unset it",
+    )
     seconds = math.ceil(context.timeout_seconds)
     common = {
         # Always set: Horovod 0.28 keeps an earlier value where none is given.
@@ -116,8 +116,7 @@ def _by_mpi(workers: int) -> Iterator[dict[str, str]]:
             "scripts/install_engines.sh builds one with it"
         )
     size = MPI.COMM_WORLD.Get_size()
-    if workers != size:
-        raise InputError(f"{workers} workers of {size} MPI processes; over MPI all take part")
+    require(workers == size, f"{workers} workers of {size} MPI processes; over MPI all take part")
     yield {"HOROVOD_CPU_OPERATIONS": "mpi"}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddlnb.errors import InputError, require, require_whole
+from ddlnb.errors import require, require_whole
 from ddlnb.networks.collectives.all_to_all import Bruck, Pairwise, Rotating
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
 from ddlnb.networks.collectives.blueconnect import BlueConnect
@@ -87,11 +87,11 @@ def get_collective(
         f"{algorithm.name} needs full nodes, and {workers} workers do not fill nodes of "
         f"{per_node}; take a multiple of {per_node} workers",
     )
-    if primitive not in algorithm.primitives:
-        raise InputError(
-            f"{algorithm.name} does not carry out {primitive!r}; "
-            f"take {' or '.join(algorithms_for(primitive)) or algorithm.primitives[0]}"
-        )
+    require(
+        primitive in algorithm.primitives,
+        f"{algorithm.name} does not carry out {primitive!r}; "
+        f"take {' or '.join(algorithms_for(primitive)) or algorithm.primitives[0]}",
+    )
     refused = algorithm.refuses(workers, per_node)
     require(not refused, refused)
     return algorithm.collective(workers, per_node, primitive)
