@@ -9,7 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from ddlnb.engines.bench import Bench, slowed
 from ddlnb.engines.catalogue import require_installed
@@ -38,10 +40,6 @@ from ddlnb.units import counted, show_bytes, show_seconds
 from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.task import Task
 from ddlnb.workloads.workload import read_profile
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 START_SECONDS = 8.0  # until ranks are up and have loaded torch
 RUN_SECONDS = 1.5  # of every run, before its first iteration and after its last
@@ -212,8 +210,6 @@ def measure_scaling(
     >>> rows.loc[rows["method"] == "single", "speedup"].to_list()  # doctest: +SKIP
     [1.0]
     """
-    import pandas as pd
-
     workers = several(workers)
     require(bool(workers), "workers is empty; give at least one number of workers")
     require_whole(**{f"workers[{i}]": count for i, count in enumerate(workers)})
@@ -347,8 +343,6 @@ def _measures(job: Job, reports: list[Report]) -> dict[str, float]:
 
 def _ordered(rows: pd.DataFrame, cells: list[dict[str, object]]) -> pd.DataFrame:
     """Return the rows of these cells, in their order; a file may hold others as well."""
-    import pandas as pd
-
     frame = pd.DataFrame(cells)
     keys = list(frame.columns)
     order = {tuple(map(str, cell.values())): index for index, cell in enumerate(cells)}

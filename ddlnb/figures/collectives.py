@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -13,13 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ddlnb.calibration.collective_tables import SECONDS, bus_factor
-from ddlnb.calibration.collectives import forecast
+from ddlnb.calibration.collectives import FittedCollectives, forecast
 from ddlnb.errors import require
 from ddlnb.figures.style import POINT, doubling_axis, legend_line, legend_mark, note, styled
 from ddlnb.units import GB, US, counted, size_in_words
-
-if TYPE_CHECKING:
-    from ddlnb.calibration.collectives import FittedCollectives
 
 FEWEST = 5  # sizes of a block that is worth a panel
 COLUMNS = 3

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -22,7 +21,7 @@ from matplotlib.patches import Patch
 
 from ddlnb.calibration.observations import IterationTime, Observation, predictions, row_of
 from ddlnb.calibration.validation import FITTED, TRIVIAL_FORECASTS, ablation
-from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.cluster import Cluster, Fit
 from ddlnb.clusters.effects import EFFECTS
 from ddlnb.clusters.file import get_cluster as get_cluster
 from ddlnb.errors import require
@@ -62,10 +61,6 @@ from ddlnb.survey.testbed import (
     quoted_observations,
     survey_setup,
 )
-
-if TYPE_CHECKING:
-    from ddlnb.clusters.cluster import Fit
-
 
 TAILS = (0.05, 0.95)  # of a 90 % interval
 

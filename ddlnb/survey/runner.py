@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pandas as pd
 import yaml
 
 from ddlnb.errors import (
@@ -52,9 +52,6 @@ from ddlnb.survey.notebooks import (
 from ddlnb.survey.report import write_index, write_pages
 from ddlnb.training.runs.runner import JOBS_VARIABLE
 from ddlnb.units import counted
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class Progress:
@@ -425,8 +422,6 @@ def index(profile: str = "quick") -> pd.DataFrame:
     >>> found.loc["A16", ["section", "how"]].to_list()
     ['1-2', 'computed']
     """
-    import pandas as pd
-
     rows = [
         {
             "id": key,

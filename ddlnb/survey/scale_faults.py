@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -26,6 +25,7 @@ from ddlnb.parallelism.goodput.compare import (
     named_intervals as named_intervals,
 )
 from ddlnb.parallelism.goodput.failures import (
+    FailureRate,
     FailureRecord,
     daly_interval,
     failure_records,
@@ -37,10 +37,6 @@ from ddlnb.parallelism.goodput.failures import (
 from ddlnb.parallelism.goodput.simulate import Job, fit_slow_downs, published_quantiles
 from ddlnb.registry import several
 from ddlnb.survey.items import Findings, findings
-
-if TYPE_CHECKING:
-    from ddlnb.parallelism.goodput.failures import FailureRate
-
 
 PERCENT = 100.0
 
