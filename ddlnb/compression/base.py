@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from ddlnb.errors import InputError
-from ddlnb.plans.requests import AllGather, Flow, made_once
+from ddlnb.plans.requests import AllGather, AllReduce, Flow, made_once
 from ddlnb.registry import shown
 from ddlnb.seeding import generator
 
@@ -353,3 +353,34 @@ class Payloads:
             )
         # A copy is aligned for floats; a slice of bytes need not be.
         return [part.clone() for part in payload.split(self.sizes)]
+
+
+ELEMENT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Uncompressed(Codec):
+    """One all-reduce of the whole tensor; a payload holds its float32 numbers."""
+
+    name = "uncompressed"
+    feedback = "optional"
+
+    def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
+        """All-reduce the tensor; all of it is ``sent``, so that feedback keeps zeros."""
+        total = yield AllReduce(tensor.detach().flatten().clone())
+        return Averaged((total / round_.workers).view_as(tensor), tensor)
+
+    def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
+        return [Traffic(AllReduce, self.payload_bytes(math.prod(shape)))]
+
+    def error_bound(self, tensor: Tensor) -> Bound:
+        return Bound(0.0, CONTRACTION, "nothing is lost", exact=True)
+
+    def payload_bytes(self, elements: int) -> int:
+        return ELEMENT_BYTES * elements
+
+    def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
+        return as_bytes(tensor.detach()).clone()
+
+    def decode(self, payload: Tensor, elements: int) -> Tensor:
+        return payload.clone().view(torch.float32)

@@ -11,10 +11,17 @@ from typing import Any
 
 from torch import Tensor
 
-from ddlnb.compression.base import SPARSIFICATION, Bound, Codec, Memory, Round, Traffic
+from ddlnb.compression.base import (
+    SPARSIFICATION,
+    Bound,
+    Codec,
+    Memory,
+    Round,
+    Traffic,
+    Uncompressed,
+)
 from ddlnb.compression.sparse import require_density
 from ddlnb.compression.top_k import TopK
-from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import require
 from ddlnb.plans.requests import Flow
 

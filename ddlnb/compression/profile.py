@@ -87,7 +87,7 @@ class CompressionProfile:
 
     def of(self, compressor: Compressor) -> CompressorSeconds:
         """Return the seconds of a compressor. Raises InputError if it was not measured."""
-        from ddlnb.compression.uncompressed import Uncompressed
+        from ddlnb.compression.base import Uncompressed
 
         if isinstance(compressor, Uncompressed):
             return CompressorSeconds()

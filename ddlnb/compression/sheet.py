@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ddlnb.compression.base import Compressor, Passes
+from ddlnb.compression.base import Compressor, Passes, Uncompressed
 from ddlnb.compression.profile import (
     CompressionProfile,
     CompressorSeconds,
     Line,
     compression_profile,
 )
-from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import require
 from ddlnb.hardware.catalogue import get_gpu, gpu_in
 from ddlnb.plans.requests import AllGather, Messages

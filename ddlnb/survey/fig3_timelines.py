@@ -37,7 +37,7 @@ from ddlnb.plans.methods import METHODS
 from ddlnb.results.timeline import Timeline
 from ddlnb.simulator.simulate import simulate
 from ddlnb.survey.sec3_1_2_synchronisation import activities, draw_workers, legend_activity
-from ddlnb.training.cost.pure_case import made_up_cluster
+from ddlnb.survey.time_to_target import made_up_cluster
 from ddlnb.units import MB, MS
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 

@@ -41,9 +41,9 @@ from ddlnb.figures.style import (
 from ddlnb.results.statistics import Verdict, ratio_interval
 from ddlnb.survey.items import Findings, findings, item_verdict
 from ddlnb.survey.sec5_1_adaptive_periods import over_fixed
+from ddlnb.survey.time_to_target import made_up_cluster, made_up_digits
 from ddlnb.training.cost.estimate import best_lossless, iteration_cost
 from ddlnb.training.cost.layer_densities import DENSITIES, HIDDEN, density_table, layer_densities
-from ddlnb.training.cost.pure_case import made_up_cluster, made_up_digits
 from ddlnb.training.cost.time_to_target import DENSE, iterations_to_target, time_to_target
 from ddlnb.training.method import training_method
 from ddlnb.training.runs.compare import compare

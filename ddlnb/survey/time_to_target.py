@@ -2,19 +2,25 @@
 
 Iterations are measured on digits, seconds simulated for other models; in the pure case both belong
 to digits. `ddlnb.training.cost.time_to_target` multiplies them.
+
+Such a case is digits behind made-up links, where iterations and seconds are of one model.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
 
-from ddlnb.errors import require
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.effects import Effects
+from ddlnb.errors import require, require_whole
 from ddlnb.figures.learning import ADAPTIVE, FIXED, SOURCE, draw_time, target_label, target_of
 from ddlnb.figures.style import (
     DARK,
@@ -30,7 +36,6 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.survey.items import Findings, findings
-from ddlnb.training.cost.pure_case import digits_workload, made_up_cluster
 from ddlnb.training.cost.time_to_target import (
     NO,
     UNSURE,
@@ -40,7 +45,13 @@ from ddlnb.training.cost.time_to_target import (
 )
 from ddlnb.training.cost.time_to_target import time_to_target as seconds_to_target
 from ddlnb.training.method import training_method
-from ddlnb.units import counted
+from ddlnb.training.tasks.built_in import DIGITS
+from ddlnb.units import bandwidth_from, counted, seconds_from
+from ddlnb.workloads.profiling import profile
+from ddlnb.workloads.roofline import from_throughput
+from ddlnb.workloads.task import Batch, Task
+from ddlnb.workloads.tracing import trace
+from ddlnb.workloads.workload import Workload
 
 CLUSTER = ["network", "task", "workers"]
 FREE, ON_CPU = "free", "cpu-1thread"  # profiles of what compression takes
@@ -199,3 +210,47 @@ def _compression_note(table: pd.DataFrame) -> str:
     said = {source.partition("compression ")[2] for source in table["source"]} - {""}
     whole = [text if text.startswith("compression") else f"compression {text}" for text in said]
     return " and ".join(sorted(whole)) or "no compression"
+
+
+def digits_workload(iterations: int = 30) -> Workload:
+    """Return the model of the digits task with seconds measured here, on one thread."""
+    return profile(_digits_task(), iterations=iterations, threads=1)
+
+
+def made_up_digits(samples_per_second: float) -> Workload:
+    """Return the model of the digits task on a device of this throughput, shared out by FLOPs."""
+    traced = trace(_digits_task(), DIGITS.local_batch)
+    return from_throughput(traced, samples_per_second, "made up")
+
+
+def _digits_task() -> Task:
+    return Task(
+        DIGITS.name,
+        partial(DIGITS.build, 0),
+        _batch,
+        DIGITS.loss,
+        DIGITS.local_batch,
+        "images",
+        about=DIGITS.about,
+    )
+
+
+def made_up_cluster(bandwidth: str, latency: str, workers: int = 32) -> Cluster:
+    """Return nodes of one worker each behind such links; nothing else takes time or is measured.
+
+    >>> made_up_cluster("10 Mb/s", "1 ms").network
+    '10 Mb/s, 1 ms'
+    """
+    require_whole(workers=workers)
+    effects = Effects(
+        between_latency=seconds_from(latency), between_bandwidth=bandwidth_from(bandwidth)
+    )
+    name = f"{bandwidth}, {latency}"
+    return Cluster(f"made up: {name}", name, workers, 1, effects)
+
+
+def _batch(local_batch: int, seed: int) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    samples = DIGITS.samples()
+    chosen = torch.randint(len(samples.labels), (local_batch,), generator=generator)
+    return tuple(tensor[chosen] for tensor in samples.tensors)

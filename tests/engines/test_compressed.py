@@ -17,8 +17,8 @@ from ddlnb.plans.plan import Gate, Plan
 from ddlnb.plans.plan_file import method_of
 from ddlnb.plans.requests import lockstep
 from ddlnb.search.space import Candidate
+from ddlnb.survey.time_to_target import made_up_cluster
 from ddlnb.training.cost.estimate import iteration_cost
-from ddlnb.training.cost.pure_case import made_up_cluster
 from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.tracing import trace
 from ddlnb.workloads.workload import read_profile

@@ -27,7 +27,7 @@ from ddlnb.survey.sec3_1_2_synchronisation import (
     virtual_clock,
     waits,
 )
-from ddlnb.training.cost.pure_case import made_up_cluster
+from ddlnb.survey.time_to_target import made_up_cluster
 from ddlnb.training.runs.compare import Comparison
 from ddlnb.training.runs.summaries import final_losses, runs_by
 from tests.toy import TOY

@@ -11,7 +11,7 @@ from ddlnb.figures import density_steps, layer_bars, level_curves
 from ddlnb.survey import sec5_3_compression_level as level_study
 from ddlnb.survey.sec5_1_adaptive_periods import FASTER, OPEN, SLOWER
 from ddlnb.survey.sec5_3_compression_level import density_by_layer, layer_methods, layer_times
-from ddlnb.training.cost.pure_case import made_up_cluster, made_up_digits
+from ddlnb.survey.time_to_target import made_up_cluster, made_up_digits
 from ddlnb.training.runs.compare import compare
 from ddlnb.workloads.workload import read_profile
 

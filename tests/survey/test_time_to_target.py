@@ -8,8 +8,14 @@ import pytest
 
 from ddlnb.errors import InputError
 from ddlnb.figures import target_speedups
-from ddlnb.survey.time_to_target import quickest, quickest_table, target_findings, verdict_table
-from ddlnb.training.cost.pure_case import digits_workload, made_up_cluster
+from ddlnb.survey.time_to_target import (
+    digits_workload,
+    made_up_cluster,
+    quickest,
+    quickest_table,
+    target_findings,
+    verdict_table,
+)
 from ddlnb.training.cost.time_to_target import MARGIN, NO, YES, time_to_target
 
 SIGN = "bsp + ef-sign + feedback on A2A"

@@ -19,8 +19,8 @@ from ddlnb.plans.requests import AllReduce, PushPull
 from ddlnb.survey.sec3_1_2_synchronisation import at_equal, period_table
 from ddlnb.survey.sec5_2_relaxed_compression import at_equal_bytes, link_bytes
 from ddlnb.survey.sec5_3_compression_level import level_verdicts
+from ddlnb.survey.time_to_target import made_up_cluster, made_up_digits
 from ddlnb.training.cost.estimate import cluster_clock
-from ddlnb.training.cost.pure_case import made_up_cluster, made_up_digits
 from ddlnb.training.cost.requests import push_pull_seconds
 from ddlnb.training.cost.time_to_target import iterations_to_target
 from ddlnb.training.executors.clock import Clock

@@ -5,19 +5,18 @@ import pytest
 import torch
 
 import ddlnb
-from ddlnb.compression.base import Payloads, Round, Traffic
+from ddlnb.compression.base import Payloads, Round, Traffic, Uncompressed
 from ddlnb.compression.catalogue import get_compressor
 from ddlnb.compression.layer_top_k import LayerTopK
 from ddlnb.compression.profile import CompressionProfile, CompressorSeconds, Line
 from ddlnb.compression.top_k import TopK
-from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import InputError
 from ddlnb.plans.methods import get_method
 from ddlnb.plans.requests import AllReduce
 from ddlnb.survey.sec5_3_compression_level import alike, by_layer, hidden_table
+from ddlnb.survey.time_to_target import made_up_cluster, made_up_digits
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.cost.layer_densities import HIDDEN, LEAST, density_table, layer_densities
-from ddlnb.training.cost.pure_case import made_up_cluster, made_up_digits
 from ddlnb.training.method import training_method
 from ddlnb.training.settings import training_settings
 from ddlnb.workloads.workload import Gradient, Layer, Workload

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import ddlnb
-from ddlnb.compression.base import Traffic
+from ddlnb.compression.base import Traffic, Uncompressed
 from ddlnb.compression.half import Float16
 from ddlnb.compression.profile import (
     FREE,
@@ -17,7 +17,6 @@ from ddlnb.compression.profile import (
 )
 from ddlnb.compression.sheet import growth_of
 from ddlnb.compression.top_k import TopK
-from ddlnb.compression.uncompressed import Uncompressed
 from ddlnb.errors import InputError
 from ddlnb.plans.requests import AllGather, AllReduce, Messages
 from ddlnb.simulator.events import play

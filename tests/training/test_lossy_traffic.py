@@ -19,8 +19,8 @@ from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.methods import METHODS
+from ddlnb.survey.time_to_target import made_up_digits
 from ddlnb.training.cost.estimate import cluster_clock, iteration_cost
-from ddlnb.training.cost.pure_case import made_up_digits
 from ddlnb.training.cost.requests import (
     compressed_bytes,
     compression_ratio,

@@ -28,9 +28,9 @@ from ddlnb.search.space import Candidate, Space
 from ddlnb.simulator.events import play
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
+from ddlnb.survey.time_to_target import made_up_cluster
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.cost.overlapped import compressed, compressed_message, pieces_of_messages
-from ddlnb.training.cost.pure_case import made_up_cluster
 from ddlnb.training.cost.requests import compressed_pieces, tensor_shapes
 from ddlnb.training.cost.searched import Compressed, group_costs
 from ddlnb.training.method import training_method
