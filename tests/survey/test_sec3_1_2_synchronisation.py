@@ -94,11 +94,6 @@ def test_the_histogram_counts_every_push():
     assert mean_staleness(table)["r2sp on PS"] == pytest.approx((24 * 4 * 3 + 0 + 1 + 2 + 3) / 100)
 
 
-def test_local_sgd_with_every_step_is_bsp(learnt):
-    by_method = learnt.curves.set_index(["method", "seed", "step"])["test_loss"]
-    assert (by_method["local(1) on PS"] == by_method["bsp on PS"]).all()
-
-
 def test_traffic_is_one_over_the_period(learnt):
     table = period_table(learnt.curves, (1, 2, 4))
     assert table["traffic"].tolist() == [1, 0.5, 0.25]
