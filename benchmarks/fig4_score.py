@@ -11,7 +11,11 @@ forecast ranks first. Trivial forecasts see the published cells with up to 8 GPU
 wrong interface are those of parameter servers over 100GbE that are as fast as over 10GbE.
 """
 
-from collections.abc import Iterator, Sequence
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from itertools import product
 from pathlib import Path
 from textwrap import fill
 
@@ -19,22 +23,21 @@ import pandas as pd
 
 from benchmarks.command import command
 from ddlnb.errors import require
-from ddlnb.files import DATA, write_atomically
+from ddlnb.files import DATA, changed_in, git_said, write_atomically
+from ddlnb.plans.methods import SURVEYED
 from ddlnb.results.schema import KEY
+from ddlnb.results.tables import Cell, cells_of
 from ddlnb.survey.checks import SUSPICIOUS, check_table
-from ddlnb.survey.published import FIG4_CELLS
+from ddlnb.survey.published import FIG4, FIG4_CELLS
 from ddlnb.survey.score import (
     MORE,
-    file_table,
-    missing_cells,
     read_forecast,
-    read_published,
-    regret_table,
+    regret_rows,
     score_rows,
     score_table,
     summary_table,
-    worst_cells,
 )
+from ddlnb.survey.testbed import BATCHES, CLUSTERS
 from ddlnb.units import counted
 
 FORECASTS = tuple(sorted((DATA / "forecasts").glob("fig4*.csv")))
@@ -99,6 +102,65 @@ def wrapped(text: str, bullet: str = "") -> str:
 
 def table(title: str, frame: pd.DataFrame, **how: bool) -> str:
     return f"{title}\n{frame.to_string(float_format='%.1f', na_rep='', **how)}"
+
+
+def read_published(path: str | Path) -> pd.DataFrame:
+    """Return published cells of Fig. 4 with any number of GPUs. Raises ResultsError."""
+    return FIG4.read(Path(path))
+
+
+def missing_cells(published: pd.DataFrame) -> list[Cell]:
+    """Return the cells of Fig. 4 that a table lacks which has others with as many GPUs."""
+    there = {*cells_of(published)}
+    sizes = sorted({cell.gpus for cell in there if cell.gpus > 1})
+    whole = product(BATCHES.items(), CLUSTERS, SURVEYED, sizes)
+    cells = [Cell(*model, network, method, gpus) for model, network, method, gpus in whole]
+    return [cell for cell in cells if cell not in there]
+
+
+def regret_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return by size and forecast the mean and largest regret in %, and how often it is nothing.
+
+    Suspicious cells are left out.
+    """
+    found = regret_rows(rows[~rows["suspicious"]])
+    table = found.assign(percent=100 * found["regret"], best=found["regret"] == 0)
+    return table.groupby(["size", "forecast"], observed=True).agg(
+        questions=("percent", "size"),
+        mean=("percent", "mean"),
+        max=("percent", "max"),
+        best_advised=("best", "sum"),
+    )
+
+
+def worst_cells(rows: pd.DataFrame, count: int = 10) -> pd.DataFrame:
+    """Return the rows with the largest absolute errors, the largest first, errors in %."""
+    order = rows["relative_error"].abs().sort_values(ascending=False, kind="stable").index
+    worst = rows.loc[order[:count]].assign(error=100 * rows["relative_error"])
+    columns = ["published", "predicted", "low", "high", "error", "suspicious"]
+    return worst[["model", "network", "method", "gpus", *columns]]
+
+
+def file_table(paths: Iterable[Path]) -> pd.DataFrame:
+    """Return the digest of every file, and the commit that last changed it, with its date.
+
+    A forecast is blind if that date is before the cells were opened. The commit is empty where git
+    knows none, and ends in ``+`` if the file differs from it.
+    """
+    rows = [(str(path), sha256(path.read_bytes()).hexdigest(), last_commit(path)) for path in paths]
+    return pd.DataFrame(rows, columns=["file", "sha256", "commit"])
+
+
+def last_commit(path: Path) -> str:
+    """Return the short commit that last changed a file, and its date; empty if git knows none.
+
+    After the commit stands ``+`` if the file differs from it.
+    """
+    folder, name = path.resolve().parent, path.resolve().name
+    with suppress(OSError, subprocess.SubprocessError):
+        found = git_said(folder, "log", "-1", "--format=%h %cI", "--", name)
+        return found and found.replace(" ", f"{changed_in(folder, name)} ")
+    return ""
 
 
 if __name__ == "__main__":

@@ -274,27 +274,18 @@ def versions() -> str:
 def commit() -> str:
     """Return the checkout's short commit, with ``+`` if files differ from it; empty outside git."""
     with suppress(OSError, subprocess.SubprocessError):
-        return _git(ROOT, "rev-parse", "--short", "HEAD") + _changed(ROOT)
+        return git_said(ROOT, "rev-parse", "--short", "HEAD") + changed_in(ROOT)
     return ""
 
 
-def last_commit(path: Path) -> str:
-    """Return the short commit that last changed a file, and its date; empty if git knows none.
-
-    After the commit stands ``+`` if the file differs from it.
-    """
-    folder, name = path.resolve().parent, path.resolve().name
-    with suppress(OSError, subprocess.SubprocessError):
-        found = _git(folder, "log", "-1", "--format=%h %cI", "--", name)
-        return found and found.replace(" ", f"{_changed(folder, name)} ")
-    return ""
+def changed_in(folder: Path, name: str = ".") -> str:
+    """Return ``+`` if files of a folder differ from their commit, else nothing."""
+    said = git_said(folder, "status", "--porcelain", "--untracked-files=no", "--", name)
+    return "+" if said else ""
 
 
-def _changed(folder: Path, name: str = ".") -> str:
-    return "+" if _git(folder, "status", "--porcelain", "--untracked-files=no", "--", name) else ""
-
-
-def _git(folder: Path, *words: str) -> str:
+def git_said(folder: Path, *words: str) -> str:
+    """Return what git prints in a folder. Raises OSError and subprocess.SubprocessError."""
     command = ["git", "-C", str(folder), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
     return done.stdout.strip()

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from hashlib import sha256
-from itertools import product
 from pathlib import Path
 
 import pandas as pd
 
 from ddlnb.calibration.validation import TRIVIAL_FORECASTS
 from ddlnb.errors import InputError, require, require_known
-from ddlnb.files import DATA, last_commit
+from ddlnb.files import DATA
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.results.schema import KEY, NAMED_NETWORK, RATE, THROUGHPUT, Column, Kind, Rule, Schema
 from ddlnb.results.tables import GPUS_PER_NODE, Cell, cell_rates, cells_of
@@ -46,23 +44,9 @@ TIE = 1e-9  # forecasts that differ by less are one, rounded differently
 QUESTION = ["forecast", *(name for name in KEY if name != "method"), "size"]
 
 
-def read_published(path: str | Path) -> pd.DataFrame:
-    """Return published cells of Fig. 4 with any number of GPUs. Raises ResultsError."""
-    return FIG4.read(Path(path))
-
-
 def read_forecast(path: str | Path) -> pd.DataFrame:
     """Return a forecast of cells with its 90 % intervals, low to high. Raises ResultsError."""
     return FORECAST.read(Path(path))
-
-
-def missing_cells(published: pd.DataFrame) -> list[Cell]:
-    """Return the cells of Fig. 4 that a table lacks which has others with as many GPUs."""
-    there = {*cells_of(published)}
-    sizes = sorted({cell.gpus for cell in there if cell.gpus > 1})
-    whole = product(BATCHES.items(), CLUSTERS, SURVEYED, sizes)
-    cells = [Cell(*model, network, method, gpus) for model, network, method, gpus in whole]
-    return [cell for cell in cells if cell not in there]
 
 
 def trivial_forecasts(published: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -215,36 +199,3 @@ def regret_rows(rows: pd.DataFrame) -> pd.DataFrame:
     first = rows["predicted"] >= (1 - TIE) * groups["predicted"].transform("max")
     lost = rows.assign(regret=1 - rows["published"] / groups["published"].transform("max"))
     return lost[is_choice & first].groupby(QUESTION, observed=True)["regret"].mean().reset_index()
-
-
-def regret_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return by size and forecast the mean and largest regret in %, and how often it is nothing.
-
-    Suspicious cells are left out.
-    """
-    found = regret_rows(rows[~rows["suspicious"]])
-    table = found.assign(percent=100 * found["regret"], best=found["regret"] == 0)
-    return table.groupby(["size", "forecast"], observed=True).agg(
-        questions=("percent", "size"),
-        mean=("percent", "mean"),
-        max=("percent", "max"),
-        best_advised=("best", "sum"),
-    )
-
-
-def worst_cells(rows: pd.DataFrame, count: int = 10) -> pd.DataFrame:
-    """Return the rows with the largest absolute errors, the largest first, errors in %."""
-    order = rows["relative_error"].abs().sort_values(ascending=False, kind="stable").index
-    worst = rows.loc[order[:count]].assign(error=100 * rows["relative_error"])
-    columns = ["published", "predicted", "low", "high", "error", "suspicious"]
-    return worst[["model", "network", "method", "gpus", *columns]]
-
-
-def file_table(paths: Iterable[Path]) -> pd.DataFrame:
-    """Return the digest of every file, and the commit that last changed it, with its date.
-
-    A forecast is blind if that date is before the cells were opened. The commit is empty where git
-    knows none, and ends in ``+`` if the file differs from it.
-    """
-    rows = [(str(path), sha256(path.read_bytes()).hexdigest(), last_commit(path)) for path in paths]
-    return pd.DataFrame(rows, columns=["file", "sha256", "commit"])

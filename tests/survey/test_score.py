@@ -5,10 +5,19 @@ from hashlib import sha256
 import pandas as pd
 import pytest
 
-from benchmarks.fig4_score import WIDTH, main
+from benchmarks.fig4_score import (
+    WIDTH,
+    file_table,
+    last_commit,
+    main,
+    missing_cells,
+    read_published,
+    regret_table,
+    worst_cells,
+)
 from ddlnb.calibration.validation import TRIVIAL_FORECASTS
 from ddlnb.errors import InputError, ResultsError
-from ddlnb.files import DATA, ROOT, last_commit
+from ddlnb.files import DATA, ROOT
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.results.schema import KEY, RATE
 from ddlnb.results.tables import SINGLE, Cell
@@ -17,17 +26,12 @@ from ddlnb.survey.score import (
     BLIND,
     MORE,
     blind_rows,
-    file_table,
     mean_errors,
-    missing_cells,
     read_forecast,
-    read_published,
     regret_rows,
-    regret_table,
     score_rows,
     score_table,
     summary_table,
-    worst_cells,
 )
 
 KEPT = BLIND[-1]

@@ -2,7 +2,7 @@
 
 import subprocess
 
-from ddlnb.files import last_commit
+from benchmarks.fig4_score import last_commit
 
 
 def commit(folder, name, content, date):
