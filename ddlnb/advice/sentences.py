@@ -302,16 +302,15 @@ def shown_options(rows: pd.DataFrame) -> list[dict[str, Any]]:
     for row in rows.to_dict("records"):
         line = {
             "option": row["option"],
-            "GPUs": row["gpus"],
-            "servers": row["server_machines"],
             "samples/s": show_rate(row["throughput_samples_per_s"]),
             "90 % interval": show_rates(row["low"], row["high"]),
             **({"draws": row["draws"]} if has_draws else {}),
             "over 1st": f"{row['over_best']:.2f}",
-            "best in": "-" if math.isnan(row["chance_best"]) else f"{row['chance_best']:.0%}",
         }
         if has_memory:
             line["memory"] = show_bytes(int(row["memory_bytes"])) + _fits(row["fits"])
+        line |= {"GPUs": row["gpus"], "servers": row["server_machines"]}
+        line["best in"] = "-" if math.isnan(row["chance_best"]) else f"{row['chance_best']:.0%}"
         cost = row["cost" if has_cost else "gpu_hours"]
         what = "cost/M samples" if has_cost else "GPU h/M samples"
         line[what] = "no price" if math.isnan(cost) else f"{cost:.3g}"

@@ -13,8 +13,9 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
@@ -149,6 +150,7 @@ def print_table(rows: list[dict[str, Any]], csv: bool, title: str) -> None:
     """Print rows as a table under a title, or as comma-separated values.
 
     The table is as wide as the terminal; elsewhere as COLUMNS of the environment says, or WIDTH.
+    The first columns are shown that have room, and a line names the others; with --wide all are.
     """
     import pandas as pd
 
@@ -156,21 +158,46 @@ def print_table(rows: list[dict[str, Any]], csv: bool, title: str) -> None:
     if csv:
         typer.echo(frame.to_csv(index=False), nl=False)
         return
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    shown = [
+        [f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()]
+        for row in rows
+    ]
+    names = [str(column) for column in frame.columns]
+    widths = [max(map(cell_len, cells)) for cells in zip(names, *shown, strict=True)]
     columns = shutil.get_terminal_size((WIDTH, 0)).columns
-    console = Console() if sys.stdout.isatty() else Console(width=columns)
+    count = len(names) if WIDE.get() else with_room(widths, columns)
+    room = max(columns, sum(widths) + 3 * len(widths) + 1) if WIDE.get() else columns
     table = Table(title=title, title_justify="left")
-    for number, column in enumerate(frame.columns, start=1):
+    for number, column in enumerate(names[:count], start=1):
         numeric = pd.api.types.is_numeric_dtype(frame[column])
-        is_last = number == len(frame.columns)
-        table.add_column(column, justify="right" if numeric else "left", no_wrap=not is_last)
-    for row in rows:
-        shown = (f"{value:,}" if isinstance(value, int) else str(value) for value in row.values())
-        table.add_row(*(Text(value) for value in shown))
-    console.print(table)
+        table.add_column(
+            column, justify="right" if numeric else "left", no_wrap=number < len(names)
+        )
+    for cells in shown:
+        table.add_row(*map(Text, cells[:count]))
+    Console(width=room).print(table)
+    if left_out := names[count:]:
+        typer.echo(f"Not shown: {', '.join(left_out)} (--wide).")
+
+
+WIDE = ContextVar("WIDE", default=False)  # whether tables have all columns, however wide
+PROSE = 24  # columns of a terminal that the last column of a table needs: its text wraps
+
+
+def with_room(widths: Sequence[int], room: int) -> int:
+    """Return how many of the first columns of a table of these widths a terminal has room for.
+
+    >>> with_room([10, 10, 10, 200], 80), with_room([10, 40, 40, 10], 80), with_room([200], 80)
+    (4, 2, 1)
+    """
+    needed = [*widths[:-1], min(widths[-1], PROSE)] if widths else []
+    ends = [1 + sum(needed[:count]) + 3 * count for count in range(1, len(needed) + 1)]
+    return max(1, sum(end <= room for end in ends))
 
 
 def print_answer(found: Answer) -> None:
@@ -364,7 +391,14 @@ def somebody_is_there() -> bool:
 
 
 class Call(TyperCommand):
-    """A command of ours: an option that takes one value is given once, and errors name it so."""
+    """A command of ours: an option that takes one value is given once, and errors name it so.
+
+    Its tables have all their columns with --wide.
+    """
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.params.append(_wide_option())
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Take the words of a call. Raises UsageError for an option whose first value is lost."""
@@ -379,16 +413,34 @@ class Call(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; what it refuses of an option that was given is called as typed."""
+        WIDE.set(ctx.params.pop("wide"))
         try:
             return super().invoke(ctx)
         except InputError as error:
             given = {
                 option.opts[0]: ctx.params[option.name]
                 for option in self.params
-                if option.name and option.opts[0].startswith("--") and _is_given(ctx, option.name)
+                if option.name in ctx.params
+                and option.opts[0].startswith("--")
+                and _is_given(ctx, option.name)
             }
             error.args = (as_typed(str(error), given),)
             raise
+
+
+@cache
+def _wide_option() -> Any:
+    """Return the option of every command that prints tables whole."""
+    one = typer.Typer()
+
+    @one.command()
+    def table(
+        wide: Annotated[
+            bool, typer.Option("--wide", help="Print tables with all their columns.")
+        ] = False,
+    ) -> None: ...
+
+    return next(option for option in typer.main.get_command(one).params if option.name == "wide")
 
 
 def as_typed(message: str, given: Mapping[str, Any]) -> str:

@@ -15,7 +15,12 @@ from tests.command_line import ddlnb
     ("words", "status", "said", "complained"),
     [
         (["methods", "--csv"], 0, "method,", ""),
-        (["plan", "--model", "small-conv", "--method", "WFPB-PS"], 2, "", "ddlnb: unknown method"),
+        (
+            ["plan", "--model", "small-conv", "--method", "WFPB-PS"],
+            2,
+            "",
+            "ddlnb: --method: unknown method",
+        ),
     ],
 )
 def test_a_process_ends_as_its_command_does(words, status, said, complained):

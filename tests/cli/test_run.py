@@ -10,6 +10,7 @@ import typer
 from ddlnb.cli.options import WIDTH, print_table
 from ddlnb.cli.run import run
 from ddlnb.errors import InputError, RankError
+from tests.command_line import ddlnb
 
 WRONG = "workers 0 must be a whole number, at least 1"
 TIMEOUT = (
@@ -93,3 +94,22 @@ def test_a_closed_output_and_an_old_locale_are_no_tracebacks(shell, status, said
     assert done.returncode == status
     assert "Traceback" not in done.stdout + done.stderr
     assert said in done.stdout + done.stderr
+
+
+def test_columns_without_room_are_named_and_wide_shows_them(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    row = {
+        "method": "MG-WFBP",
+        "samples/s": "1955",
+        "interval": "1853 to 2048",
+        "about": "word " * 9,
+    }
+    print_table([row], False, "Title")
+    narrow = capsys.readouterr().out
+    assert "1853 to 2048" in narrow
+    assert narrow.endswith("Not shown: about (--wide).\n")
+    assert max(map(len, narrow.splitlines())) <= 40
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "Not shown" not in ddlnb("methods", "--wide", check=True).stdout
+    print_table([row], False, "Title")
+    assert "about" in capsys.readouterr().out  # the last column wraps
