@@ -96,7 +96,7 @@ def require_writable_file(path: str | Path, example: str) -> None:
         f"picture {str(path)!r} must have a name in {', '.join(PICTURES)}, such as {example!r}",
     )
     require(
-        folder.is_dir(),
+        folder.exists(),
         f"there is no folder {str(folder)!r} for {Path(path).name!r}; make it, or name another",
     )
     require_writable(folder)

@@ -78,7 +78,9 @@ def test_what_a_question_does_not_allow_is_refused_before_any_work(given, said, 
 @pytest.mark.parametrize("command", QUESTIONS)
 def test_a_notebook_shows_what_the_command_prints(command):
     call, _ = QUESTIONS[command]
-    said = " ".join(run(*command.split(), *ASKED, "--draws", "0", check=True).stdout.split())
+    said = " ".join(
+        run(*command.split(), *ASKED, "--draws", "0", "--wide", check=True).stdout.split()
+    )
     found = call("resnet50", "survey-10GbE", gpus=8, draws=0)
     assert isinstance(found, Answer)
     shown = found._repr_html_()

@@ -38,11 +38,11 @@ class Forecast(Answer):
     workload: Workload
     on: Cluster
     methods: tuple[Method, ...]
-    found: Verdict
+    found: Verdict | None
 
     @property
-    def verdict(self) -> Verdict:
-        """Memory of a GPU, and how fast replicas are that exchange as in PyTorch."""
+    def verdict(self) -> Verdict | None:
+        """Memory of a GPU, and how fast replicas are that exchange as in PyTorch, by advice."""
         return self.found
 
     @cached_property
@@ -71,7 +71,7 @@ class Forecast(Answer):
     @cached_property
     def sentences(self) -> tuple[str, ...]:
         """Which method to take at the largest size, how good a searched plan is."""
-        if not self.verdict.can_train:
+        if self.verdict and not self.verdict.can_train:
             return ()
         unlike = [f"Unlike workers: {self.on.heterogeneity}."] if str(self.on.heterogeneity) else []
         planned = [
@@ -128,9 +128,11 @@ def forecast(asked: ForecastQuestion) -> Forecast | Answer:
     'On 16 GPUs of survey-10GbE take MG-WFBP: speed-up 14.87 (93% of linear).'
     """
     require_draws(asked.draws)
-    decided = supplied("answer by layouts")(
-        asked, data_parallel_only(asked), asked.gpus, draws=asked.draws, seed=asked.seed
-    )
+    decided = None
+    if is_supplied("answer by layouts"):
+        decided = supplied("answer by layouts")(
+            asked, data_parallel_only(asked), asked.gpus, draws=asked.draws, seed=asked.seed
+        )
     if isinstance(decided, Answer):
         return decided
     pairs = sound_pairs(asked.on, asked.methods, asked.gpus, asked.servers)

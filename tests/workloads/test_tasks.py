@@ -128,6 +128,8 @@ def test_your_own_module_becomes_a_task_that_leaves_it_alone():
     assert torch.equal(module.weight, before["weight"])
     assert torch.equal(own.build().weight, before["weight"])
     assert get_task(own) is own
+    made = task(build, batch=draw, loss=mean_square)
+    assert made.build() is not made.build()
 
 
 def build():
@@ -138,7 +140,11 @@ def build():
     ("module", "options", "told"),
     [
         (nn.Linear, {}, r"is a type, not a torch\.nn\.Module; pass a module inst"),
-        (build, {}, r"model build is a function, .* such as build\(\.\.\.\)"),
+        (
+            lambda: "a net",
+            {},
+            r"model 'a net' is a str, not a torch\.nn\.Module; pass a module inst",
+        ),
         (build().requires_grad_(False), {}, "no trainable parameter.*requires_grad=True"),
         (nn.ReLU(), {}, "no trainable parameter.*requires_grad=True"),
         (nn.LazyLinear(2), {}, "call the module once"),
