@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import html
 import inspect
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -193,11 +192,6 @@ class Verdict:
     way: str
     samples_per_s: float
     said: tuple[str, ...]
-
-    @property
-    def can_train(self) -> bool:
-        """Whether there is a way, or may be one: a layout, or replicas that fit."""
-        return not math.isnan(self.samples_per_s)
 
 
 class Answer(ABC):

@@ -75,11 +75,8 @@ class Advice(Answer):
 
     @property
     def _taken(self) -> str:
-        return (
-            ", the first one is to be taken"
-            if self.verdict.can_train
-            else " were there memory enough"
-        )
+        fits = self.verdict.fits is not False
+        return ", the first one is to be taken" if fits else " were there memory enough"
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -89,7 +86,7 @@ class Advice(Answer):
     @cached_property
     def sentences(self) -> tuple[str, ...]:
         """What to do, how sure that is, why, and what would pay."""
-        if not self.verdict.can_train:
+        if self.verdict.fits is False:
             return ()
         found = sentences(
             self.question, self.options, self.reasons, self.waits, self.gap, self.search

@@ -20,11 +20,11 @@ from ddlnb.advice.options import LARGER_BATCHES, UNCHANGED, Kind
 from ddlnb.advice.question import Prices, Question, question_about
 from ddlnb.advice.score import chances_best, costs
 from ddlnb.advice.sentences import pays, why
+from ddlnb.advice.sharded import Sharded, needs_shards, network_of, of_replicas
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, require, require_whole
-from ddlnb.hardware.catalogue import get_interconnect, gpu_in
+from ddlnb.hardware.catalogue import gpu_in
 from ddlnb.hardware.gpu import Gpu, Nvlink
-from ddlnb.hardware.interconnect import Interconnect
 from ddlnb.parallelism.config import find_shape
 from ddlnb.parallelism.forecast.fit import drawn_seconds
 from ddlnb.parallelism.forecast.forecast import (
@@ -35,12 +35,10 @@ from ddlnb.parallelism.forecast.forecast import (
 from ddlnb.parallelism.forecast.frameworks import A100, B200, H100, V100, Fitted, Parameters
 from ddlnb.parallelism.forecast.layouts import Ranking, ranked, unsplit
 from ddlnb.parallelism.forecast.question import LayoutQuestion
-from ddlnb.plans.methods import BASELINES
 from ddlnb.questions import Answer, Table, Verdict, question
 from ddlnb.registry import several
 from ddlnb.simulator.questions import Held
 from ddlnb.simulator.recommendation import TIE
-from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.units import GIB, digits, gpus_in_words, show_rate, show_rates
 from ddlnb.workloads.memory import Footprint, require_optimizer
 
@@ -119,23 +117,7 @@ def verdict_of(asked: Question | PricedQuestion) -> Verdict:
     Methods stand for data parallelism as PyTorch does it (DDP). Raises InputError, with what would
     do, where no layout fits.
     """
-    if isinstance(asked, PricedQuestion):
-        return _of_layouts(asked)
-    workload, on = asked.workload, asked.cluster
-    batch, fits = workload.local_batch, asked.fits(workload.local_batch)
-    memory = f"Memory of a GPU: not known, as {asked.why_no_footprint}."
-    if asked.footprint is not None:
-        memory = asked.footprint.said(batch, asked.gpu_memory)
-        if fits is False:
-            said = _too_much(asked.footprint.most_samples(asked.gpu_memory))
-            return Verdict(asked.memory_bytes(batch), fits, "", math.nan, (memory, said))
-    cell = Cell(workload, on, BASELINES["DDP"])
-    rate = cell.samples / steady_seconds([cell])[0].iteration_seconds
-    said = (
-        f"Verdict: {'it fits' if fits else 'whether it fits is not known'}; DDP makes "
-        f"{show_rate(rate)} samples/s on {gpus_in_words(on.workers)}."
-    )
-    return Verdict(asked.memory_bytes(batch), fits, "DDP", rate, (memory, said))
+    return _of_layouts(asked) if isinstance(asked, PricedQuestion) else of_replicas(asked)
 
 
 def _of_layouts(asked: PricedQuestion) -> Verdict:
@@ -149,15 +131,6 @@ def _of_layouts(asked: PricedQuestion) -> Verdict:
     )
     per_second = rate / asked.sequence
     return Verdict(held.bytes_at(1), fits, row["layout"], per_second, (held.said(1, room), said))
-
-
-def _too_much(most: int) -> str:
-    if most:
-        return f"Verdict: it does not fit; at most {most:,} samples per GPU do: give that --batch."
-    return (
-        "Verdict: not even one sample fits; shard the states, give the model's layers by a "
-        "config.json, or take an optimizer that keeps less."
-    )
 
 
 def split_on(
@@ -180,22 +153,12 @@ def split_on(
         raise InputError(
             f"the GPUs of {cluster.name}, {cluster.hardware!r}, are not known; name them (--gpu)"
         )
-    try:
-        network = get_interconnect(cluster.network) if cluster.nodes_in_use > 1 else None
-    except InputError:  # a network of that file's own: its measured bandwidth stands for it
-        usual = get_interconnect("100GbIB")
-        network = Interconnect(
-            name=cluster.network,
-            port_rate=cluster.effects.between_bandwidth,
-            protocol=usual.protocol,
-            source=cluster.name,
-        )
     return PricedQuestion(
         model,  # type: ignore[arg-type]
         gpu,
         cluster.nodes_in_use,
         gpus_per_node=cluster.workers // cluster.nodes_in_use,
-        network=network,
+        network=network_of(cluster) if cluster.nodes_in_use > 1 else None,
         sequence=sequence,  # type: ignore[arg-type]
         global_batch=local_batch and local_batch * cluster.workers,  # type: ignore[arg-type]
         precision=precision,
@@ -679,16 +642,18 @@ def answered(
     unused: Mapping[str, object],
     gpus: int | Sequence[int] | None = None,
     **options: int,
-) -> Splits | Verdict:
+) -> Splits | Sharded | Verdict:
     """Return how to split a model at every number of GPUs, or the verdict on its replicas.
+
+    What is traced and no GPU holds is sharded, at the largest number.
 
     ``unused`` is that of `posed`; ``gpus`` are by default those in use, ``options`` those of
     `Splits`. Numbers of GPUs that hold no layout are left out, but for the largest.
     """
     on = [asked.on.with_workers(count) for count in several(gpus or asked.on.workers)]
     known = [posed(asked, one, unused=unused) for one in sorted(on, key=lambda one: one.workers)]
-    if not isinstance(known[-1], PricedQuestion):
-        return verdict_of(known[-1])
+    if isinstance(known[-1], Question):
+        return Sharded(known[-1]) if needs_shards(known[-1]) else verdict_of(known[-1])
     splits = [one for one in known if isinstance(one, PricedQuestion)]
     return Splits((*filter(_holds, splits[:-1]), splits[-1]), **options)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ddlnb.advice.explain import LIMITS, NEGLIGIBLE
 from ddlnb.advice.layouts import PricedQuestion, Splits, answered
 from ddlnb.advice.question import ScalingQuestion
+from ddlnb.advice.sharded import Sharded
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.parallelism.forecast.layouts import REASONS
 from ddlnb.questions import Answer, Table, Verdict, asks
@@ -39,6 +40,7 @@ class Scaling(Answer):
     bottleneck: str
     title: str
     found: Verdict
+    is_split: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -64,7 +66,7 @@ class Scaling(Answer):
     @cached_property
     def sentences(self) -> tuple[str, ...]:
         """How far training scales, and what limits it."""
-        if not self.verdict.can_train:
+        if self.verdict.fits is False and not self.is_split:
             return ()
         return (self._said,)
 
@@ -109,6 +111,7 @@ def scaling(asked: ScalingQuestion) -> Scaling:
     }
     decided = answered(asked, unused, sizes, top=1)
     limits: Callable[[int], str]
+    is_split = isinstance(decided, Splits)
     if isinstance(decided, Splits):
         rows = decided.rows
         title = f"{decided.questions[-1]}, a step of {decided.questions[-1].tokens:,} tokens"
@@ -122,15 +125,16 @@ def scaling(asked: ScalingQuestion) -> Scaling:
         rows = forecast_cells(cells, draws=asked.draws, seed=asked.seed)
         rows["efficiency"] = rows["speedup"] / rows["gpus"]
         title = f"{asked.workload.model} on {on.label} ({on.network})"
-        limits, verdict = partial(_bottleneck, cells), decided
+        limits = partial(_bottleneck, cells)
+        verdict = decided.verdict if isinstance(decided, Sharded) else decided
     best = best_by_size(rows)
     poor = best[best["efficiency"] < share]
     if poor.empty:
-        return Scaling(rows, share, int(best["gpus"].max()), None, "", title, verdict)
+        return Scaling(rows, share, int(best["gpus"].max()), None, "", title, verdict, is_split)
     beyond = int(poor["gpus"].min())
     reach = int(best.loc[best["gpus"] < beyond, "gpus"].max()) if beyond > best["gpus"].min() else 0
     number = int(poor.index[poor["gpus"] == beyond][0])
-    return Scaling(rows, share, reach, beyond, limits(number), title, verdict)
+    return Scaling(rows, share, reach, beyond, limits(number), title, verdict, is_split)
 
 
 def best_by_size(rows: pd.DataFrame) -> pd.DataFrame:

@@ -25,6 +25,7 @@ from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.units import counted, digits, show_rate
 
 if TYPE_CHECKING:
+    from ddlnb.advice.sharded import Sharded
     from ddlnb.parallelism.heterogeneous import Sharing
 
 app = App(cls=Family, help="Split a large model over GPUs: rank, play, or share layouts.")
@@ -96,7 +97,14 @@ def scale(
     from ddlnb.advice.layouts import PricedQuestion, Splits, advise_on_layouts
     from ddlnb.advice.question import Prices
     from ddlnb.cli.advise import write_page
+    from ddlnb.parallelism.config import find_shape
+    from ddlnb.workloads.resolve import is_task
 
+    if not advise and find_shape(asked["model"]) is None and is_task(asked["model"]):
+        shards = _sharded(machine, **asked)
+        if csv:
+            return print_table([dict(row) for row in shards.tables[0].rows], True, "")
+        return print_answer(shards)
     network = asked.get("network", "")
     if machine:
         from ddlnb.hardware.catalogue import get_machine, parts_of
@@ -118,6 +126,40 @@ def scale(
         return print_table([dict(row) for row in found.tables[0].rows], True, "")
     print_answer(found)
     typer.echo("--advise says what else can be done, what would pay, and what is not known.")
+
+
+def _sharded(
+    machine: str,
+    model: str,
+    *,
+    gpu: str = "",
+    nodes: int = LayoutQuestion.nodes,
+    gpus_per_node: int | None = None,
+    network: str = "",
+    sequence: int | None = None,
+    global_batch: int | None = None,
+    precision: str = "",
+    **others: object,
+) -> Sharded:
+    """Return a traced model by degrees of ZeRO. Raises InputError for options of layouts."""
+    from ddlnb.advice.layouts import posed
+    from ddlnb.advice.question import AdviceQuestion, Question
+    from ddlnb.advice.sharded import Sharded
+    from ddlnb.clusters.named import cluster_of
+    from ddlnb.errors import require
+
+    refuse_unused(f"{model} is traced, and its layers are sharded alone", **others)
+    named = gpu or ("" if machine else str(LayoutQuestion.gpu))
+    on = cluster_of(named, nodes, gpus_per_node, network, machine=machine)
+    require(
+        global_batch is None or global_batch % on.workers == 0,
+        f"a batch of {global_batch} is not a multiple of the {on.workers} GPUs; give one that is",
+    )
+    batch = global_batch and global_batch // on.workers
+    asked = AdviceQuestion(model, on, local_batch=batch, sequence=sequence, precision=precision)
+    known = posed(asked, on, unused={})
+    assert isinstance(known, Question)
+    return Sharded(known)
 
 
 def _table(table: Path, out: Path, keep_going: bool) -> None:
@@ -146,7 +188,9 @@ def iteration(
     topology: Annotated[
         str | None, typer.Option(help="How nodes are joined, such as 'two-tier(2, 2, 4.0)'.")
     ] = None,
-    sequence: Annotated[int, typer.Option(help="Tokens of a sequence.")] = 4096,
+    sequence: Annotated[
+        int | None, typer.Option(help="Tokens of a sequence; default: the model's own.")
+    ] = None,
     recipe: Annotated[
         str,
         typer.Option(help="What numbers are kept and sent in, such as fp8; it computes in bf16."),
@@ -163,17 +207,18 @@ def iteration(
 
     Seconds are averaged over pipeline stages: computation, update, bubble, and what is waited for
     on each axis (tp, cp, ep, data). Computation runs at what large matrices sustain, so that what
-    is small or waits for kernels is too fast here: `ddlnb layouts scale` has forecasts fitted to
-    runs.
+    is small or waits for kernels is too fast here: beside it stands the forecast of the same
+    layout that is fitted to runs, that of `ddlnb layouts scale`, with its memory.
 
     Examples: `ddlnb layouts iteration --layout 'dp4 tp4 pp2 acc16'` and
     `ddlnb layouts iteration --layout 'dp8 tp4' --layout 'dp32 zero3' --picture stages.png`.
     """
     from dataclasses import replace
 
-    from ddlnb.errors import require
+    from ddlnb.advice.layouts import PricedQuestion, verdict_of
+    from ddlnb.errors import InputError, require
     from ddlnb.files import require_writable_file
-    from ddlnb.parallelism.config import get_shape
+    from ddlnb.parallelism.forecast.layouts import outlook_of
     from ddlnb.parallelism.iteration import parts_of, play_iteration
     from ddlnb.parallelism.layout import Layout
     from ddlnb.parallelism.machines import machines_of
@@ -191,11 +236,24 @@ def iteration(
         trace is None or trace.suffix == ".json",
         f"trace file {str(trace)!r} must have a name in .json, which viewers open",
     )
-    shape = replace(get_shape(model), sequence=sequence).shape
-    machines = machines_of(
-        gpu, nodes, gpus_per_node=gpus_per_node, network=network, topology=topology
+    asked = PricedQuestion(
+        model,  # type: ignore[arg-type]
+        gpu,  # type: ignore[arg-type]
+        nodes,
+        gpus_per_node=gpus_per_node,
+        network=network,  # type: ignore[arg-type]
+        sequence=sequence,  # type: ignore[arg-type]
     )
-    lines, rows = {}, []
+    shape = replace(asked.model, sequence=asked.sequence).shape
+    machines = machines_of(
+        asked.gpu,
+        nodes,
+        gpus_per_node=gpus_per_node,
+        network=network,
+        topology=topology,
+        precision=asked.precision,
+    )
+    lines, rows, said = {}, [], []
     for text in layout:
         one = Layout.parse(text)
         line = play_iteration(
@@ -211,9 +269,20 @@ def iteration(
         seconds = sum(parts.values())
         row: dict[str, Any] = {"layout": str(one), "seconds": round(seconds, 4)}
         row |= {name: round(value, 4) for name, value in parts.items()}
-        row["tokens/s/GPU"] = round(one.samples * sequence / seconds / one.ranks)
-        fullest = max(memory(shape, one, recipe, stage).total for stage in range(one.pp))
-        row["GiB"] = round(fullest / GIB, 1)
+        row["tokens/s/GPU"] = round(one.samples * asked.sequence / seconds / one.ranks)
+        found = outlook_of(asked, one) if recipe == "mixed" and topology is None else None
+        if found is None:
+            size = max(memory(shape, one, recipe, stage).total for stage in range(one.pp)) / GIB
+            row |= {"forecast tokens/s/GPU": "", "GiB": round(size, 1)}
+            said.append(f"{one}: no forecast is fitted to it; its GiB are counted by layers.")
+        else:
+            row["forecast tokens/s/GPU"] = round(float(found.tokens_per_s_per_gpu[0]))
+            row["GiB"] = round(float(found.most_gib[0]), 1)
+            said.append(
+                f"{one}: the forecast fitted to runs ({asked.framework}) takes "
+                f"{found.seconds[0] / seconds:.2f} times the {seconds:.3g} s played here, where no "
+                f"kernel is small, none is waited for, and libraries take nothing."
+            )
         rows.append(row)
     if trace is not None:
         lines[layout[0]].write_chrome_trace(trace)
@@ -222,11 +291,19 @@ def iteration(
 
         pipeline_schedules(lines).savefig(picture)
     print_table(_aligned(rows), csv, f"One iteration of {model} on {machines.network.name}")
+    if csv:
+        return
+    try:
+        said += verdict_of(asked).said
+    except InputError as error:  # nothing fits: what was asked is played all the same
+        said.append(f"Verdict: {error}.")
+    for line_said in said:
+        typer.echo(line_said)
 
 
 def _aligned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows with all reasons that any of them has, in one order."""
-    last = ("tokens/s/GPU", "GiB")
+    last = ("tokens/s/GPU", "forecast tokens/s/GPU", "GiB")
     names = [name for name in dict.fromkeys(k for row in rows for k in row) if name not in last]
     return [{name: row.get(name, 0.0) for name in (*names, *last)} for row in rows]
 

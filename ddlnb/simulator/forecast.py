@@ -71,7 +71,7 @@ class Forecast(Answer):
     @cached_property
     def sentences(self) -> tuple[str, ...]:
         """Which method to take at the largest size, how good a searched plan is."""
-        if self.verdict and not self.verdict.can_train:
+        if self.verdict and self.verdict.fits is False:
             return ()
         unlike = [f"Unlike workers: {self.on.heterogeneity}."] if str(self.on.heterogeneity) else []
         planned = [

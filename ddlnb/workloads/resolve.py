@@ -16,7 +16,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -109,6 +109,17 @@ def get_task(model: str | Task) -> Task:
     if is_architecture(model):
         return task_of_architecture(model)
     raise UnknownName("model", model, [*TASKS, YOURS])
+
+
+def is_task(model: str) -> bool:
+    """Return whether a text names a task; what it names is made. Raises what `get_task` raises.
+
+    >>> is_task("resnet50"), is_task("llama3-999b")
+    (True, False)
+    """
+    with suppress(UnknownName):
+        return bool(get_task(model))
+    return False
 
 
 def _given(model: Any, said: str) -> Task:

@@ -1,12 +1,15 @@
 """Whatever is asked of a model on machines, memory, throughput and verdict are the same."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 import ddlnb
+from ddlnb.advice.advise import advise_on
 from ddlnb.advice.layouts import PricedQuestion, Splits, posed, verdict_of
 from ddlnb.advice.question import AdviceQuestion
+from ddlnb.advice.sharded import Sharded
 from ddlnb.errors import InputError
 
 CLUSTERS = {
@@ -74,8 +77,10 @@ def test_every_answer_on_layouts_says_the_same(models, model, gpu):
 )
 def test_every_answer_on_replicas_says_the_same(models, model, gpu):
     named, cluster = models[model], ddlnb.cluster_of(gpu, **CLUSTERS[gpu])
+    question = posed(AdviceQuestion(named, cluster), cluster, unused={})
     found = [
-        verdict_of(posed(AdviceQuestion(named, cluster), cluster, unused={})),
+        verdict_of(question),
+        Sharded(question).verdict,
         ddlnb.forecast(named, cluster, "MG-WFBP", draws=0).verdict,
         ddlnb.scaling(named, cluster, "MG-WFBP", gpus=cluster.workers, draws=0).verdict,
     ]
@@ -91,6 +96,25 @@ def test_advice_on_replicas_has_the_verdict_of_its_question(models):
     assert ddp["memory_bytes"] == found.verdict.memory_bytes
 
 
+def test_what_no_gpu_holds_is_sharded_and_no_method_is_recommended(models):
+    cluster = ddlnb.cluster_of("V100", nodes=2, gpus_per_node=8, network="100GbE")
+    known = posed(AdviceQuestion(models["own"], cluster), cluster, unused={})
+    states = known.footprint.fixed
+    asked = replace(known, gpu_memory=0.8 * states)
+    rows = Sharded(asked).rows.set_index("layout")
+    found = verdict_of(asked)
+    assert found.fits is False
+    assert rows["fits"].tolist() == [True, True, True, False]  # all but plain data parallelism
+    assert found.way == rows.index[0]
+    assert found.samples_per_s == rows["throughput_samples_per_s"].iloc[0]
+    shard = {one.split()[1]: row["memory_bytes"] for one, row in rows.iterrows() if "zero" in one}
+    each = known.footprint.per_sample * 32
+    # of 16 bytes per parameter, ZeRO-1 leaves 8 + 8/16, ZeRO-2 4 + 12/16 (arXiv 1910.02054)
+    assert shard["zero1"] - each == pytest.approx(states * (8 + 8 / 16) / 16, rel=1e-3)
+    assert shard["zero2"] - each == pytest.approx(states * (4 + 12 / 16) / 16, rel=1e-3)
+    assert advise_on(asked, lossy=(), most_plans=0, draws=0).sentences == ()
+
+
 def refusal(ask):
     with pytest.raises(InputError) as refused:
         ask()
@@ -101,4 +125,4 @@ def require_equal(verdicts):
     assert verdicts == [verdicts[0]] * len(verdicts)  # equal, not near
     assert verdicts[0].memory_bytes > 0
     assert verdicts[0].fits is not None
-    assert verdicts[0].can_train or "fit" in verdicts[0].said[1]
+    assert verdicts[0].samples_per_s > 0 or "fit" in verdicts[0].said[1]

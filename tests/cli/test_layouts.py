@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 
 import pandas as pd
 import pytest
@@ -71,6 +72,32 @@ def test_layouts_are_played_traced_and_drawn(tmp_path):
     ddlnb(*play, "pp2 acc4", "--nodes", "1", *files, check=True)
     assert {event["pid"] for event in json.loads(trace.read_text())["traceEvents"]} == {0, 1}
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_played_iteration_stands_beside_the_forecast_of_its_layout():
+    on = ["--model", "llama3-1b", "--gpu", "A100", "--nodes", "2"]
+    ranked = rows_of("layouts", "scale", *on).iloc[0]
+    asked = ["layouts", "iteration", "--layout", ranked["layout"], *on]
+    played = rows_of(*asked).iloc[0]
+    shown = ranked["tokens/s/GPU"]  # in four digits
+    assert played["forecast tokens/s/GPU"] == pytest.approx(shown, rel=1e-3)
+    assert f"{played['GiB']:.0f} GiB" == ranked["memory"]
+    said, all_said = (ddlnb(*one, check=True).stdout for one in (asked, ["layouts", "scale", *on]))
+    ratio = played["tokens/s/GPU"] / played["forecast tokens/s/GPU"]
+    found = re.search(r"takes ([0-9.]+) times the", said)
+    assert float(found[1]) == pytest.approx(ratio, abs=0.01)
+    for first in ("Memory of a GPU:", "Verdict:"):
+        line = next(one for one in said.splitlines() if one.startswith(first))
+        assert line in all_said.splitlines()
+
+
+def test_a_traced_model_is_sharded():
+    on = ["--model", "resnet50", "--gpu", "A100", "--nodes", "2"]
+    rows = rows_of("layouts", "scale", *on, "--global-batch", "512")
+    assert [one.split()[0] for one in rows["layout"]] == ["dp16"] * 4
+    refused = ddlnb("layouts", "scale", *on, "--framework", "nemo")
+    assert refused.returncode == 2
+    assert "leave out --framework" in refused.stderr
 
 
 def test_of_unlike_gpus_the_first_way_is_the_one_to_take(tmp_path):

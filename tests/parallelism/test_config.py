@@ -272,7 +272,9 @@ def test_a_configuration_is_advised_on_and_traced_like_its_name(tmp_path: Path) 
     path.write_text(names()["qwen3-32b"].read_text())
     cluster = ddlnb.cluster_of("H100", nodes=4)
     found = ddlnb.advise(str(path), cluster, draws=0, sequence=4096)
-    assert found.sentences[0].startswith("Train mine on 32 x H100-SXM")
+    assert found.verdict.fits is False
+    named = ddlnb.advise("qwen3-32b", cluster, draws=0, sequence=4096).verdict
+    assert named == found.verdict
     traced = CliRunner().invoke(app, ["models", "qwen3-0.6b", "--csv"])
     assert f"{get_shape('qwen3-0.6b').shape.parameters}" in traced.output, traced.output
     listed = CliRunner().invoke(app, ["models", "--large", "--csv"])

@@ -29,11 +29,12 @@ from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.parallelism.forecast.step import PARTS
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.model import Transformer
-from ddlnb.parallelism.schedules import INTERLEAVED
+from ddlnb.parallelism.schedules import INTERLEAVED, SCHEDULES
 from ddlnb.units import GIB, counted, digits
 from ddlnb.workloads.memory import FLOAT32, OPTIMIZER_COPIES, Footprint
 
 MOST_TENSOR, MOST_STAGES, MOST_EXPERT = 32, 64, 64
+RECOMPUTED = ("none", "selective", "full")  # NONE, SELECTIVE, FULL
 RECOMPUTATIONS = {NONE: "none", FULL: "full"}
 REASONS = {
     "compute": "computes longer",
@@ -189,16 +190,39 @@ def ranked(asked: LayoutQuestion) -> Ranking:
 def cases_of(asked: LayoutQuestion, layouts: Sequence[Mapping[str, Any]]) -> Cases:
     """Return the cases of these layouts, given by the columns in which they differ."""
     columns: dict[str, Any] = {name: [one[name] for one in layouts] for name in layouts[0]}
+    columns = {"cp": asked.cp} | columns
     device = asked.gpu
     together = joined_by_nvlink(device.nvlink_domain, asked.gpus_per_node, asked.gpus)
     return Cases.of(
         **columns,
         **model_columns(replace(asked.model, sequence=asked.sequence)),
-        cp=asked.cp, overlap=asked.overlaps,
+        overlap=asked.overlaps,
         gpus_per_node=together, **gpu_columns(device, asked.precision),
         across=asked.across * together / asked.gpus_per_node,
         sockets=asked.sockets * together / asked.gpus_per_node, framework=asked.framework,
     )  # fmt: skip
+
+
+def outlook_of(asked: LayoutQuestion, layout: Layout) -> Outlook | None:
+    """Return what is forecast of one layout of this model, None of one that no case describes.
+
+    Those have adapters, hybrid sharding, another order of ranks, all-to-all context parallelism,
+    gathered inputs that are kept, or a V schedule.
+    """
+    usual = Layout()
+    special = ("lora", "shard", "order", "context", "gather_again")
+    if any(getattr(layout, one) != getattr(usual, one) for one in special):
+        return None
+    if SCHEDULES[layout.schedule].vee:
+        return None
+    alike = ("tp", "pp", "dp", "cp", "ep", "vpp", "zero", "micro_batch", "micro_batches")
+    columns: dict[str, Any] = {name: getattr(layout, name) for name in alike}
+    columns |= {
+        "schedule": layout.schedule,
+        "sequence_parallel": float(layout.sequence_parallel),
+        "recomputation": RECOMPUTED.index(layout.recomputation),
+    }
+    return forecast(cases_of(asked, [columns]), asked.fitted)
 
 
 def unsplit(asked: LayoutQuestion, optimizer: str = "adam") -> Footprint:

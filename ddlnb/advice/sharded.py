@@ -1,0 +1,188 @@
+"""A traced model that is sharded: ZeRO and FSDP over all GPUs, played layer by layer; simulated.
+
+A task says what its layers store and compute, and what a sample takes, and not what goes from one
+layer to the next or what divides a matrix: pipelines, tensor and context parallelism need a model
+whose layers are known by name or configuration.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ddlnb.advice.question import Question
+from ddlnb.clusters.cluster import Cluster
+from ddlnb.errors import InputError
+from ddlnb.hardware.catalogue import get_interconnect, gpu_in
+from ddlnb.hardware.interconnect import Interconnect
+from ddlnb.parallelism.iteration import play_iteration
+from ddlnb.parallelism.layout import Layout
+from ddlnb.parallelism.machines import machines_of
+from ddlnb.parallelism.memory import Precision, memory
+from ddlnb.parallelism.model import model_of
+from ddlnb.plans.methods import BASELINES
+from ddlnb.questions import Answer, Table, Verdict
+from ddlnb.simulator.simulate import Cell, steady_seconds
+from ddlnb.units import GIB, digits, gpus_in_words, show_rate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DEGREES = (0, 1, 2, 3)  # of ZeRO
+
+
+def network_of(cluster: Cluster) -> Interconnect:
+    """Return what joins the nodes; of a network of a file's own its measured bandwidth."""
+    try:
+        return get_interconnect(cluster.network)
+    except InputError:
+        usual = get_interconnect("100GbIB")
+        return Interconnect(
+            name=cluster.network,
+            port_rate=cluster.effects.between_bandwidth,
+            protocol=usual.protocol,
+            source=cluster.name,
+        )
+
+
+def needs_shards(asked: Question) -> bool:
+    """Return whether not even one sample fits on GPUs that are known."""
+    return asked.fits(1) is False and gpu_in(asked.cluster.hardware) is not None
+
+
+def of_replicas(asked: Question) -> Verdict:
+    """Return the verdict on replicas that exchange as PyTorch does (DDP), or on their shards."""
+    workload, on = asked.workload, asked.cluster
+    batch, fits = workload.local_batch, asked.fits(workload.local_batch)
+    memory = f"Memory of a GPU: not known, as {asked.why_no_footprint}."
+    if asked.footprint is not None:
+        memory = asked.footprint.said(batch, asked.gpu_memory)
+        if needs_shards(asked):
+            return Sharded(asked).verdict
+        if fits is False:
+            most = asked.footprint.most_samples(asked.gpu_memory)
+            said = f"Verdict: it does not fit; at most {most:,} samples per GPU do: give --batch."
+            return Verdict(asked.memory_bytes(batch), fits, "", math.nan, (memory, said))
+    cell = Cell(workload, on, BASELINES["DDP"])
+    rate = cell.samples / steady_seconds([cell])[0].iteration_seconds
+    said = (
+        f"Verdict: {'it fits' if fits else 'whether it fits is not known'}; DDP makes "
+        f"{show_rate(rate)} samples/s on {gpus_in_words(on.workers)}."
+    )
+    return Verdict(asked.memory_bytes(batch), fits, "DDP", rate, (memory, said))
+
+
+@dataclass(frozen=True, repr=False)
+class Sharded(Answer):
+    """Every degree of ZeRO for a traced model, those that fit first, the fastest first."""
+
+    question: Question
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """Memory of a GPU unsplit, and the fastest degree of ZeRO that fits."""
+        asked, held = self.question, self.question.footprint
+        if not needs_shards(asked) or held is None:
+            return of_replicas(asked)
+        best = self.rows.iloc[0]
+        batch, gpus = asked.workload.local_batch, asked.cluster.workers
+        needed, fits = asked.memory_bytes(batch), asked.fits(batch)
+        memory_said = held.said(batch, asked.gpu_memory)
+        if not best["fits"]:
+            said = (
+                f"Verdict: it fits on no GPU, not even sharded: {best['layout']} takes "
+                f"{best['memory_bytes'] / GIB:.3g} GiB; take more GPUs, or give a config.json of "
+                f"known layers, which can be split in other ways."
+            )
+            return Verdict(needed, fits, "", math.nan, (memory_said, said))
+        rate = float(best["throughput_samples_per_s"])
+        said = (
+            f"Verdict: it has to be sharded; fastest is {best['layout']}, with {show_rate(rate)} "
+            f"samples/s on {gpus_in_words(gpus)} and {best['memory_bytes'] / GIB:.3g} GiB on each "
+            f"(played; what goes between its layers is not traced, so no pipelines)."
+        )
+        return Verdict(needed, fits, best["layout"], rate, (memory_said, said))
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """A row per degree: layout, samples/s of all GPUs, bytes of one, and whether it fits."""
+        import pandas as pd
+
+        rows = pd.DataFrame([_row(self.question, degree) for degree in DEGREES])
+        by = ["fits", "throughput_samples_per_s"]
+        return rows.sort_values(by, ascending=False, kind="stable").reset_index(drop=True)
+
+    @cached_property
+    def tables(self) -> tuple[Table, ...]:
+        """Throughput and memory of every degree."""
+        shown = [
+            {
+                "GPUs": row["gpus"],
+                "layout": row["layout"],
+                "samples/s": show_rate(row["throughput_samples_per_s"]),
+                "iteration": f"{digits(row['iteration_seconds'], 3)} s",
+                "memory": f"{row['memory_bytes'] / GIB:.3g} GiB"
+                + ("" if row["fits"] else " (does not fit)"),
+            }
+            for row in self.rows.to_dict("records")
+        ]
+        on = self.question.cluster
+        return (Table(f"Simulated: {self.question.workload!r} on {on.label}", shown),)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """How far what is played here is from what methods are forecast with."""
+        verdict, rows = self.verdict, self.rows.set_index("layout")
+        if verdict.way != "DDP":
+            return ()
+        name = next(one for one in rows.index if "zero" not in one)
+        ratio = rows.loc[name, "throughput_samples_per_s"] / verdict.samples_per_s
+        return (
+            f"{name}, played here from data sheets alone, makes {ratio:.2f} times the samples of "
+            f"DDP above, which is simulated with all effects of the cluster.",
+        )
+
+
+def _row(asked: Question, degree: int) -> dict[str, Any]:
+    """Return a degree of ZeRO, in micro batches as large as fit and make up the batch."""
+    held, workload, on = asked.footprint, asked.workload, asked.cluster
+    gpu = gpu_in(on.hardware)
+    assert held is not None
+    assert gpu is not None
+    model, batch = model_of(workload), workload.local_batch
+    width = max(one.bytes_per_element for one in workload.gradients)
+    kept = held.fixed / model.parameters - 2 * width  # what the optimizer keeps, and frozen ones
+    widths = Precision("traced", width, width, kept, width, width)
+    layout = Layout(dp=on.workers, zero=degree)
+    found = memory(model, layout, widths)
+    fixed = found.states + found.gathered
+    room = int((asked.gpu_memory - fixed) // held.per_sample)
+    micro = next((one for one in range(min(batch, max(room, 1)), 0, -1) if batch % one == 0), 1)
+    layout = replace(layout, micro_batch=micro, micro_batches=batch // micro)
+    machines = machines_of(
+        gpu,
+        on.nodes_in_use,
+        gpus_per_node=on.workers // on.nodes_in_use,
+        network=network_of(on) if on.nodes_in_use > 1 else None,
+        precision=next(iter(gpu.flops)),  # of the network alone: seconds are the workload's
+    )
+    line = play_iteration(
+        model,
+        layout,
+        machines.network,
+        model.iteration_flops(batch) / workload.compute_seconds,
+        memory_bandwidth=gpu.memory_bandwidth,
+        precision=widths,
+    )
+    whole = fixed + micro * held.per_sample
+    return {
+        "model": workload.model,
+        "gpus": on.workers,
+        "layout": str(layout),
+        "throughput_samples_per_s": batch * on.workers / line.iteration_seconds,
+        "iteration_seconds": line.iteration_seconds,
+        "memory_bytes": whole,
+        "fits": bool(whole <= asked.gpu_memory),
+    }
