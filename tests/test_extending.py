@@ -250,7 +250,7 @@ def test_an_effect_from_outside_has_a_name_of_its_own():
 
 # A generation of GPUs, and one of them: entries of files of data.
 
-GENERATION = {"sustained": 0.5, "tuned_like": "Hopper", "source": "a data sheet of tomorrow"}
+GENERATION = {"tuned_like": "Hopper"}
 MORROW = {
     **{"family": "Z1", "generation": "Morrow", "year": 2030, "memory_GB": 200},
     **{"memory_GBps": 8000, "port_Gbps": 800, "source": "a data sheet of tomorrow"},
@@ -278,7 +278,7 @@ def morrow(tmp_path, monkeypatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("morrow")
 def test_a_generation_of_gpus_from_outside_is_known_by_name():
-    assert get_gpu("NVIDIA Z1").sustained() == 0.5
+    assert get_gpu("NVIDIA Z1").kin.tuned_like == "Hopper"
     assert "Z1" in printed("cluster", "list", "gpus", "--csv")
     cluster = ddlnb.cluster_of("Z1", nodes=4)
     assert (cluster.gpus_per_node, cluster.network) == (8, "8x800GbIB")

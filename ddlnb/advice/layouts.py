@@ -461,8 +461,7 @@ def layout_unknowns(asked: PricedQuestion) -> Iterator[str]:
         homes = " and ".join(FITTED_TO[gpu] for gpu in asked.ways.gpus)
         yield (
             f"Forecasts of {asked.framework} are fitted to {homes}; what "
-            f"{asked.gpu.name} sustains is taken from data sheets and a judgement, so the "
-            f"interval is wider."
+            f"{asked.gpu.name} sustains is that of its generation, so the interval is wider."
         )
     if asked.gpus > FITTED_GPUS:
         yield (

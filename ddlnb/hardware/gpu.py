@@ -49,17 +49,14 @@ def named(kind: Any) -> Any:
 class Generation:
     """What GPUs of a generation have in common.
 
-    ``sustained`` is the share of the peak that the largest bf16 matrices reach for long, ``in_fp8``
-    that of it in fp8, where numbers are scaled and cast. NCCL's tables have ``tuned_like`` it.
+    NCCL's tables have rows ``tuned_like`` it. ``usual`` is the GPU of which most was measured.
     """
 
     __pydantic_config__ = WITHOUT_OTHER_KEYS
 
     name: str
-    sustained: Annotated[float, Field(gt=0, le=1)]
-    source: Source
     tuned_like: str
-    in_fp8: Annotated[float, Field(gt=0, le=1)] = 0.8  # a judgement
+    usual: str = ""
 
 
 @functools.cache
@@ -206,7 +203,8 @@ class Gpu:
     ``nvlink`` is None for a GPU that has none, or only bridges of pairs. ``port`` are the bytes/s
     of its share of the network ports of the nodes that it is usually sold in. ``gpus_per_node`` is
     how many those have, 0 where that is not special; NVLink joins ``nvlink_domain`` GPUs of a rack,
-    0 where it ends at the node. ``chip`` and ``memory_bus`` are what the rates are made of, None
+    0 where it ends at the node. ``power`` are the watts that it may draw, 0 where they are not
+    entered. ``chip`` and ``memory_bus`` are what the rates are made of, None
     where makers do not publish it. ``family`` is the name without memory and socket, ``word`` the
     name in files of data/profiles.
 
@@ -247,6 +245,7 @@ class Gpu:
     memory_bus: MemoryBus | None = None
     gpus_per_node: Annotated[int, Field(ge=0)] = 0
     nvlink_domain: Annotated[int, Field(ge=0)] = 0
+    power: Annotated[float, Field(alias="power_W", ge=0)] = 0.0
 
     @property
     def word(self) -> str:
@@ -268,15 +267,6 @@ class Gpu:
         rates: dict[str, float] = dict(self.flops.items())
         way_out = "say which by precision (--precision)"
         return look_up(f"precision of {self.name}", precision, rates, way_out)
-
-    def sustained(self, precision: str = "bf16") -> float:
-        """Return the share of its peak that matrices of any size reach for long.
-
-        >>> import ddlnb
-        >>> ddlnb.hardware.get_gpu("H100").sustained(), ddlnb.hardware.get_gpu("A100").sustained()
-        (0.72, 0.87)
-        """
-        return self.kin.sustained * (self.kin.in_fp8 if precision == "fp8" else 1)
 
     @property
     def kin(self) -> Generation:

@@ -186,12 +186,12 @@ def test_machines_have_the_network_that_they_are_sold_with():
 
 
 @pytest.mark.parametrize("gpu", ALL_GPUS, ids=repr)
-def test_a_generation_is_one_entry_that_says_what_its_gpus_sustain(gpu):
+def test_a_generation_is_one_entry_and_most_was_measured_on_a_gpu_of_it(gpu):
     assert gpu.kin.name == gpu.generation
-    assert gpu.sustained("fp8") < gpu.sustained("bf16") <= 1
+    assert not gpu.kin.usual or get_gpu(gpu.kin.usual).generation == gpu.generation
+    assert not gpu.kin.usual or get_gpu(gpu.kin.usual).power > 0
 
 
 def test_a_generation_that_nobody_knows_is_like_others():
     later = replace(get_gpu("B200"), generation="Rubin")
     assert later.kin.name == "others"
-    assert 0 < later.sustained() < 1

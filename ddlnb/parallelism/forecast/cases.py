@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ddlnb.errors import InputError, require
 from ddlnb.hardware.gpu import Gpu
-from ddlnb.parallelism.forecast.frameworks import BLACKWELL, FRAMEWORKS, Framework
+from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework, sustained_share
 from ddlnb.parallelism.model import Transformer
 from ddlnb.parallelism.partition import even_partition
 
@@ -21,7 +21,9 @@ Names = NDArray[np.str_]
 ROUNDING = 1e-9
 NONE, SELECTIVE, FULL = RECOMPUTATIONS = 0, 1, 2  # what is computed again in the backward pass
 NAMED = ("schedule", "framework")  # columns of names
-DESCRIBED = ("dense", "expert", "core", "sent")  # columns that may be left out
+# Columns that may be left out, and what they are then.
+DESCRIBED = dict.fromkeys(("dense", "expert", "core", "sent"), math.nan) | {"adapters": 0.0}
+NEWER = ("Hopper", "Blackwell")  # and what is like them
 ATTENTION_MATRICES = 2  # queries and outputs are as wide as the model; keys and values may be less
 
 
@@ -36,15 +38,16 @@ class Cases:
       micro_batches: as in `Layout`, with recomputation as 0 (none), 1 (selective) or 2 (full).
     - overlap: 1 if replicas exchange beside computation, 0 if after it.
     - gpus_per_node; peak, core_peak: FLOP/s of a GPU, and those for the core of attention, which
-      is never in fp8; sustained: the share of it that matrices of any size reach; blackwell: 1 for
-      that generation; memory, memory_bandwidth; inside, across: bytes/s that a GPU sends to others
-      in its node, and a node to other nodes, by the line; sockets: what TCP leaves of it, infinite
-      for networks with RDMA.
+      is never in fp8; sustained: the share of it that matrices of any size reach; newer: 1
+      for Hopper and later, whose matrix units have instructions of their own; memory,
+      memory_bandwidth; inside, across: bytes/s that a GPU sends to others in its node, and a node
+      to other nodes, by the line; sockets: what TCP leaves of it, infinite for networks with RDMA.
     - framework: by name.
     - dense, expert, core, sent: of a model whose layers `model_columns` describes, means over
       layers: parameters in matrices that every token meets, those of one expert, half the elements
       that the core of attention multiplies for a token, copies of a token that go to experts. NaN:
       they follow from the sizes.
+    - adapters: 1 if only those of low rank are trained (LoRA), and the model is frozen.
     """
 
     layers: Column
@@ -75,7 +78,7 @@ class Cases:
     peak: Column
     core_peak: Column
     sustained: Column
-    blackwell: Column
+    newer: Column
     memory: Column
     memory_bandwidth: Column
     inside: Column
@@ -86,11 +89,12 @@ class Cases:
     expert: Column
     core: Column
     sent: Column
+    adapters: Column
 
     @classmethod
     def of(cls, **columns: Any) -> Cases:
         """Return cases of these columns, numbers repeated. Raises InputError if lengths differ."""
-        columns = dict.fromkeys(DESCRIBED, math.nan) | columns
+        columns = DESCRIBED | columns
         missing = {field.name for field in fields(cls)} - set(columns)
         require(not missing, f"cases lack the columns {', '.join(sorted(missing))}; give them")
         arrays = {
@@ -259,8 +263,8 @@ def gpu_columns(gpu: Gpu, precision: str) -> dict[str, Any]:
     return {
         "peak": gpu.peak(precision),
         "core_peak": gpu.peak("bf16" if precision == "fp8" else precision),
-        "sustained": gpu.sustained("bf16" if precision == "fp8" else precision),
-        "blackwell": float(gpu.generation == BLACKWELL),
+        "sustained": sustained_share(gpu, "bf16" if precision == "fp8" else precision),
+        "newer": float(gpu.kin.tuned_like in NEWER),
         "memory": gpu.memory,
         "memory_bandwidth": gpu.memory_bandwidth,
         "inside": gpu.inside_bandwidth,

@@ -80,7 +80,6 @@ UNSEEN = 1.25
 CLEARLY = 1.3  # times as long as forecast: nothing shorter counts as slow
 START = Parameters(
     matrix_share=0.64,
-    blackwell_share=1.0,
     attention_share=0.3,
     elementwise=340,
     launch=4.2e-3,
@@ -109,8 +108,6 @@ SPREAD = {
     "inside": 0.03,
     "across": 0.06,
     "fsdp": 0.03,
-    "megatron": 0.05,
-    "paper": 0.06,
     "elsewhere": 0.07,
 }
 
@@ -262,43 +259,52 @@ THEORY = {
     "launch": 3e-3,
     "fixed": 0.03,
     "matrix_share": 0.8,
-    "blackwell_share": 1.0,
     "attention_share": 0.5,
     "elementwise": 200.0,
     "reduction_share": 0.9,
     "reduction_growth": 0.002,
 }
 SHARED = ("matrix_share", "attention_share", "elementwise", "launch")
-# Where no runs on a shared network are known: links at what their protocols reach, hops of 10 us,
-# and no transfers that are lost.
+# Where no runs on a shared network are known: links at what their protocols reach, hops of 10 us
+# in each of a layer's eight exchanges. Of eight other sources with pipelines across nodes none
+# lost transfers: by the rule of succession a run of the next one does with a chance of a tenth (64
+# links), and waits for TCP to send again, 0.2 s at the least in Linux.
 OWN_NETWORK = {
     "matrix_share": 0.8,
     "inside_share": 0.8,
     "across_share": 0.8,
     "neighbours": 1.0,
-    "hop": 1e-5,
+    "hop": 8e-5,
     "pipelined_hop": 1e-5,
     "reduction_share": 0.9,
     "stall": 1.0,
-    "slow_link": -15.0,
+    "transfer": 1e-5,
+    "slow_transfer": 0.2,
+    "slow_link": -6.5,
+    "slow_whole": 0.0,
 }
 LOOSE = 1.0  # by how much a parameter may differ from these: a standard deviation of its log
 KIN = 0.2  # and from those of other frameworks, which run the same products on the same GPUs
+MANY = 8  # runs of a source that each say something of their own
 Sources = Mapping[str, Observations]
 
 
 def fit_all(runs: Sources) -> Fitted:
     """Return the fit to all sources, without what left-out sources say of intervals.
 
-    Without nanotron, what only its runs say is that of a network of one's own.
+    Without nanotron, what only its runs say is that of a network of one's own, and of others.
     """
     known = {name: one.select(one.cases.experts == 1) for name, one in runs.items()}
-    base = Fitted(replace(START, **OWN_NETWORK), {}, SPREAD)
-    fitted = with_frameworks(fit(known["nanotron"]) if "nanotron" in known else base, known)
+    if "nanotron" in known:
+        fitted = with_frameworks(fit(known["nanotron"]), known)
+    else:
+        fitted = with_frameworks(Fitted(replace(START, **OWN_NETWORK), {}, SPREAD), known)
+        alike = {name: mean_of(fitted.frameworks)[name] for name in SHARED}
+        fitted = replace(fitted, parameters=replace(fitted.parameters, **alike))
     own = {
-        name: scale(np.concatenate([off(known[source], fitted) for source in one.sources]))
+        name: scale(np.concatenate([off(runs_of_it, fitted) for runs_of_it in found]))
         for name, one in FRAMEWORKS.items()
-        if one.network and not one.shared and all(source in known for source in one.sources)
+        if one.network and not one.shared and (found := of_framework(known, name))
     }
     return replace(fitted, spread={**fitted.spread, **own})
 
@@ -312,37 +318,38 @@ def with_frameworks(fitted: Fitted, runs: Sources) -> Fitted:
     """Return the fit with what differs by framework, fitted to the sources that are there.
 
     First every framework for itself, then with the mean of the others in mind. One of which no
-    source is there has that mean. What Blackwell sustains counts for all.
+    source is there has that mean.
     """
     known = {
         name: found
         for name, one in FRAMEWORKS.items()
-        if one.fitted and (found := [runs[source] for source in one.sources if source in runs])
+        if one.fitted and (found := of_framework(runs, name))
     }
+    base = {name: asdict(fitted.parameters)[name] for name in SHARED}
+    first = {"nanotron": base} if of_framework(runs, "nanotron") else {}
     for name, sources in known.items():
         fitted = fit_framework(fitted, name, sources, THEORY, LOOSE)
     alone = fitted
     for name, sources in known.items():
-        others = {other: alone.frameworks[other] for other in known if other != name}
+        others = first | {other: alone.frameworks[other] for other in known if other != name}
         fitted = fit_framework(fitted, name, sources, mean_of(others), KIN)
     entries = FRAMEWORKS.items()
     without = [name for name, one in entries if one.fitted and not one.like and name not in known]
-    means = dict.fromkeys(without, mean_of(fitted.frameworks))
-    newest = fitted.of("nemo").blackwell_share if "nemo" in known else 1.0
-    return replace(
-        fitted,
-        parameters=replace(fitted.parameters, blackwell_share=newest),
-        frameworks={**fitted.frameworks, **means},
-    )
+    means = dict.fromkeys(without, mean_of(first | {**fitted.frameworks}))
+    return replace(fitted, frameworks={**fitted.frameworks, **means})
+
+
+def of_framework(runs: Sources, name: str) -> list[Observations]:
+    """Return the runs of a framework, and of those that are like it, by their sources."""
+    names = [name, *(other for other, one in FRAMEWORKS.items() if one.like == name)]
+    found = [one.select(np.isin(one.cases.framework, names)) for one in runs.values()]
+    return [one for one in found if len(one)]
 
 
 def mean_of(frameworks: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Return what is counted, and the geometric mean of what frameworks were fitted to."""
-    found = {
-        one: float(np.exp(np.mean([np.log(own[one]) for own in frameworks.values()])))
-        for one in SHARED
-    }
-    return THEORY | (found if frameworks else {})
+    found = {one: [np.log(own[one]) for own in frameworks.values()] for one in SHARED}
+    return THEORY | {one: float(np.exp(np.mean(logs))) for one, logs in found.items() if logs}
 
 
 def fit_framework(
@@ -354,11 +361,11 @@ def fit_framework(
 ) -> Fitted:
     """Return the fit with the parameters of a framework at their best; others are kept.
 
-    The runs of a source are off together, so that n of them count as the root of n.
+    The runs of a source are off together, so that they count as at most `MANY` of them.
     """
     which = FRAMEWORKS[name].fitted
     before = {one: prior[one] for one in which}
-    weight = np.concatenate([np.full(len(one), len(one) ** -0.5) for one in known])
+    weight = np.concatenate([np.full(len(one), min(len(one), MANY) / len(one)) for one in known])
     measured = np.concatenate([one.seconds for one in known])
 
     def of(values: Column) -> Fitted:

@@ -126,9 +126,8 @@ def state_bytes(cases: Cases, values: Parameters, gradient_bytes: int, shards: C
     """Return bytes per parameter of a rank: ZeRO shards optimizer, gradients, parameters."""
     sharded = [np.where(cases.zero >= degree, shards, 1) for degree in (1, 2, 3)]
     optimizer, gradients, parameters = sharded
-    return (
-        PARAMETER / parameters + (gradient_bytes + values.states) / gradients + MOMENTS / optimizer
-    )
+    kept = (gradient_bytes + values.states) / gradients + MOMENTS / optimizer
+    return PARAMETER / parameters + kept * (1 - cases.adapters)
 
 
 def activation_bytes(cases: Cases, values: Parameters, bound: Column) -> Column:
@@ -258,18 +257,15 @@ def runs(cases: Cases) -> NDArray[np.bool_]:
 def spread_of(cases: Cases, fitted: Fitted) -> Column:
     """Return the scale of the logarithm of measured by forecast seconds.
 
-    Of the one cluster that a framework was fitted to, that of its runs; of another cluster with
-    such GPUs, that of sources that were left out while others of their framework and GPU were
-    known; otherwise that of sources of which the framework or the GPU was left out, too.
+    Of the one cluster that a framework was fitted to, that of its runs; elsewhere that of sources
+    that were left out, and no less.
     """
-    found = np.full(len(cases), fitted.spread["elsewhere"])
+    elsewhere = fitted.spread["elsewhere"]
+    found = np.full(len(cases), elsewhere)
     for name, which in cases.by_framework.items():
         one, own = FRAMEWORKS[name], cases.select(which)
-        seen = np.zeros(len(own), bool)
-        for gpu in one.gpus:
-            seen |= alike(own.core_peak, gpu)
-        spread = np.where(seen, fitted.spread["paper"], fitted.spread["elsewhere"])
         if one.network:
+            seen = alike(own.core_peak, one.gpus[0])
             home = (own.nodes == 1) | alike(own.across, one.network) & ~over_sockets(own)
             at_home = (
                 np.where(spans(own), fitted.spread["across"], fitted.spread["inside"])
@@ -277,8 +273,7 @@ def spread_of(cases: Cases, fitted: Fitted) -> Column:
                 if one.shared
                 else fitted.spread[name] * by_gpus(own)
             )
-            spread = np.where(seen & home, at_home, np.maximum(spread, at_home * seen))
-        found[which] = spread
+            found[which] = np.where(seen & home, at_home, np.maximum(elsewhere, at_home * seen))
     return found
 
 

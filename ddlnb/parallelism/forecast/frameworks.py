@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from ddlnb.errors import InputError, look_up, require
 from ddlnb.files import CALIBRATION
+from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.registry import register_entry
+from ddlnb.workloads.roofline import efficiency_of
 
-BLACKWELL = "Blackwell"
 V100, A100, H100, B200 = 125e12, 312e12, 989.4e12, 2250e12  # FLOP/s in half precision
 
 
@@ -36,6 +37,8 @@ class Framework:
     - overlaps: its replicas exchange gradients and sharded parameters while the GPU computes.
     - hides_gradients: without ZeRO, gradients are reduced beside the last backward pass.
     - splits_sequences: tensor parallelism splits sequences, too, where nothing else is said.
+    - fuses: one kernel computes the activation of a gated feed-forward part.
+    - older_attention: its attention is FlashAttention 2, in instructions of Ampere on any GPU.
     - keeps_scores: its attention keeps scores, their masks and what is left of them.
     - adds_apart: gradients of micro batches are added up in fp32 by kernels of their own.
     - hides_transfers: interleaved stages send while they compute another chunk.
@@ -48,10 +51,9 @@ class Framework:
       does not say; judgements, which memory overrules.
     - later: a month, and words that mean this entry from then on, and another one before.
     - like: the entry whose fitted parameters it takes, where no run of its own is open.
-    - sources: who published runs of it; ``gpus`` the FLOP/s in half precision of their GPUs, the
-      first those of most runs; ``network`` the bytes/s between their nodes, 0 where several
-      clusters were used, and ``shared`` whether others used it, too: the more nodes, the less runs
-      are alike then.
+    - gpus: the FLOP/s in half precision of the GPUs of its runs, the first those of most; network:
+      the bytes/s between their nodes, 0 where several clusters were used; ``shared`` whether others
+      used it, too: the more nodes, the less runs are alike then.
     - fitted: the parameters that its runs say; all where nothing is named.
     - parameters: values of its own, where the saved fit has none.
     """
@@ -64,6 +66,8 @@ class Framework:
     layers_by_cost: bool = False
     slow_transfers: bool = False
     pipelined_latency: bool = False
+    fuses: bool = False
+    older_attention: bool = False
     keeps_scores: bool = False
     overlaps: bool = False
     hides_gradients: bool = False
@@ -77,7 +81,6 @@ class Framework:
     unstated: tuple[float, float, float] = (1.0, 0.0, 0.0)
     later: tuple[str, str] = ("", "")
     like: str = ""
-    sources: tuple[str, ...] = ()
     gpus: tuple[float, ...] = ()
     network: float = 0.0
     shared: bool = False
@@ -92,6 +95,7 @@ FRAMEWORKS = {
         Framework(
             "nanotron",
             zero=0,
+            older_attention=True,
             layers_by_cost=True,
             slow_transfers=True,
             hides_gradients=True,
@@ -99,7 +103,6 @@ FRAMEWORKS = {
             splits_sequences=True,
             reports_first=True,
             adds_apart=True,
-            sources=("nanotron",),
             gpus=(H100,),
             network=400e9,
             shared=True,
@@ -119,31 +122,33 @@ FRAMEWORKS = {
         Framework(
             "nemo",
             r"nemo|mcore|megatron.?(core|bridge)|transformer.?engine|megatron\S* (core )?v?0\.",
+            fuses=True,
             overlaps=True,
             splits_sequences=True,
             interleaves=True,
             hides_transfers=True,
             unstated=OFTEN_AGAIN,
-            sources=("NVIDIA", "SimuMax"),
-            gpus=(H100, B200),
-            fitted=("matrix_share", "attention_share", "elementwise", "blackwell_share"),
+            fitted=("matrix_share", "attention_share", "elementwise"),
             later=("2024-06", r"megatron"),
+            gpus=(H100, B200),
         ),
         # ZeRO-1 within nodes, flash attention, gradients reduced beside the backward pass.
         Framework(
             "internevo",
             r"intern.?evo|internlm",
+            older_attention=True,
             overlaps=True,
             splits_sequences=True,
             unstated=OFTEN_AGAIN,
-            sources=("InternEvo",),
-            gpus=(A100,),
             fitted=("matrix_share", "elementwise"),
+            gpus=(A100,),
         ),
         # FSDP of PyTorch 2.x under torch.compile, which fuses norms and activations.
         Framework(
             "fsdp-compiled",
-            r"torch.?titan|fsdp.*compile|compile.*fsdp",
+            r"torch.?titan(?!.*eager)|fsdp.*compile|compile.*fsdp",
+            fuses=True,
+            older_attention=True,
             gradient_bytes=2,
             zero=3,
             overlaps=True,
@@ -151,31 +156,30 @@ FRAMEWORKS = {
             interleaves=True,
             splits_batches=True,
             unstated=OFTEN_AGAIN,
-            sources=("IBM", "TorchTitan"),
-            gpus=(H100, A100),
             fitted=("matrix_share", "attention_share", "elementwise"),
+            gpus=(H100, A100),
         ),
         Framework(
             "fsdp",
-            r"fsdp|composer|foundry|deepspeed|zero",
+            r"fsdp|torch.?titan|composer|foundry|deepspeed|zero",
+            older_attention=True,
             gradient_bytes=2,
             zero=3,
             splits_models=False,
             overlaps=True,
             unstated=OFTEN_AGAIN,
-            sources=("foundry",),
             gpus=(A100,),
             network=200e9,
             fitted=("matrix_share", "attention_share", "elementwise", "reduction_share"),
         ),
         Framework(
             "megatron",
+            fuses=True,
             keeps_scores=True,
             interleaves=True,
             unstated=OFTEN_AGAIN,
-            sources=("SC21", "Korthikanti", "zero bubble", "vtrain", "MegaScale", "OneFlow"),
-            gpus=(A100, V100),
             fitted=("matrix_share", "elementwise", "launch"),
+            gpus=(A100, V100),
         ),
     )
 }
@@ -222,17 +226,10 @@ def _one(unit: str, low: float, high: float, meaning: str, phase: str = "time") 
 
 @dataclass(frozen=True)
 class Parameters:
-    """Twenty-five numbers with a physical meaning; `describe` lists them."""
+    """Twenty-four numbers with a physical meaning; `describe` lists them."""
 
     matrix_share: float = _one(
         "share", 0.2, 1.0, "of the FLOP/s that matrices can sustain on this GPU, what layers get"
-    )
-    blackwell_share: float = _one(
-        "share",
-        0.3,
-        1.2,
-        "of the share of its sheet that a generation sustains, what Blackwell's does beside others",
-        "generation",
     )
     attention_share: float = _one(
         "share", 0.05, 1, "of the FLOP/s that matrices get, what the core of attention gets"
@@ -396,6 +393,30 @@ def fit_text(fitted: Fitted) -> str:
     )
 
 
+# The largest matrices reach more than those of BERT, to which roofline.yaml is fitted: about 270 of
+# 312 TFLOP/s on an A100 (ml-engineering, maximum achievable matmul) beside a share of 0.721.
+LARGEST = 1.2
+
+
+def sustained_share(gpu: Gpu, precision: str) -> float:
+    """Return the share of its peak that the largest matrices reach on a GPU for long.
+
+    What GPUs of its generation were measured at. One that may draw less power for its FLOP/s than
+    the usual one of them runs slower: power grows with the cube of the clock.
+
+    >>> import ddlnb
+    >>> [round(sustained_share(ddlnb.hardware.get_gpu(name), "bf16"), 2)
+    ...  for name in ("A100", "H100", "H100-PCIe", "B200")]
+    [0.87, 0.75, 0.65, 0.45]
+    """
+    least = 1.0
+    if gpu.power and gpu.kin.usual:
+        usual = get_gpu(gpu.kin.usual)
+        watts = gpu.power / usual.power * usual.flops["bf16"] / gpu.flops["bf16"]
+        least = min(watts ** (1 / 3), 1.0)
+    return LARGEST * efficiency_of(gpu, precision).matrix.value * least
+
+
 Flops = TypeVar("Flops", float, NDArray[np.float64])
 
 
@@ -417,5 +438,4 @@ def layer_flops(gpu: Gpu, precision: str = "bf16", framework: str = "nanotron") 
     0.63
     """
     values = saved_fit().of(framework)
-    newest = values.blackwell_share if gpu.generation == BLACKWELL else 1.0
-    return matrix_flops(gpu.peak(precision), gpu.sustained(precision) * newest, values)
+    return matrix_flops(gpu.peak(precision), sustained_share(gpu, precision), values)

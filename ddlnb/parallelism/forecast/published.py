@@ -16,7 +16,7 @@ from ddlnb.errors import InputError
 from ddlnb.files import PUBLISHED
 from ddlnb.parallelism.forecast.cases import Cases, Column
 from ddlnb.parallelism.forecast.mixture import Open, mixed
-from ddlnb.parallelism.forecast.table import Row, alternatives, read_open
+from ddlnb.parallelism.forecast.table import Row, alternatives, cases, read_open
 from ddlnb.results.schema import read_cells
 
 H100 = PUBLISHED / "nanotron_h100_upto64.csv"
@@ -188,7 +188,7 @@ def open_runs() -> tuple[dict[str, Observations], tuple[str, ...]]:
         for row in rows_of(PUBLISHED / f"{table}.csv"):
             row = replace(row, cells=with_shape(row.cells))
             try:
-                observations([row])
+                measured_rates([row], cases([row]))
             except InputError as error:
                 unread.append(f"{table}: {error}")
             else:

@@ -130,7 +130,7 @@ def replica_seconds(
     stages = cases.stages
     dense = (stages.parameters - stages.experts) * replica_rate(cases, values)[:, None]
     experts = stages.experts * replica_rate(cases, values, cases.ep)[:, None]
-    each = (dense + experts).max(axis=1) / cases.tp
+    each = (dense + experts).max(axis=1) / cases.tp * trained(cases)
     beside = stage * passes_beside(cases)
     width = framework.gradient_bytes
     reduced = np.select([cases.zero >= 3, cases.zero >= 1], [0, width], 2 * width)
@@ -167,6 +167,10 @@ GATHERED_AGAIN = 2  # further ones with sequence parallelism: inputs are gathere
 # Of the elementwise traffic of a layer, that of norms and residuals: 20 of about 65 bytes forward.
 # Tensor parallelism repeats it on every rank unless sequences are split too (arXiv 2205.05198).
 REPEATED = 0.3
+# And that of the feed-forward part's activation, of a width of four times the model's: it reads and
+# writes 5 elements forward and backward (40 of about 200 bytes). A gated one that a kernel fuses
+# does 8; product and activation by kernels of their own do 13.
+INNER, WIDER, GATED, GATED_APART = 0.2, 4, 1.6, 2.6
 # Bytes per logit: written (2), cast to fp32 (6), read by the loss, which writes their gradient (8),
 # which is cast back (6), and read by two products of matrices (4).
 LOGIT_TRAFFIC = 26
@@ -240,7 +244,8 @@ def of_framework(
     alone = held * layer[:, None] + heads * head[:, None]  # what one GPU would compute
     gpu = alone + held * exchanged[:, None]
     gpu = gathered_beside(cases, gpu, held, gathered_seconds(cases, values))
-    starting = values.launch * passes_of(cases) / 3
+    starting = values.launch * np.where(cases.experts > 1, EXPERT_KERNELS, 1)
+    starting = starting * passes_of(cases) / 3
     host = held * (starting + latency)[:, None] + heads * values.launch
     stage = soft_maximum(gpu, host)
     stage = stage * np.where(stalled & (cases.pp == 1) & spans(cases), values.stall, 1)[:, None]
@@ -289,13 +294,13 @@ def later_share(cases: Cases, values: Parameters, gpu: NDArray[np.float64]) -> N
 
 def weight_seconds(cases: Cases, values: Parameters, parameters: Column) -> Column:
     """Return what the GPU computes for the gradients of so many weights and a micro batch."""
-    rate = matrix_flops(cases.peak, sustained(cases, values), values)
-    return 2 * parameters * cases.tokens / cases.tp / rate
+    rate = matrix_flops(cases.peak, cases.sustained, values)
+    return 2 * parameters * cases.tokens / cases.tp / rate * trained(cases)
 
 
-def sustained(cases: Cases, values: Parameters) -> Column:
-    """Return the share of the peak that matrices of any size reach for long."""
-    return cases.sustained * np.where(cases.blackwell > 0, values.blackwell_share, 1)
+def trained(cases: Cases) -> Column:
+    """Return 1 where the matrices of a model are trained, 0 where only adapters are."""
+    return 1 - cases.adapters
 
 
 def passes_of(cases: Cases) -> Column:
@@ -322,23 +327,38 @@ def spans(cases: Cases) -> NDArray[np.bool_]:
     return np.asarray(cases.tp > cases.gpus_per_node)
 
 
+# A fused kernel keeps no scores and computes them again: seven products of matrices instead of six,
+# two of them forward.
+FUSED_PASSES = 3.5
+# Instructions of Ampere reach this share of the peak of Hopper's matrix units (arXiv 2402.13499).
+OLDER = 0.63
+
+
 def layer_seconds(cases: Cases, values: Parameters) -> Column:
     """Return what the GPU computes for a layer and a micro batch, forward and backward."""
     passes = passes_of(cases)
-    core_passes = np.where(cases.recomputation >= SELECTIVE, 4, 3)
-    rate = matrix_flops(cases.peak, sustained(cases, values), values)
+    core_passes = np.where(cases.way("keeps_scores"), 3, FUSED_PASSES)
+    core_passes = core_passes + (cases.recomputation >= SELECTIVE)
+    rate = matrix_flops(cases.peak, cases.sustained, values)
     share = cases.tokens / cases.tp
-    matrices = 2 * passes * cases.layer_parameters * share / rate
+    matrices = 2 * (passes - cases.adapters) * cases.layer_parameters * share / rate
     context = cases.core_width  # half of what is not masked
+    older = (cases.newer > 0) & cases.way("older_attention")
     core_rate = rate * cases.core_peak / cases.peak * values.attention_share
+    core_rate = core_rate * np.where(older, OLDER, 1)
     core = 2 * core_passes * context * share / core_rate
     repeated = cases.tokens * np.where(cases.sequence_parallel > 0, 1 / cases.tp, 1)
-    elements = cases.hidden * (REPEATED * repeated + (1 - REPEATED) * share)
+    elements = cases.hidden * (REPEATED * repeated + (1 - REPEATED - INNER) * share)
+    gates = np.where(cases.gated > 0, np.where(cases.way("fuses"), GATED, GATED_APART), 1)
+    elements = elements + INNER * gates * cases.ffn * cases.top_k / WIDER * share
     traffic = values.elementwise * passes / 3 * elements / cases.memory_bandwidth
     sizes = wave_seconds(cases, rate) + cast_seconds(cases)
     return matrices + sizes + core + traffic + expert_seconds(cases, rate, passes)
 
 
+# Kernels of a layer with experts beside those of one without: the router, copies in the order of
+# experts and back, products by groups, exchanges with their sizes first. A judgement.
+EXPERT_KERNELS = 3
 # Bytes per element of a copy that is sent to an expert: put in the order of experts and back, each
 # read and written, forward and backward.
 PERMUTED = 16
@@ -378,7 +398,7 @@ def wave_seconds(cases: Cases, rate: Column) -> Column:
     for inputs, outputs in widths:
         forward = inputs * np.minimum(WAVE, tokens * outputs) * (passes_of(cases) - 2)
         backward = outputs * np.minimum(WAVE, tokens * inputs)
-        weights = tokens * np.minimum(WAVE, inputs * outputs)
+        weights = tokens * np.minimum(WAVE, inputs * outputs) * trained(cases)
         lost = lost + forward + backward + weights
     return LOST * 2 * lost / rate
 
@@ -413,15 +433,15 @@ def score_seconds(cases: Cases) -> Column:
 
 def added_seconds(cases: Cases, parameters: Column) -> Column:
     """Return what adding up the gradients of so many parameters takes with every micro batch."""
-    return ADDED_TRAFFIC * parameters / cases.tp / cases.memory_bandwidth
+    return ADDED_TRAFFIC * parameters / cases.tp / cases.memory_bandwidth * trained(cases)
 
 
 def head_seconds(cases: Cases, values: Parameters) -> Column:
     """Return what the GPU computes for the head and the loss of a micro batch."""
-    rate = matrix_flops(cases.peak, sustained(cases, values), values)
+    rate = matrix_flops(cases.peak, cases.sustained, values)
     share = cases.tokens / cases.tp
     traffic = LOGIT_TRAFFIC * cases.vocab * share / cases.memory_bandwidth
-    return 6 * cases.head_parameters * share / rate + traffic
+    return 2 * (3 - cases.adapters) * cases.head_parameters * share / rate + traffic
 
 
 def exchange_seconds(cases: Cases, values: Parameters) -> Column:
@@ -472,4 +492,4 @@ def optimizer_seconds(cases: Cases) -> Column:
     stages, shards = cases.stages, np.where(cases.zero >= 1, cases.replicas, 1)
     own = np.where(cases.zero >= 1, cases.ep, 1)[:, None]  # experts have fewer replicas
     most = (stages.parameters + (own - 1) * stages.experts).max(axis=1) / cases.tp
-    return np.asarray(OPTIMIZER_TRAFFIC * most / shards / cases.memory_bandwidth)
+    return np.asarray(OPTIMIZER_TRAFFIC * most / shards / cases.memory_bandwidth * trained(cases))

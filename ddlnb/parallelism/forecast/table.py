@@ -219,7 +219,9 @@ ANY = ("nemo", "fsdp", "megatron")
 
 def _frameworks(row: Row) -> tuple[str, ...]:
     words = row.text("framework")
-    if found := framework_in(f"{words} {row.text('framework_version')}", row.text("source_date")):
+    written = row.text("software") or ("eager" if "eager" in row.text("notes") else "")
+    said = f"{words} {row.text('framework_version')} {written}"
+    if found := framework_in(said, row.text("source_date")):
         return (found,)
     if words:
         row.notes[f"a known framework ({words})", f"a mixture of {', '.join(ANY)}"] += 1
@@ -249,6 +251,9 @@ def _recomputations(row: Row, ways: Framework) -> dict[int, float]:
     return {NONE: 1.0}
 
 
+WATTS = re.compile(r"(\d+) W\b")  # H100 (500 W)
+
+
 def _gpu(row: Row) -> Gpu:
     text = row.text("gpu")
     if not text:
@@ -259,6 +264,8 @@ def _gpu(row: Row) -> Gpu:
         found = _gpu_in(text)
     if found is None:
         raise UnknownName(f"GPU in row {row.line}", text, gpus())
+    if watts := WATTS.search(text):
+        found = replace(found, power=float(watts[1]))
     row.notes[f"the usual name of the GPU {text!r}", found.name] += 1
     return found
 
@@ -282,8 +289,9 @@ def _gpu_in(words: str) -> Gpu | None:
 
 
 def _precision(row: Row) -> str:
-    text = row.text("precision").lower()
-    return next((one for one in ("fp8", "bf16", "fp16", "tf32", "fp32") if one in text), "bf16")
+    told = [row.text(one).lower() for one in ("precision", "notes")]
+    known = ("fp8", "bf16", "fp16", "tf32", "fp32")
+    return next((one for text in told for one in known if one in text), "bf16")
 
 
 def _model(row: Row) -> dict[str, int]:
@@ -366,6 +374,7 @@ def _layout(row: Row, ways: Framework) -> dict[str, Any]:
         "overlap": float(row.flag("overlap", usual=ways.overlaps)),
         "zero": _zero(row, ways),
         "sequence_parallel": float(row.flag("sp", "sequence_parallel", usual=split)),
+        "adapters": float("lora" in row.text("training", "table", "notes").lower()),
     }
 
 
@@ -404,6 +413,9 @@ def _batches(row: Row, dp: int, pp: int) -> list[tuple[float, int, int]]:
     if not micro and not accumulated and pp == 1 and each > 1:
         row.notes["micro_batch", "the whole batch of a replica, or 1"] += 1
         return [(0.5, each, 1), (0.5, 1, each)]
+    if whole and accumulated and micro and dp * micro * accumulated != whole:
+        row.notes["a grad_accum that makes the batch", "what the batch says"] += 1
+        accumulated = 0
     if not micro and not (whole and accumulated):
         row.notes["micro_batch", "1"] += 1
     if not accumulated and not whole:

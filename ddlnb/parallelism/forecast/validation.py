@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ddlnb.parallelism.forecast.cases import Column
-from ddlnb.parallelism.forecast.fit import fit_all, off, with_frameworks
+from ddlnb.parallelism.forecast.fit import fit_all, of_framework, off, with_frameworks
 from ddlnb.parallelism.forecast.forecast import FREEDOM, INTERVAL
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Fitted, saved_fit
 from ddlnb.parallelism.forecast.mixture import Mixed, mixed
@@ -141,8 +141,8 @@ def sources_left_out(
         dense = {name: one.select(one.cases.experts == 1) for name, one in known.items()}
         found = fit_all(known) if source == "nanotron" else with_frameworks(_bare(fitted), dense)
         names = {FRAMEWORKS[name].like or name for name in np.unique(own.cases.framework)}
-        alike = [known[one] for name in names for one in FRAMEWORKS[name].sources if one in known]
-        seen = np.isin(own.cases.core_peak, [one.cases.core_peak[0] for one in alike])
+        alike = [one for name in names for one in of_framework(known, name)]
+        seen = np.isin(own.cases.core_peak, [peak for one in alike for peak in one.cases.core_peak])
         kind = SEEN if seen.mean() > MOST else UNSEEN
         left_out.append(LeftOut(kind, source, own, tuple(known.values()), found))
     return left_out
@@ -154,21 +154,19 @@ def _bare(fitted: Fitted) -> Fitted:
 
 def with_unseen(fitted: Fitted, left_out: Sequence[LeftOut]) -> Fitted:
     """Return the fit with the spread of sources that it has not seen."""
-    kinds = {"paper": SEEN, "elsewhere": UNSEEN}
-    spread = {name: _spread(left_out, kind) for name, kind in kinds.items()}
-    return replace(fitted, spread={**fitted.spread, **spread})
+    return replace(fitted, spread={**fitted.spread, "elsewhere": _spread(left_out)})
 
 
-def _spread(left_out: Sequence[LeftOut], kind: str) -> float:
-    """Return the scale of sources of a kind, but for the one of which hardly anything is stated."""
-    return between([one for one in left_out if one.kind == kind and one.left_out != "nanotron"])
+def _spread(left_out: Sequence[LeftOut]) -> float:
+    """Return the scale of sources, but for the one of which hardly anything is stated."""
+    return between([one for one in left_out if one.left_out != "nanotron"])
 
 
 def sources_forecast(left_out: Sequence[LeftOut]) -> Iterator[tuple[LeftOut, Mixed]]:
     """Return every source left out with its forecast; the interval is that of the others."""
     for one in left_out:
         others = [other for other in left_out if other is not one]
-        yield one, one.mixed(_spread(others, one.kind))
+        yield one, one.mixed(_spread(others))
 
 
 PAPER_SOURCES = ("SC21", "Korthikanti", "zero bubble")
@@ -183,7 +181,7 @@ def papers_forecast() -> Iterator[tuple[LeftOut, Mixed]]:
     for one in sources_left_out(saved_fit(), open_runs()[0], PAPER_SOURCES):
         paper = next(paper for paper in np.unique(one.runs.papers) if paper in every.papers)
         left_out = replace(one, left_out=str(paper), runs=every.select(every.papers == paper))
-        yield left_out, left_out.mixed(saved_fit().spread["paper"])
+        yield left_out, left_out.mixed(saved_fit().spread["elsewhere"])
 
 
 def between(left_out: Iterable[LeftOut]) -> float:

@@ -24,7 +24,12 @@ from ddlnb.parallelism.forecast.fit import (
     with_frameworks,
 )
 from ddlnb.parallelism.forecast.forecast import FREEDOM, forecast, spread_of
-from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, parameter_names, saved_fit
+from ddlnb.parallelism.forecast.frameworks import (
+    FRAMEWORKS,
+    parameter_names,
+    saved_fit,
+    sustained_share,
+)
 from ddlnb.parallelism.forecast.published import FOUNDRY, H100, PAPERS, observed, open_runs, rows_of
 from ddlnb.parallelism.forecast.step import layer_seconds
 from ddlnb.parallelism.forecast.table import cases
@@ -184,7 +189,8 @@ def test_iterations_of_an_h100_do_not_tell_what_hopper_sustains() -> None:
     hopper, ampere = (fit.interval(f"matrix units, {name}") for name in ("Hopper", "Ampere"))
     assert hopper == pytest.approx((0.70, 0.51, 0.95), abs=0.01)
     assert ampere == pytest.approx((0.72, 0.64, 0.82), abs=0.01)
-    for ratio in (1, get_gpu("H100").sustained() / get_gpu("A100").sustained()):
+    taken = [sustained_share(get_gpu(name), "bf16") for name in ("H100", "A100")]
+    for ratio in (1, taken[0] / taken[1]):
         assert hopper[1] < ratio * ampere[0] < hopper[2]
 
 
@@ -202,16 +208,26 @@ def test_the_interval_of_the_next_paper_holds_nine_tenths(among: float, within: 
     assert 0.85 < np.mean(held) < 0.95
 
 
-def test_the_less_is_known_the_wider_is_the_interval() -> None:
+def test_away_from_the_cluster_of_a_framework_the_interval_is_that_of_left_out_sources() -> None:
     home = observed(H100).cases.select(np.array([40]))
-    by_knowledge = [
-        home,
+    away = [
         replace(home, across=home.across / 4),
         replace(home, framework=np.array(["fsdp"])),  # which was fitted on A100
+        replace(home, framework=np.array(["nemo"])),  # on several clusters
     ]
-    widths = [spread_of(one, saved_fit())[0] for one in by_knowledge]
-    assert widths == sorted(widths)
-    assert len(set(widths)) == 3
+    widths = [spread_of(one, saved_fit())[0] for one in away]
+    assert widths == [saved_fit().spread["elsewhere"]] * 3
+    assert spread_of(home, saved_fit())[0] < widths[0]
+
+
+def test_many_runs_of_a_source_count_as_few() -> None:
+    """All runs of a source, or every fourth of them: what others share hardly moves."""
+    sources = {name: open_runs()[0][name] for name in ("SC21", "zero bubble", "vtrain")}
+    fewer = sources | {"vtrain": sources["vtrain"].select(np.arange(720) % 4 == 0)}
+    bare = replace(saved_fit(), frameworks={})
+    all_runs, some = (with_frameworks(bare, one).of("megatron") for one in (sources, fewer))
+    assert some.matrix_share == pytest.approx(all_runs.matrix_share, rel=0.02)
+    assert some.launch == pytest.approx(all_runs.launch, rel=0.1)
 
 
 def test_a_framework_of_which_no_source_is_there_has_the_mean_of_the_others() -> None:

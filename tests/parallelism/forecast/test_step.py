@@ -24,6 +24,7 @@ from ddlnb.parallelism.forecast.step import (
     Step,
     bubble_seconds,
     exposed,
+    layer_seconds,
     replica_rate,
     score_seconds,
     step,
@@ -69,6 +70,28 @@ def test_recomputation_takes_longer_and_keeps_less(cases: Cases) -> None:
     again = replace(cases, recomputation=np.full(len(cases), float(FULL)))
     assert (seconds(again) >= seconds(cases)).all()
     assert (forecast(again).most_gib <= forecast(cases).most_gib * (1 + 1e-12)).all()
+
+
+def test_adapters_spare_gradients_of_weights_their_exchange_and_the_optimizer(cases: Cases) -> None:
+    adapted = replace(cases, adapters=np.ones(len(cases)))
+    found, whole = step(adapted, saved_fit()), step(cases, saved_fit())
+    assert (found.compute < whole.compute).all()
+    assert (found.compute > whole.compute / 2).all()  # of three passes, two are left
+    assert (found.reduction == 0).all()
+    assert (found.optimizer == 0).all()
+    assert (forecast(adapted).most_gib < forecast(cases).most_gib).all()
+
+
+def test_attention_in_instructions_of_ampere_is_slower_on_newer_gpus(cases: Cases) -> None:
+    own = replace(cases, newer=np.zeros(len(cases)))
+    assert (
+        layer_seconds(own, saved_fit().parameters) < layer_seconds(cases, saved_fit().parameters)
+    ).all()
+    kept = replace(cases, framework=np.full(len(cases), "nemo"))
+    assert np.array_equal(
+        layer_seconds(kept, saved_fit().of("nemo")),
+        layer_seconds(replace(kept, newer=own.newer), saved_fit().of("nemo")),
+    )
 
 
 def test_sharding_needs_less_memory(cases: Cases) -> None:

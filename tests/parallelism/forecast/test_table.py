@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.parallelism.forecast.table import ADDED, Row, cases, forecast_table
+from ddlnb.parallelism.forecast.table import ADDED, Row, case, cases, forecast_table
 from tests.parallelism.forecast.tables import RUN, write_table
 
 
@@ -164,3 +164,26 @@ def test_a_mixture_of_experts_computes_with_two_and_stores_all(path: Path) -> No
     assert (one["fits"], eight["fits"]) == ("False", "True")
     dense = first(path, **(MIXTURE | {"model": "llama"}))
     assert float(dense["tokens_per_s_per_gpu"]) > float(eight["tokens_per_s_per_gpu"])
+
+
+def test_less_power_is_a_slower_clock_by_its_cube_root() -> None:
+    usual, held_back = (
+        case(Row(2, RUN | {"gpu": words}))["sustained"] for words in ("H100", "H100 SXM (500 W)")
+    )
+    assert held_back / usual == pytest.approx((500 / 700) ** (1 / 3))
+
+
+@pytest.mark.parametrize(
+    ("cells", "column", "value"),
+    [
+        ({"precision": "see notes", "notes": "FP8 (no column)"}, "peak", 1978.9e12),
+        ({"table": "24.07 / LoRA"}, "adapters", 1.0),
+        ({"table": "24.07 / pre-training"}, "adapters", 0.0),
+        ({"framework": "TorchTitan", "notes": "eager"}, "framework", "fsdp"),
+        ({"framework": "TorchTitan", "notes": "torch.compile"}, "framework", "fsdp-compiled"),
+        ({"framework": "TorchTitan", "software": "eager"}, "framework", "fsdp"),
+        ({"grad_accum": "4"}, "micro_batches", 16),  # 256 sequences are 4 x 4 x 16
+    ],
+)
+def test_what_cells_say_beside_their_columns_is_read(cells, column: str, value: object) -> None:
+    assert case(Row(2, RUN | cells))[column] == value
