@@ -309,7 +309,7 @@ def balance(
     >>> found = ddlnb.balance("llama3-1b", {"A100": 4, "V100": 4}, samples=256, sequence=2048,
     ...                       precision="fp16")
     >>> found.rows["way"].iloc[0], found.rows["shares"].iloc[0]
-    ('shares by speed', '4 x 48, 4 x 16')
+    ('shares by speed', '4 x 54, 4 x 10')
     """
     shape = get_shape(model)
     long = shape.sequence if sequence is None else sequence
@@ -379,7 +379,7 @@ def _unknowns(ways: list[Way], reached: float | None, pipelines: bool) -> list[s
     taken = (
         f"All kinds are taken to reach {reached:.0%} of their peaks"
         if reached
-        else "What each kind sustains is from data sheets and a fit to runs on H100"
+        else "What each kind sustains is from data sheets and runs of its generation"
     )
     said = [
         f"{taken}: time a few steps on one GPU of each kind.",

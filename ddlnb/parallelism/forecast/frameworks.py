@@ -435,7 +435,7 @@ def layer_flops(gpu: Gpu, precision: str = "bf16", framework: str = "nanotron") 
     >>> import ddlnb
     >>> h100 = ddlnb.hardware.get_gpu("H100")
     >>> round(layer_flops(h100) / h100.peak("bf16"), 2)
-    0.63
+    0.64
     """
     values = saved_fit().of(framework)
     return matrix_flops(gpu.peak(precision), sustained_share(gpu, precision), values)
