@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -56,16 +57,21 @@ def transport_for(
     topology: str = "ring",
     collective: Collective | None = None,
     per_node: int = 1,
+    group: dist.ProcessGroup | None = None,
 ) -> Transport:
-    """Return what answers a plan's requests on this worker: collectives, or parameter servers."""
+    """Return what answers a plan's requests on this worker: collectives, or parameter servers.
+
+    All-reduces and all-gathers of the backend go over ``group``, or over the default group.
+    """
     if plan.compressed_by:
         require(
             topology == "ring" and collective is None,
             f"plan {plan.method!r} compresses messages, whose payloads the backend gathers; leave "
             f"topology and collective out",
         )
-        dense = transport_for(context, store, replace(plan, compressions=()), per_node=per_node)
-        plain = AllReduceTransport()
+        whole = replace(plan, compressions=())
+        dense = transport_for(context, store, whole, per_node=per_node, group=group)
+        plain = AllReduceTransport(group)
         return ChoosingTransport(
             lambda _, request: plain if isinstance(request, AllGather) else dense, plain, dense
         )
@@ -76,21 +82,26 @@ def transport_for(
         return supplied("transport in halves")(*reached)
     if plan.collectives:
         named = supplied("transport per message")(plan.collectives, per_node, *reached)
-        plain = AllReduceTransport()
+        plain = AllReduceTransport(group)
         return ChoosingTransport(
             lambda message, _: named if plan.collectives[message] else plain, named, plain
         )
-    return reducing(context, topology, collective)
+    return reducing(context, topology, collective, group)
 
 
-def reducing(context: RankContext, topology: str, collective: Collective | None) -> Transport:
+def reducing(
+    context: RankContext,
+    topology: str,
+    collective: Collective | None,
+    group: dist.ProcessGroup | None = None,
+) -> Transport:
     """Return what sums tensors over all ranks, whatever plan they are of."""
     reached = context.host, context.timeout_seconds
     if collective is not None:
         return supplied("transport along a collective")(collective, context.rank, *reached)
     if topology == "mesh":
         return supplied("transport over a mesh")(*reached)
-    return AllReduceTransport()
+    return AllReduceTransport(group)
 
 
 class SingleWorker:

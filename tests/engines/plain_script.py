@@ -55,11 +55,13 @@ def train(start, *, parts=1, clip=None, decay=1.0):
                 with model.no_sync():
                     loss(model, draw(BATCH, seed)).backward()
             else:
-                loss(model, draw(BATCH, seed)).backward()
+                value = loss(model, draw(BATCH, seed))
+                value.backward()
         if clip:
             own = getattr(model, "clip_grad_norm_", None)
             own(clip) if own else nn.utils.clip_grad_norm_(module.parameters(), clip)
         step()
+        dist.all_reduce(value.detach())  # a script's own collectives, while ours may be on the way
         schedule.step()
     state = torch.cat([value.detach().flatten() for value in model.state_dict().values()])
     if hasattr(model, "close"):

@@ -15,16 +15,16 @@ from ddlnb.plans.requests import AllGather, AllReduce
 
 
 class AllReduceTransport:
-    """Asynchronous all-reduces and all-gathers on the default process group.
+    """Asynchronous all-reduces and all-gathers on a process group, or on the default one.
 
     ``bytes_sent`` is not counted on the wire but follows from the ring that both backends use for
     large messages: 2 (n-1) / n of every message; of what is gathered, it once for every other
     worker.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self.bytes_sent = 0.0
-        self._workers = dist.get_world_size()
+        self._group, self._workers = group, dist.get_world_size(group)
 
     def start(
         self,
@@ -51,9 +51,9 @@ class AllReduceTransport:
                 "and timelines are not available there; use another method, or device 'cpu'"
             )
         if isinstance(request, AllGather):
-            work = dist.all_gather(answer, tensor, async_op=True)
+            work = dist.all_gather(answer, tensor, self._group, async_op=True)
         else:
-            work = dist.all_reduce(tensor, async_op=True)
+            work = dist.all_reduce(tensor, group=self._group, async_op=True)
         assert work is not None
         for callback in (answered, released):
             if callback is not None:
