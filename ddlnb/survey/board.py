@@ -43,12 +43,16 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of forecast: ``rows`` makes them, ``quick`` in a few seconds."""
+    """A kind of forecast: ``rows`` makes them, ``quick`` in a few seconds.
+
+    ``pooled``: the rows of all sources together are scored, too, as those of the source `EVERY`.
+    """
 
     name: str
     trivial: str
     rows: Callable[[], pd.DataFrame]
     quick: bool = False
+    pooled: bool = False
 
 
 def _large_models() -> pd.DataFrame:
@@ -94,11 +98,12 @@ def _testbed() -> pd.DataFrame:
     )
 
 
+EVERY = "all of them"
 DRAWS = 40  # enough for an interval
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("large models", "the median MFU of the other sources", _large_models),
+        Kind("large models", "the median MFU of the other sources", _large_models, pooled=True),
         Kind("data parallel", "linear scaling; the usual share of a sheet", _data_parallel),
         Kind("testbed", "linear scaling", _testbed, quick=True),
         Kind("collectives", "bytes over the sheet's bandwidth", _collectives),
@@ -118,7 +123,10 @@ def board(kinds: Iterable[str] = tuple(KINDS), *, progress: Show = None) -> pd.D
     tables = []
     for name in bar(list(kinds), "forecasting", progress=progress):
         require_known("kind of forecast", name, KINDS)
-        scored = source_rows(KINDS[name].rows())
+        rows = KINDS[name].rows()
+        scored = source_rows(rows)
+        if KINDS[name].pooled:
+            scored.loc[len(scored)] = _scored(EVERY, rows)
         scored.insert(0, "kind", name)
         tables.append(scored)
     return pd.concat(tables, ignore_index=True)

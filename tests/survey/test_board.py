@@ -4,10 +4,12 @@ import pandas as pd
 import pytest
 
 from ddlnb.survey.board import (
+    EVERY,
     FIT,
     JUDGEMENT,
     KINDS,
     SHEET,
+    Kind,
     board,
     constants,
     digest,
@@ -43,6 +45,16 @@ def test_a_source_is_scored_beside_its_trivial_forecast():
     assert (here["rows"], here["median"], here["near"]) == (2, pytest.approx(0.2), 0.5)
     assert (here["inside"], here["trivial"], here["left_out"]) == (0.5, 0.5, True)
     assert (there["median"], there["left_out"]) == (0.0, False)
+
+
+def test_all_sources_together_are_a_row_that_weighs_every_run_alike(monkeypatch):
+    rows = ROWS.assign(left_out=True)
+    monkeypatch.setitem(KINDS, "toy", Kind("toy", "", lambda: rows, pooled=True))
+    found = board(["toy"])
+    assert list(found["source"]) == ["here", "there", EVERY]
+    pooled = found.iloc[-1]
+    assert (pooled["rows"], pooled["median"]) == (3, pytest.approx(0.1))
+    assert (pooled["near"], pooled["inside"]) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
 
 
 def test_a_digest_is_of_what_was_forecast_and_of_nothing_measured():
