@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ddlnb.advice.explain import LIMITS, NEGLIGIBLE
 from ddlnb.advice.layouts import PricedQuestion, Splits, answered
 from ddlnb.advice.question import ScalingQuestion
 from ddlnb.advice.sharded import Sharded
 from ddlnb.clusters.cluster import Cluster
+from ddlnb.parallelism.forecast.fit import drawn_seconds
 from ddlnb.parallelism.forecast.layouts import REASONS
 from ddlnb.questions import Answer, Table, Verdict, asks
 from ddlnb.registry import several
-from ddlnb.simulator.forecast import forecast_cells, sound_pairs
+from ddlnb.simulator.forecast import efficiency_interval, forecast_cells, sound_pairs
 from ddlnb.simulator.simulate import Cell, steady_seconds
-from ddlnb.units import gpus_in_words, show_rate, show_rates
+from ddlnb.units import gpus_in_words, show_rate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +32,8 @@ class Scaling(Answer):
     ``rows`` are those of `ddlnb.forecast` with a column ``efficiency``, the share of linear
     scaling. ``reach`` is the largest size up to which the best method has ``share`` of it, 0 if not
     even the smallest one has; ``beyond`` is the next size, None where there is none, and
-    ``bottleneck`` what limits it there.
+    ``bottleneck`` what limits it there. The interval is that of the share of linear scaling: how
+    fast one GPU computes is not in it.
     """
 
     rows: pd.DataFrame
@@ -55,9 +58,9 @@ class Scaling(Answer):
                 "GPUs": row["gpus"],
                 "best method or layout": row["method"] if row["gpus"] > 1 else "one GPU alone",
                 "samples/s": show_rate(row["throughput_samples_per_s"]),
-                "90 % interval": show_rates(row["low"], row["high"]),
                 "speed-up": f"{row['speedup']:.2f}",
                 "of linear": f"{row['efficiency']:.0%}",
+                "90 % interval": _interval(row) or "-",
             }
             for row in best_by_size(self.rows).to_dict("records")
         ]
@@ -74,8 +77,9 @@ class Scaling(Answer):
     def _said(self) -> str:
         best = best_by_size(self.rows)
         if self.beyond is not None:
-            row = best.set_index("gpus").loc[self.beyond]
-            there = f"{row['efficiency']:.0%} by {row['method']}"
+            row = best.set_index("gpus").loc[self.beyond].to_dict()
+            within = f" ({_interval(row)})" if _interval(row) else ""
+            there = f"{row['efficiency']:.0%} by {row['method']}{within}"
         if self.reach == 0:
             return (
                 f"Less than {self.share:.0%} of linear on {gpus_in_words(int(best['gpus'].min()))} "
@@ -83,9 +87,34 @@ class Scaling(Answer):
             )
         least = best.loc[best["gpus"] <= self.reach, "efficiency"].min()
         said = f"At least {self.share:.0%} of linear up to {gpus_in_words(self.reach)}"
+        said += _between(best, self.share)
         if self.beyond is None:
             return f"{said}, the largest size asked for ({least:.0%} there or better)."
         return f"{said}; on {self.beyond}, {there}: beyond, the bottleneck is {self.bottleneck}."
+
+
+def _interval(row: Mapping[Hashable, Any]) -> str:
+    """Return between which shares of linear scaling 90 % of the draws are; "" without draws."""
+    low, high = row["efficiency_low"], row["efficiency_high"]
+    return "" if math.isnan(low) else f"{low:.0%} to {high:.0%}"
+
+
+def _between(best: pd.DataFrame, share: float) -> str:
+    """Return the 90 % interval of the reach, in brackets; "" without draws and where it is sure."""
+    if best["efficiency_low"].isna().any():
+        return ""
+    least, most = (reach_of(best, f"efficiency_{end}", share) for end in ("low", "high"))
+    if least == most:
+        return ""
+    low = f"{least}" if least else f"fewer than {best['gpus'].min()}"
+    more = " or more" if most == best["gpus"].max() else ""
+    return f" (90 % interval: {low} to {most}{more})"
+
+
+def reach_of(best: pd.DataFrame, column: str, share: float) -> int:
+    """Return the largest size up to which a column is at least the share; 0 if there is none."""
+    is_good = (best["gpus"] == 1) | (best[column] >= share)
+    return int(best["gpus"].where(is_good.cummin(), 0).max())
 
 
 @asks(ScalingQuestion)
@@ -113,7 +142,7 @@ def scaling(asked: ScalingQuestion) -> Scaling:
     limits: Callable[[int], str]
     is_split = isinstance(decided, Splits)
     if isinstance(decided, Splits):
-        rows = decided.rows
+        rows = decided.rows.join(split_efficiencies(decided.questions, asked.draws, asked.seed))
         title = f"{decided.questions[-1]}, a step of {decided.questions[-1].tokens:,} tokens"
         limits = partial(_slowest_part, decided.questions)
         verdict = decided.verdict
@@ -128,13 +157,12 @@ def scaling(asked: ScalingQuestion) -> Scaling:
         limits = partial(_bottleneck, cells)
         verdict = decided.verdict if isinstance(decided, Sharded) else decided
     best = best_by_size(rows)
-    poor = best[best["efficiency"] < share]
+    reach = reach_of(best, "efficiency", share)
+    poor = best[best["gpus"] > reach]
     if poor.empty:
-        return Scaling(rows, share, int(best["gpus"].max()), None, "", title, verdict, is_split)
-    beyond = int(poor["gpus"].min())
-    reach = int(best.loc[best["gpus"] < beyond, "gpus"].max()) if beyond > best["gpus"].min() else 0
-    number = int(poor.index[poor["gpus"] == beyond][0])
-    return Scaling(rows, share, reach, beyond, limits(number), title, verdict, is_split)
+        return Scaling(rows, share, reach, None, "", title, verdict, is_split)
+    limit, beyond = limits(int(poor.index[0])), int(poor["gpus"].iloc[0])
+    return Scaling(rows, share, reach, beyond, limit, title, verdict, is_split)
 
 
 def best_by_size(rows: pd.DataFrame) -> pd.DataFrame:
@@ -161,6 +189,18 @@ def sizes_of(cluster: Cluster) -> Iterator[int]:
         yield nodes * cluster.workers_per_node
         nodes *= 2
     yield cluster.workers
+
+
+def split_efficiencies(questions: Sequence[PricedQuestion], draws: int, seed: int) -> pd.DataFrame:
+    """Return the interval of the efficiency of every question's best layout, as in `split_rows`."""
+    import pandas as pd
+
+    rates = []
+    for own, asked in enumerate(questions):
+        found, best = asked.ranking.outlook, asked.ranking.order[:1]
+        seconds = drawn_seconds(found, best, draws, seed, asked.fitted, own)[:, 0]
+        rates.append(asked.tokens / asked.gpus / seconds)
+    return pd.DataFrame([efficiency_interval(rate / rates[0]) for rate in rates])
 
 
 def _slowest_part(questions: Sequence[PricedQuestion], number: int) -> str:

@@ -15,6 +15,7 @@ from ddlnb.figures.style import (
     colour_of,
     doubling_axis,
     in_order,
+    line_look,
     note,
     styled,
 )
@@ -85,33 +86,23 @@ def scaling_curves(rows: pd.DataFrame, share: float, title: str = "") -> Figure:
     """The share of linear scaling that each method keeps, by the number of GPUs.
 
     ``rows`` are those of `ddlnb.scaling`; the line across is the share that is good enough. The
-    band is the 90 % interval of the best method at each size.
+    band is the 90 % interval of the share that the best method keeps at each size.
     """
     figure, ax = plt.subplots(figsize=(7.5, 4))
-    for method in in_order(list(rows["method"].unique())):
+    for number, method in enumerate(in_order(list(rows["method"].unique()))):
         line = rows[rows["method"] == method].sort_values("gpus")
-        ax.plot(
-            line["gpus"],
-            100 * line["efficiency"],
-            marker="o",
-            markersize=4,
-            color=colour_of(method),
-            label=method,
-        )
+        own = {"color": colour_of(method)} if method in METHOD_COLOURS else {}
+        look = {"marker": "o", "markersize": 4, "label": method, **line_look(number), **own}
+        ax.plot(line["gpus"], 100 * line["efficiency"], **look)
     best = rows.loc[rows.groupby("gpus")[RATE].idxmax()].sort_values("gpus")
-    if best["low"].notna().any():
-        scale = 100 * best["efficiency"] / best[RATE]
-        ax.fill_between(
-            best["gpus"],
-            (scale * best["low"]).clip(0, 100),
-            (scale * best["high"]).clip(0, 100),
-            color=GREY,
-            alpha=0.2,
-            label="90 % interval of the best",
-        )
+    ends = 100 * best[["efficiency_low", "efficiency_high"]]
+    if ends.notna().any(axis=None):
+        label = "90 % interval of the best"
+        ax.fill_between(best["gpus"], *ends.to_numpy().T, color=GREY, alpha=0.2, label=label)
     ax.axhline(100 * share, color=DARK, linewidth=0.8, linestyle=":")
     doubling_axis(ax, sorted(rows["gpus"].unique()), "{:,}".format)
-    ax.set(ylim=(0, 105), xlabel="GPUs", ylabel="share of linear scaling (%)")
+    most = max(100.0, ends.max(axis=None))
+    ax.set(ylim=(0, 1.05 * most), xlabel="GPUs", ylabel="share of linear scaling (%)")
     if title:
         ax.set_title(title, loc="left")
     ax.legend(fontsize=8, ncols=2, loc="lower left")

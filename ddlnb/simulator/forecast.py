@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.effects import EFFECTS, Effects
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require, require_whole
 from ddlnb.files import provenance
@@ -18,7 +20,7 @@ from ddlnb.plans.methods import METHODS, Method, get_method
 from ddlnb.progress import Show
 from ddlnb.questions import Answer, Table, Verdict, asks
 from ddlnb.registry import is_supplied, several, supplied, supplied_names
-from ddlnb.simulator.draws import is_certain, play_cells, require_draws
+from ddlnb.simulator.draws import Circumstances, is_certain, play_cells, require_draws
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.questions import DRAWS, ForecastQuestion
 from ddlnb.simulator.recommendation import recommended, remarks
@@ -107,9 +109,11 @@ def forecast(asked: ForecastQuestion) -> Forecast | Answer:
     the draws of the throughput: every draw takes other effects from the intervals of the cluster,
     another speed from the spread of the workload, and its model error. Effects without an interval
     get a wide one (`Cluster.intervals`). There are none with ``draws=0``, and where nothing is
-    uncertain. ``speedup`` is over one worker, ``chance_best`` the share of draws in which the
-    method is the fastest of those asked for; "all" are those that the cluster can run, and "DDP",
-    PyTorch's own, may stand beside it. The answer says in sentences which method to take.
+    uncertain. ``speedup`` is over one worker; ``efficiency_low`` and ``efficiency_high`` hold 90 %
+    of the draws of it over the number of GPUs, each over one worker in the same draw.
+    ``chance_best`` is the share of draws in which the method is the fastest of those asked for;
+    "all" are those that the cluster can run, and "DDP", PyTorch's own, may stand beside it. The
+    answer says in sentences which method to take.
 
     A task is traced. Its seconds come from ``throughput``, from a kept profile, or from the data
     sheet of the cluster's GPU at this ``precision`` (`estimate`), and ``attrs["seconds"]`` of the
@@ -209,8 +213,10 @@ def forecast_cells(
     """The rows of `forecast` for any cells; arguments are those of `play_cells`."""
     import pandas as pd
 
-    played = play_cells(cells, draws=draws, seed=seed, progress=progress, drawn=drawn)
+    each_draw = list(Circumstances(cells, draws, seed).each_draw() if drawn is None else drawn)
+    played = play_cells(cells, draws=draws, seed=seed, progress=progress, drawn=each_draw)
     single = [single_seconds(cell) for cell in cells]
+    kept = efficiency_draws(cells, each_draw, played.drawn)
     rows = []
     for number, cell in enumerate(cells):
         samples = cell.samples
@@ -223,12 +229,53 @@ def forecast_cells(
                 "iteration_seconds": played.seconds[number],
                 "exposed_communication_seconds": played.exposed[number],
                 "speedup": cell.cluster.workers * single[number] / played.seconds[number],
+                **efficiency_interval(kept[:, number]),
                 "std": np.nan,
             }
         )
     frame = pd.DataFrame(rows)
     frame["chance_best"] = _chance_best(frame, played.drawn)
     return frame.assign(**{key: value for key, value in provenance().items() if key != "machine"})
+
+
+def efficiency_draws(
+    cells: Sequence[Cell], each_draw: Sequence[Sequence[Cell]], drawn: NDArray[np.floating[Any]]
+) -> NDArray[np.floating[Any]]:
+    """Return the share of linear scaling of every cell (columns) in every draw.
+
+    It is the seconds of one worker alone, under the circumstances of the draw, over those that were
+    ``drawn``: how fast a GPU computes is the same in both, so what is uncertain of it goes, and one
+    worker has all of linear scaling in every draw. The model's error counts beyond one worker.
+    """
+    known: dict[tuple[int, Effects], float] = {}
+    shares = np.ones((len(each_draw), len(cells)))
+    for row, in_draw in enumerate(each_draw):
+        for column, cell in enumerate(in_draw):
+            if cell.cluster.workers == 1:
+                continue
+            key = (id(cell.workload), computing(cell.cluster.effects))
+            if key not in known:
+                known[key] = single_seconds(cell)
+            shares[row, column] = known[key] / drawn[row, column]
+    return shares
+
+
+def efficiency_interval(shares: NDArray[np.floating[Any]]) -> dict[str, float]:
+    """Return the ends of the 90 % interval of drawn shares of linear scaling, NaN without draws."""
+    low, high = np.quantile(shares, (0.05, 0.95)) if len(shares) else (math.nan, math.nan)
+    return {"efficiency_low": float(low), "efficiency_high": float(high)}
+
+
+def computing(effects: Effects) -> Effects:
+    """Return those effects that say how long one worker alone computes."""
+    of_tasks = ("task factor", "task seconds")
+    return Effects(
+        **{
+            name: value
+            for name, value in effects.there.items()
+            if any(where in EFFECTS[name].formulas for where in of_tasks)
+        }
+    )
 
 
 def single_seconds(cell: Cell) -> float:

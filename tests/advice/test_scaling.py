@@ -1,10 +1,15 @@
 """Scaling curves: how far, and what limits it beyond."""
 
+from dataclasses import replace
+
 import pytest
 
 import ddlnb
-from ddlnb.advice.scaling import best_by_size, sizes_of
+from ddlnb.advice.scaling import best_by_size, reach_of, sizes_of
+from ddlnb.clusters.cluster import Cluster, Fit
+from ddlnb.clusters.effects import Effects
 from ddlnb.errors import InputError
+from ddlnb.units import gpus_in_words
 
 METHODS = ["MG-WFBP", "WFBP-A2A"]
 
@@ -65,3 +70,46 @@ def test_not_even_the_smallest_size_may_be_good_enough(workload):
     found = ddlnb.scaling(workload, slow, METHODS, gpus=[8, 16], draws=0)
     assert (found.reach, found.beyond) == (0, 8)
     assert "Less than 80% of linear on 8 GPUs already" in str(found)
+
+
+@pytest.mark.parametrize("error", [0.0, 0.3])
+def test_one_gpu_has_all_of_linear_scaling_however_little_is_known_of_its_speed(workload, error):
+    unsure = replace(
+        ddlnb.get_cluster("survey-10GbE").with_effects(compute_factor=1.0, message_compute=1e-3),
+        fits={"compute_factor": Fit(0.5, 2.0, "a test")},
+        model_error=error,
+    )
+    rows = ddlnb.scaling(workload, unsure, "WFBP-A2A", gpus=[1, 2], draws=40).rows
+    ends = rows.set_index("gpus")[["low", "high", "efficiency_low", "efficiency_high"]]
+    assert ends.loc[1, "high"] > 2 * ends.loc[1, "low"]
+    assert (ends.loc[1, "efficiency_low"], ends.loc[1, "efficiency_high"]) == (1, 1)
+    assert ends.loc[2, "efficiency_low"] < ends.loc[2, "efficiency_high"]
+
+
+def test_what_only_makes_a_gpu_slower_leaves_scaling_as_it_is(workload):
+    """Without communication all sizes scale alike, whatever computation takes."""
+    free = Cluster("free", "none", 4, 1, Effects(compute_factor=1.0), model_error=0.0)
+    unsure = replace(free, fits={"compute_factor": Fit(0.5, 2.0, "a test")})
+    rows = ddlnb.scaling(workload, unsure, "WFBP-A2A", draws=40).rows
+    assert rows[["efficiency_low", "efficiency_high"]].to_numpy() == pytest.approx(1.0)
+    assert (rows["high"] > 2 * rows["low"]).all()
+
+
+def test_the_interval_of_the_reach_stands_beside_it(workload):
+    cluster = replace(ddlnb.get_cluster("survey-100GbIB"), model_error=0.2)
+    found = ddlnb.scaling(workload, cluster, "MG-WFBP", share=0.9, draws=100)
+    best = best_by_size(found.rows)
+    low, high = (reach_of(best, f"efficiency_{end}", 0.9) for end in ("low", "high"))
+    assert low < found.reach <= high
+    assert f"up to {gpus_in_words(found.reach)} (90 % interval: {low} to {high}" in str(found)
+    sure = ddlnb.scaling(workload, "survey-10GbE", "MG-WFBP", share=0.5, draws=100)
+    assert "interval: " not in sure.sentences[0]
+
+
+def test_splits_have_an_interval_of_scaling_whose_first_size_is_a_point():
+    cluster = ddlnb.cluster_of("H100", nodes=4)
+    rows = ddlnb.scaling("llama3-8b", cluster, gpus=[8, 16, 32], draws=40).rows
+    ends = rows.set_index("gpus")[["efficiency_low", "efficiency_high"]]
+    assert ends.loc[8].tolist() == [1, 1]
+    assert (ends["efficiency_low"] <= rows.set_index("gpus")["efficiency"]).all()
+    assert ends.loc[32, "efficiency_low"] < ends.loc[32, "efficiency_high"]

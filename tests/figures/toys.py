@@ -277,8 +277,8 @@ SIZES = table(
         for (number, name), place in product(enumerate(METHODS), range(6))
     ),
     **{RATE: lambda rows: 50 * rows["gpus"] * rows["efficiency"]},
-    low=lambda rows: 0.9 * rows[RATE],
-    high=lambda rows: 1.1 * rows[RATE],
+    efficiency_low=lambda rows: rows["efficiency"] ** 1.1,
+    efficiency_high=lambda rows: rows["efficiency"] ** 0.8,
 )
 SEARCHED = table(
     "network model best_ms",

@@ -389,8 +389,11 @@ def drawn_seconds(
     draws: int,
     seed: int = 0,
     fitted: Fitted | None = None,
+    own: int = 0,
 ) -> NDArray[np.float64]:
     """Return seconds of a step of these cases: an array (draws, cases).
+
+    Parameters are those of the seed, residuals those of the seed and the number ``own``.
 
     The parameters of a draw are those of all its cases. A case has a residual of its own, from the
     distribution of its interval, and is slow with its own chance. Of a cluster, GPU or framework
@@ -405,9 +408,10 @@ def drawn_seconds(
     now = step(cases, fitted).seconds
     common = [step(cases, one).seconds / now for one in drawn_parameters(fitted, draws, rng)]
     shape = (draws, len(chosen))
-    own = spread_of(cases, fitted) * rng.standard_t(FREEDOM, shape)
+    rng = np.random.default_rng([seed, draws, own]) if own else rng
+    residual = spread_of(cases, fitted) * rng.standard_t(FREEDOM, shape)
     lost = slow * (rng.random(shape) < outlook.chance[chosen])
-    return np.asarray((quick * np.reshape(common, shape) + lost) * np.exp(own))
+    return np.asarray((quick * np.reshape(common, shape) + lost) * np.exp(residual))
 
 
 def drawn_parameters(fitted: Fitted, draws: int, rng: np.random.Generator) -> list[Fitted]:
