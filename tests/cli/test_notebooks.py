@@ -23,7 +23,10 @@ from ddlnb.survey.testbed import BATCHES, CLUSTERS
 
 NAMES = list(all_notebooks())
 DETERMINISTIC = ("sec2_intensity", "sec4_methods")
-MOST_CODE_CELLS = 12
+MOST_CODE_CELLS = 14
+ALGORITHM_LINES = range(5, 26)
+# What cells may import beside the package: what an algorithm is written with, and a sentence shown.
+PLAIN = {"collections", "heapq", "itertools", "math", "random", "numpy", "torch", "IPython.display"}
 MOST_PARAMETERS = 8
 CHECKED = "# NBVAL_CHECK_OUTPUT"
 
@@ -86,11 +89,12 @@ def test_a_notebook_is_thin_and_imports_only_the_public_face(name):
     cells = code_cells(name)
     assert len(cells) <= MOST_CODE_CELLS
     known = {"ddlnb", *(f"ddlnb.{room}" for room in ddlnb._MOVED)}
-    known |= {"ddlnb.figures", f"ddlnb.survey.{name}"}
+    known |= {"ddlnb.figures", f"ddlnb.survey.{name}"} | PLAIN
     for number, cell in enumerate(cells):
         nodes = list(ast.walk(ast.parse(cell.source)))
         loops = (ast.FunctionDef, ast.ClassDef, ast.For, ast.While)
-        assert not any(isinstance(node, loops) for node in nodes), f"{name}: {cell.source}"
+        is_thin = not any(isinstance(node, loops) for node in nodes)
+        assert is_thin or "algorithm" in tags(cell), f"{name}: {cell.source}"
         modules = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
         modules |= {
             one.name for node in nodes if isinstance(node, ast.Import) for one in node.names
@@ -103,6 +107,38 @@ def test_a_notebook_is_thin_and_imports_only_the_public_face(name):
     assigned = ast.parse(parameters.source).body
     assert all(isinstance(node, ast.Assign) for node in assigned)
     assert len(assigned) <= MOST_PARAMETERS
+
+
+def tagged(name: str, tag: str) -> list[str]:
+    return [cell.source for cell in code_cells(name) if tag in tags(cell)]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if tagged(name, "algorithm")])
+def test_an_algorithm_is_in_sight_with_its_formula_and_equals_the_library(name):
+    """Of every notebook that has one: functions of few lines, and what they give is asserted."""
+    [source] = tagged(name, "algorithm")
+    functions = [one for one in ast.parse(source).body if isinstance(one, ast.FunctionDef)]
+    assert sum(one.end_lineno - one.lineno + 1 for one in functions) in ALGORITHM_LINES
+    assert all(ast.get_docstring(one) for one in functions)
+    assert "assert " in source
+    texts = [cell.source for cell in read(name).cells if cell.cell_type == "markdown"]
+    assert any("$$" in text and "references.bib#" in text for text in texts), "formula and source"
+    [finding] = [ast.parse(one).body[-1] for one in tagged(name, "finding")]
+    assert any(isinstance(node, ast.FormattedValue) for node in ast.walk(finding)), "computed"
+    assert texts[-2].startswith("**Turn this**")
+    assert re.search(r"\*\*Before:\*\*|\*\*Next:\*\*", texts[0])
+    assert "(../CONTRIBUTING.md#glossary)" in texts[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_of_a_notebook_lead_somewhere(name):
+    cited = set(re.findall(r"^@\w+\{(\w+),", (NOTEBOOKS / "references.bib").read_text(), re.M))
+    for cell in read(name).cells:
+        if cell.cell_type == "markdown":
+            for place in re.findall(r"\]\((?!https?:)([^)]+)\)", cell.source):
+                path, _, key = place.partition("#")
+                assert (NOTEBOOKS / path).exists(), place
+                assert path != "references.bib" or key in cited, place
 
 
 @pytest.mark.parametrize("name", NAMES)
