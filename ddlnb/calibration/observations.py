@@ -18,20 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from ddlnb.calibration.parameters import NO_EFFECT, ParameterValues
+from ddlnb.calibration.parameters import ParameterValues
+from ddlnb.clusters import effects
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, require
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.results.schema import SOURCES
 from ddlnb.simulator.profiles import profile_for
 from ddlnb.simulator.simulate import Cell, steady_seconds
+from ddlnb.simulator.tasks import Identity
 
-# Effects that matter between nodes only.
-OF_NETWORK = (
-    *("between_latency", "between_bandwidth", "between_share", "stream_bandwidth"),
-    *("doubling_share", "connection_bandwidth"),
-    *("duplex_bandwidth", "server_latency", "server_bandwidth", "sum_bandwidth"),
-)
 CELLS_AT_ONCE = 512  # simulated together: a hundred megabytes of the largest plans
 
 
@@ -61,13 +57,13 @@ class Quantity(ABC):
     def labels(self) -> Labels:
         """Return what it is of."""
 
-    def cells(self, values: ParameterValues) -> tuple[Cell, ...]:
-        """Return what has to be simulated to predict it."""
-        return ()
+    def simulated(self) -> Cell | None:
+        """Return what has to be simulated to predict it, if anything has."""
+        return None
 
     @abstractmethod
-    def value(self, values: ParameterValues, seconds: Sequence[float]) -> float:
-        """Return its value, given the iteration seconds of its cells."""
+    def value(self, values: ParameterValues, seconds: float) -> float:
+        """Return its value, given the seconds of an iteration of what is simulated, or NaN."""
 
 
 @dataclass(frozen=True)
@@ -79,17 +75,17 @@ class IterationTime(Quantity):
     @property
     def labels(self) -> Labels:
         """Return those of the cell; within one node the group does not depend on the network."""
-        cell = self.cell
-        group = f"{_what(cell)} {cell.method.name}, {_where(cell.cluster)}"
-        return _labels(cell, cell.method.name, group)
+        of, on, method = self.cell.workload, self.cell.cluster, self.cell.method.name
+        group = f"{of.model} batch {of.local_batch} {method}, {_where(on)}"
+        return Labels(of.model, on.network, method, on.workers, group)
 
-    def cells(self, values: ParameterValues) -> tuple[Cell, ...]:
-        """Return the cell itself."""
-        return (with_values(self.cell, values),)
+    def simulated(self) -> Cell:
+        """Return the cell."""
+        return self.cell
 
-    def value(self, values: ParameterValues, seconds: Sequence[float]) -> float:
+    def value(self, values: ParameterValues, seconds: float) -> float:
         """Return its seconds."""
-        return seconds[0]
+        return seconds
 
 
 @dataclass(frozen=True)
@@ -106,7 +102,7 @@ class HopTime(Quantity):
         group = f"hop of {self.message_bytes:g} B, {network}"
         return Labels(None, network, None, None, group)
 
-    def value(self, values: ParameterValues, seconds: Sequence[float]) -> float:
+    def value(self, values: ParameterValues, seconds: float) -> float:
         """Return its seconds."""
         effects = values.on(self.cluster).effects
         bandwidth = min(effects.between_bandwidth, effects.stream_bandwidth)
@@ -129,7 +125,7 @@ class AllReduceTime(Quantity):
         group = f"all-reduce of {self.message_bytes:g} B, {_where(self.cluster)}"
         return Labels(None, self.cluster.network, None, self.cluster.workers, group)
 
-    def value(self, values: ParameterValues, seconds: Sequence[float]) -> float:
+    def value(self, values: ParameterValues, seconds: float) -> float:
         """Return its seconds."""
         size = np.array([self.message_bytes])
         latency, work, _ = values.on(self.cluster).all_reduce_work(size)
@@ -143,22 +139,18 @@ def predictions(quantities: Sequence[Quantity], several: Sequence[ParameterValue
     """
     numbers: dict[tuple[object, ...], int] = {}
     cells: list[Cell] = []
-    wanted: list[tuple[ParameterValues, Quantity, list[int]]] = []
+    wanted: list[tuple[ParameterValues, Quantity, int]] = []
+    of_quantity = [(quantity, quantity.simulated()) for quantity in quantities]
     for values in several:
-        for quantity in quantities:
-            of_quantity = []
-            for cell in quantity.cells(values):
-                key = _alike(cell)
-                if key not in numbers:
-                    numbers[key] = len(cells)
-                    cells.append(cell)
-                of_quantity.append(numbers[key])
-            wanted.append((values, quantity, of_quantity))
-    seconds = list(_simulated(cells))
-    found = [
-        quantity.value(values, [seconds[number] for number in of_quantity])
-        for values, quantity, of_quantity in wanted
-    ]
+        for quantity, cell in of_quantity:
+            number = -1
+            if cell is not None:
+                number = numbers.setdefault(_key(cell, values), len(cells))
+                if number == len(cells):
+                    cells.append(with_values(cell, values))
+            wanted.append((values, quantity, number))
+    seconds = [*_simulated(cells), math.nan]  # the last one where nothing is simulated
+    found = [quantity.value(values, seconds[number]) for values, quantity, number in wanted]
     return np.array(found).reshape(len(several), len(quantities))
 
 
@@ -176,37 +168,40 @@ def with_values(cell: Cell, values: ParameterValues) -> Cell:
     return replace(cell, cluster=values.on(*of), planned_on=planned_on)
 
 
-def _alike(cell: Cell) -> tuple[object, ...]:
-    """Return a key that cells share which take the same seconds."""
-    cluster, planned_on = cell.cluster, cell.planned_on
-    if cluster.nodes_in_use == 1:
-        cluster, planned_on = _without_network(cluster), planned_on and _without_network(planned_on)
-    return (id(cell.workload), cluster, planned_on, cell.method, cell.servers)
+def _key(cell: Cell, values: ParameterValues) -> tuple[object, ...]:
+    """Return a key that cells with values share which take the same seconds."""
+    alike, idle = _alike(Identity((cell,)))
+    of = (cell.cluster, cell.workload.model, cell.method.name)
+    return alike, *(one.used(*of, idle) for one in (values, values.planned_with) if one)
 
 
 @lru_cache(maxsize=4096)
-def _without_network(cluster: Cluster) -> Cluster:
-    """Return one node of the cluster, which has no use for what joins it to others."""
-    of_network = {name: getattr(NO_EFFECT, name) for name in OF_NETWORK}
-    cluster = replace(
-        cluster, name="", network="", nodes=1, server_place=None, placement="balanced"
-    )
-    return cluster.with_effects(**of_network)
+def _alike(one: Identity) -> tuple[object, dict[str, float]]:
+    """Return a key of cells that take the same seconds, and the effects that they do not meet.
+
+    What a method is called does not matter, nor in one node what would join it to others.
+    """
+    cell: Cell = one.parts[0]
+    cluster, method = cell.cluster, replace(cell.method, name="", scheduling=None)
+    idle = effects.idle(method.architecture, cluster.nodes_in_use)
+    if cluster.nodes_in_use == 1:
+        cluster = replace(
+            cluster, name="", network="", nodes=1, server_place=None, placement="balanced"
+        )
+    of, on = Identity((cell.workload,)), cluster.with_effects(**idle)
+    return _interned((of, on, cell.planned_on, method, cell.servers)), idle
 
 
-def _what(cell: Cell) -> str:
-    return f"{cell.workload.model} batch {cell.workload.local_batch}"
+@lru_cache(maxsize=4096)
+def _interned(key: tuple[object, ...]) -> object:
+    """Return an object for the key, the same for equal ones, whose hash takes no time."""
+    return object()
 
 
 def _where(cluster: Cluster) -> str:
     if cluster.nodes_in_use == 1:
         return f"{cluster.workers} GPUs in one node"
     return f"{cluster.workers} GPUs, {cluster.network}"
-
-
-def _labels(cell: Cell, method: str | None, group: str) -> Labels:
-    cluster = cell.cluster
-    return Labels(cell.workload.model, cluster.network, method, cluster.workers, group)
 
 
 LEAST_SPREAD = 0.02  # of measured seconds, however alike their repetitions are

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -133,6 +133,16 @@ class ParameterValues:
         if key not in self._clusters:
             self._clusters[key] = cluster.with_effects(**values)
         return self._clusters[key]
+
+    def used(
+        self, cluster: Cluster, model: str | None, method: str | None, idle: Container[str]
+    ) -> tuple[object, ...]:
+        """Return what `on` changes of effects that are not ``idle``."""
+        chosen = self._choice(cluster, model, method)
+        return (
+            *[(effect, self.values[i]) for effect, i in chosen if effect not in idle],
+            *self.without,
+        )
 
     def chosen(
         self, cluster: Cluster, model: str | None = None, method: str | None = None

@@ -13,11 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ddlnb.calibration.observations import (
-    IterationTime,
-    Observation,
-    predictions,
-)
+from ddlnb.calibration.observations import Observation, predictions
 from ddlnb.calibration.parameters import ParameterValues
 from ddlnb.clusters.effects import EFFECTS
 from ddlnb.errors import require_known
@@ -51,7 +47,7 @@ def textbook_ring(
     """
 
     def forecast(observation: Observation, seen: Sequence[Observation]) -> float:
-        cell = _cell(observation)
+        cell = observation.quantity.simulated()
         if cell is None:
             return math.nan
         cluster, workload = cell.cluster, cell.workload
@@ -72,8 +68,8 @@ def linear_scaling(observation: Observation, seen: Sequence[Observation]) -> flo
 
 def ring_scaling(observation: Observation, seen: Sequence[Observation]) -> float:
     """Return the seconds with fewer workers, of which communication grows as 2 (n-1) / n."""
-    cell, smaller = _cell(observation), _smaller(observation, seen)
-    before = _cell(smaller) if smaller else None
+    cell, smaller = observation.quantity.simulated(), _smaller(observation, seen)
+    before = smaller.quantity.simulated() if smaller else None
     if cell is None or smaller is None or before is None or before.cluster.workers == 1:
         return math.nan
     compute = _alone(cell, seen)
@@ -89,29 +85,26 @@ TRIVIAL_FORECASTS: dict[str, TrivialForecast] = {
 }
 
 
-def _cell(observation: Observation) -> Cell | None:
-    quantity = observation.quantity
-    return quantity.cell if isinstance(quantity, IterationTime) else None
-
-
 def _alone(cell: Cell, seen: Sequence[Observation]) -> float:
     """Return the seconds of one worker of this workload: those seen, or those of its profile."""
-    found = (other.value for other in seen if (there := _cell(other)) and _is_alone(there, cell))
+    found = (
+        other.value
+        for other in seen
+        if (there := other.quantity.simulated())
+        and there.cluster.workers == 1
+        and there.workload == cell.workload
+    )
     return next(found, cell.workload.compute_seconds)
-
-
-def _is_alone(there: Cell, cell: Cell) -> bool:
-    return there.cluster.workers == 1 and there.workload == cell.workload
 
 
 def _smaller(observation: Observation, seen: Sequence[Observation]) -> Observation | None:
     """Return the observation of the same cell with the most workers below its own."""
-    if (cell := _cell(observation)) is None:
+    if (cell := observation.quantity.simulated()) is None:
         return None
     found = {
         there.cluster.workers: other
         for other in reversed(seen)
-        if (there := _cell(other)) and _configuration(there) == _configuration(cell)
+        if (there := other.quantity.simulated()) and _configuration(there) == _configuration(cell)
     }
     below = [workers for workers in found if workers < cell.cluster.workers]
     return found[max(below)] if below else None

@@ -28,6 +28,7 @@ UNLIMITED = math.inf
 Group = Literal["computation", "contention", "latency", "bandwidth"]
 Kind = Literal["compute", "update", "inside", "between", "server link", "server", "software"]
 Direction = Literal["up", "down"]
+Architecture = Literal["A2A", "PS", ""]
 # What a formula gives, of the effect's value and of what stands in brackets.
 Where = Literal[
     "task factor",  # (workers) of the seconds of computation
@@ -95,6 +96,7 @@ class Effect:
     worse: Direction | None = None
     default: float = math.nan
     formulas: Mapping[Where, Callable[..., Any]] = field(default_factory=dict, compare=False)
+    architecture: Architecture = ""
 
     def __post_init__(self) -> None:
         if self.worse is None:
@@ -204,6 +206,7 @@ _SHIPPED = (
         "between",
         "bandwidth",
         "cap of a collective's connection from one node to the next",
+        architecture="A2A",
     ),
     Effect(
         "doubling_share",
@@ -211,6 +214,7 @@ _SHIPPED = (
         "between",
         "bandwidth",
         "share of a collective's rate between nodes that is left on twice as many, beyond two",
+        architecture="A2A",
     ),
     Effect(
         "connection_bandwidth",
@@ -218,6 +222,7 @@ _SHIPPED = (
         "server link",
         "bandwidth",
         "cap of one connection between a node and a server",
+        architecture="PS",
     ),
     Effect(
         "duplex_bandwidth",
@@ -225,6 +230,7 @@ _SHIPPED = (
         "between",
         "bandwidth",
         "cap of both directions of a node's link together",
+        architecture="PS",
     ),
     Effect(
         "operation_latency",
@@ -244,6 +250,7 @@ _SHIPPED = (
         "latency",
         "software cost of one all-reduce for each rank that takes part",
         formulas={"collective latency": lambda value, workers: value * workers},
+        architecture="A2A",
     ),
     Effect(
         "level_latency",
@@ -252,6 +259,7 @@ _SHIPPED = (
         "latency",
         "software cost of one all-reduce for each doubling of the ranks that take part",
         formulas={"collective latency": lambda value, workers: value * math.log2(workers)},
+        architecture="A2A",
     ),
     Effect(
         "priority_latency",
@@ -267,6 +275,7 @@ _SHIPPED = (
         "software",
         "latency",
         "time of a scheduler's own thread to start a message and to see its end",
+        architecture="A2A",
     ),
     Effect(
         "message_compute",
@@ -285,7 +294,12 @@ _SHIPPED = (
         formulas={"message latency": _copying},
     ),
     Effect(
-        "server_latency", SECONDS, "server", "latency", "software cost of one push on the server"
+        "server_latency",
+        SECONDS,
+        "server",
+        "latency",
+        "software cost of one push on the server",
+        architecture="PS",
     ),
     Effect(
         "server_bandwidth",
@@ -293,6 +307,7 @@ _SHIPPED = (
         "server link",
         "bandwidth",
         "bandwidth of one direction of a server's link, if below a node's",
+        architecture="PS",
     ),
     Effect(
         "sum_bandwidth",
@@ -300,6 +315,7 @@ _SHIPPED = (
         "server",
         "bandwidth",
         "rate at which a server adds what it receives",
+        architecture="PS",
     ),
     Effect(
         "update_latency",
@@ -331,6 +347,7 @@ _SHIPPED = (
         "latency",
         "share of an all-reduce's latency in which the next one cannot start",
         worse="up",
+        architecture="A2A",
     ),
     Effect(
         "parts_in_flight",
@@ -338,6 +355,7 @@ _SHIPPED = (
         "software",
         "latency",
         "parts in which an all-reduce moves: one is sent while another is on its way",
+        architecture="A2A",
     ),
     Effect(
         "compute_share",
@@ -456,6 +474,20 @@ def of_kind(unit: Unit, *kinds: Kind) -> tuple[str, ...]:
 'server_bandwidth')
     """
     return tuple(name for name, one in EFFECTS.items() if one.unit is unit and one.kind in kinds)
+
+
+def idle(architecture: str, nodes: int) -> dict[str, float]:
+    """Return the effects that no plan of an architecture meets on so many nodes, with defaults.
+
+    >>> "server_latency" in idle("A2A", 2), "stream_bandwidth" in idle("A2A", 2)
+    (True, False)
+    """
+    outside = ("between", "server link", "server") if nodes == 1 else ()
+    return {
+        name: one.default
+        for name, one in EFFECTS.items()
+        if one.kind in outside or one.architecture not in ("", architecture)
+    }
 
 
 def without(*groups: Group) -> dict[str, float]:

@@ -15,6 +15,7 @@ from ddlnb.clusters.effects import (
     SECONDS,
     SHARE,
     Effects,
+    idle,
     without,
 )
 from ddlnb.clusters.file import get_cluster
@@ -60,6 +61,17 @@ def test_an_effect_is_not_there_by_default_and_gets_worse_as_it_declares(name):
     assert all(after >= before * (1 - 1e-12) for before, after in zip(now, worse, strict=True))
     assert any(after > before for before, after in zip(now, worse, strict=True))
     assert effect.worsened(effect.worsened(THERE[unit], 1.1), 1 / 1.1) == pytest.approx(THERE[unit])
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+def test_an_effect_costs_nothing_where_it_is_idle(name):
+    """Fits do not simulate anew what differs in such effects alone."""
+    value = THERE[EFFECTS[name].unit]
+    worse = ALL_THERE.with_effects(**{name: EFFECTS[name].worsened(value, 4)})
+    now, then = seconds_of(ALL_THERE), seconds_of(worse)
+    played = [(m.architecture, n) for n in (1, 4) for m in METHODS.values() if m.planner is None]
+    for before, after, (architecture, nodes) in zip(now, then, played, strict=True):
+        assert before == after or name not in idle(architecture, nodes)
 
 
 @settings(max_examples=100)
