@@ -24,7 +24,7 @@ from ddlnb.simulator.draws import Circumstances, is_certain, play_cells, require
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.questions import DRAWS, ForecastQuestion
 from ddlnb.simulator.recommendation import recommended, remarks
-from ddlnb.simulator.simulate import Cell
+from ddlnb.simulator.simulate import Cell, plan_on
 from ddlnb.units import show_rate, show_rates
 from ddlnb.workloads.workload import Workload
 
@@ -281,7 +281,7 @@ def computing(effects: Effects) -> Effects:
 def single_seconds(cell: Cell) -> float:
     """Return the seconds of an iteration of one worker alone: computation and update."""
     alone = cell.cluster.with_workers(1).with_effects(message_compute=0.0)
-    plan = METHODS["BSP-A2A"].plan(cell.workload)
+    plan = plan_on(alone, cell.workload, METHODS["BSP-A2A"])
     return lower(cell.workload, alone, plan).compute_seconds
 
 
