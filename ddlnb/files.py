@@ -150,7 +150,9 @@ def _yaml_loader() -> Any:
     """Return a safe loader of YAML that refuses a key that is written twice."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    quickest = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+    class Loader(quickest):  # type: ignore[misc, valid-type]
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             lines: dict[str, int] = {}
             for key, _ in node.value:
