@@ -68,10 +68,10 @@ class Message:
     pieces: tuple[Piece, ...]
     priority: int = 0
 
-    @property
+    @cached_property
     def elements(self) -> int:
         """Number of elements."""
-        return sum(piece.elements for piece in self.pieces)
+        return sum([piece.elements for piece in self.pieces])
 
     def __str__(self) -> str:
         first, last = self.pieces[0], self.pieces[-1]
