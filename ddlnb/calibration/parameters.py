@@ -47,13 +47,14 @@ class Parameter:
             object.__setattr__(self, "of", (self.of,))
         unit = EFFECTS[self.effect].unit
         require(
-            0 < self.low < self.high < math.inf and unit.least <= self.low <= unit.most,
+            0 < self.low < self.high < math.inf,
             f"{self.name}: low {self.low} and high {self.high} must be positive and finite, low "
             f"below high",
         )
         require(
-            self.high <= unit.most,
-            f"{self.name}: high {self.high} must be {unit.name}, at most {unit.most:g}",
+            unit.least <= self.low and self.high <= unit.most,
+            f"{self.name}: low {self.low} and high {self.high} must be {unit.name}, at "
+            f"least {unit.least:g} and at most {unit.most:g}",
         )
         if math.isnan(self.prior):
             object.__setattr__(self, "prior", math.sqrt(self.low * self.high))
@@ -212,7 +213,7 @@ def listed_effects(cluster: Cluster) -> list[Parameter]:
             continue
         unit = EFFECTS[effect].unit
         most = 1.0 if unit is SHARE else value * WITHIN
-        low = max(value / WITHIN, unit.least) if unit is SHARE else value / WITHIN
+        low = max(value / WITHIN, unit.least)
         found.append(
             Parameter(
                 effect, low=low, high=min(most, unit.most), prior=value, prior_spread=PRIOR_SPREAD

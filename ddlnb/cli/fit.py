@@ -76,6 +76,8 @@ def fit(
     if csv:
         return
     typer.echo(found.in_words)
+    if result.load:
+        typer.echo(result.load)
     for path in result.paths:
         typer.echo(f"written: {path}")
 

@@ -6,6 +6,7 @@ alone, and unevenly so: a result that was timed says how busy the cores were wit
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -139,6 +140,7 @@ def _number(path: Path) -> int:
 BEFORE_SECONDS = 1.0  # for which the machine is watched before the work begins
 LOOK_SECONDS = 0.5  # between two looks at the processes: what a rank takes in its last is not seen
 BUSY = 0.1  # of the cores: with more, times are those of a machine under load
+MOST_LOST = 0.95  # of the cores: with so much, forecasts say next to nothing anyway
 
 WORK = ("user", "nice", "system")  # interrupts serve our messages as well as those of others
 
@@ -159,6 +161,20 @@ class Load:
     def is_busy(self) -> bool:
         """Whether others took so much that times are those of a machine under load."""
         return max(self.before, self.during + self.stolen) > BUSY
+
+    @property
+    def spread(self) -> float:
+        """The relative standard deviation of later seconds from those that were timed.
+
+        Who lost a share s of the cores took 1 / (1 - s) times as long as on a quiet machine. What
+        others take later is known of nobody: anything from nothing to as much, so that logarithms
+        of seconds are spread evenly over -ln(1 - s), with that over the root of 12 as deviation.
+
+        >>> round(Load(0.0, 0.02, 0.0).spread, 3), round(Load(0.0, 0.8, 0.0).spread, 2)
+        (0.006, 0.46)
+        """
+        lost = min(self.during + self.stolen, MOST_LOST)
+        return -math.log(1 - lost) / math.sqrt(12)
 
     def __str__(self) -> str:
         taken = (

@@ -20,6 +20,7 @@ def test_the_errors_that_are_quoted_are_those_of_the_kept_runs(folder):
     assert quoted in README
     worst = f"| {len(errors)} | {quoted} | {100 * size.max():.0f} % |"
     assert worst in FORECAST
+    assert errors["inside"].mean() > 0.8
 
 
 def test_the_load_that_is_quoted_is_the_one_that_was_seen():

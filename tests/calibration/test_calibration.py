@@ -5,14 +5,17 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from ddlnb.calibration.calibrate import calibrate
 from ddlnb.calibration.clusters import calibrate_parameters, unexplained
 from ddlnb.calibration.fit import Prior
 from ddlnb.calibration.observations import AllReduceTime, HopTime, observe
 from ddlnb.calibration.parameters import Parameter, ParameterValues, prior_of
 from ddlnb.calibration.posterior import draw_within, tempered_draws
 from ddlnb.errors import InputError
+from ddlnb.files import DATA
 from tests.toy_clusters import (
     BANDWIDTH,
     FAST,
@@ -51,11 +54,17 @@ def test_known_parameters_come_back_within_three_standard_deviations(fitted):
     assert fitted.identifiability.unidentified == ()
 
 
-def test_a_fit_to_fewer_values_than_effects_claims_no_small_error(fitted):
+def test_a_fit_says_how_far_off_it_is(fitted):
     assert f"off by {fitted.mean_error:.1%} on average" in fitted.in_words
-    few = replace(fitted, observations=fitted.observations[: len(PARAMETERS) - 1])
-    assert f"{len(PARAMETERS)} effects were fitted to {len(PARAMETERS) - 1} values" in few.in_words
-    assert "off by" not in few.in_words
+
+
+def test_fewer_rows_than_effects_are_refused(tmp_path):
+    rows = pd.read_csv(DATA / "measured" / "2026-11-21_two-cores_loopback" / "rows.csv").head(2)
+    path = tmp_path / "rows.csv"
+    seen = {"model": "resnet50", "local_batch": 64, "network": "10GbE", "gpus": 8, "servers": 0}
+    rows.assign(**seen).assign(method="BSP-A2A").to_csv(path, index=False)
+    with pytest.raises(InputError, match=r"2 rows of .* cannot say what the \d+ effects of"):
+        calibrate("survey-10GbE", rows=path)
 
 
 def drawn_values(count):

@@ -1,14 +1,25 @@
 """How busy the machine was is kept beside the rows, and said beside the result."""
 
+import math
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
 from ddlnb.calibration import calibrated_model as kept_load
-from ddlnb.calibration.calibrated_model import LOADS, load_sentence, saved_loads, saving_load
+from ddlnb.calibration.calibrated_model import (
+    LOADS,
+    calibrate_here,
+    load_sentence,
+    read_micro_benchmark,
+    saved_loads,
+    saving_load,
+)
+from ddlnb.calibration.clusters import MOST_MODEL_ERROR
 from ddlnb.errors import ResultsError
+from ddlnb.files import DATA
 from ddlnb.launch.capacity import Load
 from ddlnb.survey import fig4_emulated, simulated_here
 
@@ -67,3 +78,15 @@ def test_findings_say_the_load_beside_the_errors(tmp_path, under):
     ):
         assert "the median error of the forecast is 10.0%" in str(said)
         assert "times are those of a machine under load" in str(said)
+
+
+def test_load_while_it_was_measured_widens_the_model_error():
+    busy = read_micro_benchmark(DATA / "measured" / "2026-11-22_two-cores_busy")
+    assert busy.load.is_busy
+    under, clusters = calibrate_here(busy)
+    alone, _ = calibrate_here(replace(busy, load=None))
+    both = math.hypot(alone.model_error, busy.load.spread)
+    assert under.model_error == pytest.approx(min(both, MOST_MODEL_ERROR))
+    assert under.model_error > alone.model_error
+    assert {one.model_error for one in clusters} == {under.model_error}
+    assert under.model_error > 0.3

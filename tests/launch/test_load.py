@@ -93,3 +93,10 @@ def test_a_load_says_whether_times_can_be_trusted(load, busy, said):
     assert load.is_busy is busy
     assert said in str(load)
     assert 0 < BUSY < 1
+
+
+def test_more_load_widens_what_is_timed_and_no_load_does_not():
+    spreads = [Load(0.0, during, 0.0).spread for during in (0.0, 0.3, 0.8, 1.0)]
+    assert spreads[0] == 0
+    assert spreads == sorted(spreads)
+    assert Load(0.0, 0.2, 0.1).spread == pytest.approx(spreads[1])
