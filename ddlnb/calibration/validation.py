@@ -122,11 +122,15 @@ FITTED = "fitted"  # the name of our own forecast beside the trivial ones
 
 @dataclass(frozen=True)
 class Ablation:
-    """The mean absolute relative error of a fit, and what it becomes without one effect."""
+    """The mean absolute relative error of a fit, and what it becomes without one effect.
+
+    ``growths`` says by how much that of each observation grows.
+    """
 
     effect: str
     error: float
     error_without: float
+    growths: tuple[float, ...]
 
     @property
     def growth(self) -> float:
@@ -153,8 +157,9 @@ def ablation(
     counted = [one for one in observations if one.labels.method is not None] or list(observations)
     predicted = predictions([observation.quantity for observation in counted], changed)
     observed = np.array([observation.value for observation in counted])
-    with_all, *errors = np.abs(predicted / observed - 1).mean(axis=1).tolist()
+    with_all, *errors = np.abs(predicted / observed - 1)
     found = [
-        Ablation(effect, with_all, error) for effect, error in zip(effects, errors, strict=True)
+        Ablation(effect, float(with_all.mean()), float(one.mean()), tuple(one - with_all))
+        for effect, one in zip(effects, errors, strict=True)
     ]
     return sorted(found, key=lambda one: -one.growth)

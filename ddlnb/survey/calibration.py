@@ -19,7 +19,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ddlnb.calibration.observations import IterationTime, Observation, predictions, row_of
+from ddlnb.calibration.observations import (
+    IterationTime,
+    Observation,
+    predictions,
+    row_of,
+)
 from ddlnb.calibration.validation import FITTED, TRIVIAL_FORECASTS, ablation
 from ddlnb.clusters.cluster import Cluster, Fit
 from ddlnb.clusters.effects import EFFECTS
@@ -46,6 +51,7 @@ from ddlnb.figures.style import (
 )
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.schema import read_frame
+from ddlnb.results.tables import GPUS_PER_NODE
 from ddlnb.simulator.simulate import Cell
 from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.published import FIG4_CELLS as FIG4_CELLS
@@ -203,11 +209,27 @@ def fit_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def ablation_table() -> pd.DataFrame:
-    """Return the mean error without each effect, not refitted, the most important effect first."""
-    found = ablation(observed(), fitted_values()[0])
-    rows = [(one.effect, one.error_without, one.error, one.growth) for one in found]
-    columns = ["without", "mean error (%)", "with it (%)", "growth (%)"]
-    return (100 * pd.DataFrame(rows, columns=columns).set_index("without")).round(2)
+    """Return the mean error without each effect, not refitted, the most important effect first.
+
+    ``most of it`` is where the mean error of cells grows most, by method and network: what the
+    effect explains.
+    """
+    labels = [one.labels for one in observed() if one.labels.method is not None]
+    places = [
+        f"{one.method}, {one.network if (one.gpus or 0) > GPUS_PER_NODE else 'one node'}"
+        for one in labels
+    ]
+    rows = []
+    for one in ablation(observed(), fitted_values()[0]):
+        there = pd.Series(one.growths).groupby(places).mean()
+        found = (one.effect, one.error_without, one.error, one.growth, there.idxmax(), there.max())
+        rows.append(found)
+    columns = ["without", "mean error", "with it", "growth", "most of it", "growth there"]
+    table = pd.DataFrame(rows, columns=columns).set_index("without")
+    numbers = [name for name in columns[1:] if name != "most of it"]
+    return table.assign(**(100 * table[numbers]).round(2)).rename(
+        columns={name: f"{name} (%)" for name in numbers}
+    )
 
 
 def fit_findings(rows: pd.DataFrame) -> Findings:

@@ -111,6 +111,7 @@ def test_the_effect_that_takes_most_time_matters_most():
     assert rows[0].growth > 5 * rows[1].growth > 0
     assert rows[2].growth == 0.0
     assert all(row.error == pytest.approx(found.mean_error) for row in rows)
+    assert all(np.mean(row.growths) == pytest.approx(row.growth) for row in rows)
     by_default = {row.effect for row in ablation(*fitted)}
     assert by_default == {parameter.effect for parameter in PARAMETERS}
     with pytest.raises(UnknownName, match="unknown effect 'between'"):

@@ -1,6 +1,6 @@
 """The first notebook's sentences on errors: the numbers of the tables that they are from."""
 
-from ddlnb.survey.calibration import forecast_errors, residual_rows
+from ddlnb.survey.calibration import ablation_table, forecast_errors, residual_rows
 from ddlnb.survey.score import BLIND, blind_rows, score_table
 
 
@@ -15,3 +15,13 @@ def test_the_errors_of_today_come_with_their_commands():
     mean_of_eight = 100 * rows.loc[rows["gpus"] == 8, "relative_error"].abs().mean()
     assert f"{mean_of_eight:.1f} % with 8 GPUs" in fit
     assert fit.endswith("(`ddlnb cluster fit survey`).")
+
+
+def test_an_effect_explains_the_cells_that_meet_it():
+    most = ablation_table()["most of it"]
+    for effect in ("duplex_bandwidth", "sum_bandwidth", "server_latency", "connection_bandwidth"):
+        assert most[effect].split(",")[0].endswith("-PS")
+    for effect in ("stream_bandwidth", "level_latency", "rank_latency", "doubling_share"):
+        assert not most[effect].split(",")[0].endswith("-PS")
+    assert most["scheduler_latency"].startswith("ByteScheduler-A2A, ")
+    assert most["closed_ring_share"].endswith(", one node")
