@@ -1,5 +1,7 @@
 """The first notebook's sentences on errors: the numbers of the tables that they are from."""
 
+from ddlnb.calibration.validation import TRIVIAL_FORECASTS
+from ddlnb.files import ROOT
 from ddlnb.survey.calibration import ablation_table, forecast_errors, residual_rows
 from ddlnb.survey.score import BLIND, blind_rows, score_table
 
@@ -15,6 +17,16 @@ def test_the_errors_of_today_come_with_their_commands():
     mean_of_eight = 100 * rows.loc[rows["gpus"] == 8, "relative_error"].abs().mean()
     assert f"{mean_of_eight:.1f} % with 8 GPUs" in fit
     assert fit.endswith("(`ddlnb cluster fit survey`).")
+
+
+def test_the_readme_quotes_the_errors_of_the_last_blind_forecast():
+    mean = (
+        score_table(blind_rows(), "gpus").loc["without", "mean"].unstack("forecast").loc[[16, 32]]
+    )
+    ours, trivial = mean[BLIND[-1].name], mean[list(TRIVIAL_FORECASTS)].min(axis=1)
+    said, best = (" and ".join(f"{error:.1f} %" for error in one) for one in (ours, trivial))
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert f"16 and 32 GPUs have mean errors of {said} (the best trivial forecast: {best})" in text
 
 
 def test_an_effect_explains_the_cells_that_meet_it():
