@@ -100,6 +100,13 @@ def test_no_source_is_worse_by_over_a_tenth_than_it_was(kind):
     assert worse(board([kind]), read_board()) == []
 
 
+def test_runs_of_large_models_are_near_and_in_their_intervals_with_their_source_left_out() -> None:
+    pooled = read_board().set_index("source").loc[EVERY]
+    assert pooled["median"] < 0.1
+    assert pooled["near"] > 0.7
+    assert pooled["inside"] > 0.85
+
+
 def test_constants_of_gpus_are_of_a_sheet_or_fitted_and_few_are_judged():
     found = constants()
     assert set(found["kind"]) == {SHEET, FIT, JUDGEMENT}

@@ -52,7 +52,7 @@ def test_the_map_has_the_best_layout_of_the_ranking() -> None:
 
 def test_the_table_of_parameters_gives_units_and_meanings() -> None:
     table = study.parameter_table()
-    assert len(table) == 24
+    assert len(table) == 25
     assert (table[["unit", "meaning"]] != "").all(axis=None)
 
 

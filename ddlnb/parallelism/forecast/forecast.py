@@ -35,16 +35,18 @@ WITHOUT_MEMORY = 0.97  # chance where a rank asks for more than there is: 12 of 
 def chance_of_slow(cases: Cases, fitted: Fitted, lacking: NDArray[np.bool_]) -> Column:
     """Return the chance that a run of each case is slow; ``lacking`` marks a lack of memory.
 
-    1 - exp(-q l) with l links across nodes, of which each is slow with the chance q (Poisson). Zero
-    with one stage, one replica or one node, where no run was slow that had all of its micro
-    batches, and for frameworks without the mode.
+    1 - exp(-q l) with l links across nodes, of which each is slow with the chance q (Poisson),
+    times the chance that links of the cluster are ever slow. Zero with one stage or one node, where
+    no run was slow that had all of its micro batches, with one replica on a cluster that had slow
+    runs, and for frameworks without the mode.
     """
     values = fitted.parameters
     whole = (cases.zero == 0) & (cases.micro_batches > SHORT)
     each = np.exp(values.slow_link + values.slow_whole * whole)
     links = np.minimum(links_across(cases), MOST_LINKS)
-    chance = np.where(lacking, WITHOUT_MEMORY, -np.expm1(-each * links))
-    may = cases.way("slow_transfers") & (cases.pp > 1) & (cases.dp > 1) & (cases.nodes > 1)
+    chance = np.where(lacking, WITHOUT_MEMORY, -np.expm1(-each * links)) * values.slow_cluster
+    may = cases.way("slow_transfers") & (cases.pp > 1) & (cases.nodes > 1)
+    may &= (cases.dp > 1) | (values.slow_cluster < 1)
     return np.asarray(np.where(may, chance, 0.0))
 
 

@@ -38,6 +38,7 @@ class Framework:
     - hides_gradients: without ZeRO, gradients are reduced beside the last backward pass.
     - splits_sequences: tensor parallelism splits sequences, too, where nothing else is said.
     - fuses: one kernel computes the activation of a gated feed-forward part.
+    - fuses_norms: norms and positions are a kernel each, whatever it does with activations.
     - older_attention: its attention is FlashAttention 2, in instructions of Ampere on any GPU.
     - keeps_scores: its attention keeps scores, their masks and what is left of them.
     - adds_apart: gradients of micro batches are added up in fp32 by kernels of their own.
@@ -67,6 +68,7 @@ class Framework:
     slow_transfers: bool = False
     pipelined_latency: bool = False
     fuses: bool = False
+    fuses_norms: bool = False
     older_attention: bool = False
     keeps_scores: bool = False
     overlaps: bool = False
@@ -95,6 +97,7 @@ FRAMEWORKS = {
         Framework(
             "nanotron",
             zero=0,
+            fuses_norms=True,
             older_attention=True,
             layers_by_cost=True,
             slow_transfers=True,
@@ -226,7 +229,7 @@ def _one(unit: str, low: float, high: float, meaning: str, phase: str = "time") 
 
 @dataclass(frozen=True)
 class Parameters:
-    """Twenty-four numbers with a physical meaning; `describe` lists them."""
+    """Twenty-five numbers with a physical meaning; `describe` lists them."""
 
     matrix_share: float = _one(
         "share", 0.2, 1.0, "of the FLOP/s that matrices can sustain on this GPU, what layers get"
@@ -242,7 +245,7 @@ class Parameters:
         "token and width of the model, forward and backward",
     )
     launch: float = _one(
-        "s", 1e-4, 2e-2, "least time of a layer and micro batch: starting its kernels"
+        "s", 1e-7, 1e-3, "that the host takes to hand over an operation, while the GPU may wait"
     )
     inside_share: float = _one(
         "share", 0.05, 1, "of the GPU's links inside a node, what is reached"
@@ -284,6 +287,9 @@ class Parameters:
         "by which a step takes longer where groups across nodes ask for more memory than there is",
     )
     slow_transfer: float = _one("s", 0.1, 0.5, "that a transfer between stages loses in a slow run")
+    slow_cluster: float = _one(
+        "chance", 0, 1, "that runs of a cluster are ever slow: 1 where some were", "cluster"
+    )
     slow_link: float = _one(
         "log chance", -15, 0, "that a link between stages across nodes makes a run slow", "chance"
     )

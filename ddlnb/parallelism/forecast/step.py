@@ -171,6 +171,10 @@ REPEATED = 0.3
 # writes 5 elements forward and backward (40 of about 200 bytes). A gated one that a kernel fuses
 # does 8; product and activation by kernels of their own do 13.
 INNER, WIDER, GATED, GATED_APART = 0.2, 4, 1.6, 2.6
+# Norms and positions of models that have gates (Llama's kind), where no kernel fuses them: their
+# steps one by one, half of them in fp32. By torch's dispatcher a layer of transformers' Llama moves
+# 485 bytes per token and width beside its products, one of GPT-2's kind 120.
+SMALL = 1.7
 # Bytes per logit: written (2), cast to fp32 (6), read by the loss, which writes their gradient (8),
 # which is cast back (6), and read by two products of matrices (4).
 LOGIT_TRAFFIC = 26
@@ -244,9 +248,8 @@ def of_framework(
     alone = held * layer[:, None] + heads * head[:, None]  # what one GPU would compute
     gpu = alone + held * exchanged[:, None]
     gpu = gathered_beside(cases, gpu, held, gathered_seconds(cases, values))
-    starting = values.launch * np.where(cases.experts > 1, EXPERT_KERNELS, 1)
-    starting = starting * passes_of(cases) / 3
-    host = held * (starting + latency)[:, None] + heads * values.launch
+    starting = values.launch * operations_of(cases, framework)
+    host = held * (starting + latency)[:, None] + heads * values.launch * sum(PLAIN)
     stage = soft_maximum(gpu, host)
     stage = stage * np.where(stalled & (cases.pp == 1) & spans(cases), values.stall, 1)[:, None]
     slowest, work = stage.max(axis=1), alone.max(axis=1)
@@ -261,7 +264,7 @@ def of_framework(
         + transfers * boundary_seconds(cases, framework.splits_transfers),
         reduction=replica_seconds(cases, values, framework, slowest, 1 / passes_of(cases)),
         optimizer=optimizer_seconds(cases),
-        other=np.full(len(cases), values.fixed),
+        other=values.fixed + values.launch * OF_STEP * cases.stages.layers.max(axis=1),
         slow=transfers * values.slow_transfer * (1 if framework.slow_transfers else 0),
         bound=behind(cases, (gpu / np.maximum(stage, LEAST))[:, 0]),
     )
@@ -301,6 +304,11 @@ def weight_seconds(cases: Cases, values: Parameters, parameters: Column) -> Colu
 def trained(cases: Cases) -> Column:
     """Return 1 where the matrices of a model are trained, 0 where only adapters are."""
     return 1 - cases.adapters
+
+
+def in_small_kernels(cases: Cases) -> NDArray[np.bool_]:
+    """Return where the norms, positions and gates of a model of Llama's kind are not fused."""
+    return np.asarray((cases.gated > 0) & ~cases.way("fuses"))
 
 
 def passes_of(cases: Cases) -> Column:
@@ -348,17 +356,49 @@ def layer_seconds(cases: Cases, values: Parameters) -> Column:
     core_rate = core_rate * np.where(older, OLDER, 1)
     core = 2 * core_passes * context * share / core_rate
     repeated = cases.tokens * np.where(cases.sequence_parallel > 0, 1 / cases.tp, 1)
-    elements = cases.hidden * (REPEATED * repeated + (1 - REPEATED - INNER) * share)
+    norms = REPEATED + SMALL * (in_small_kernels(cases) & ~cases.way("fuses_norms"))
+    elements = cases.hidden * (norms * repeated + (1 - REPEATED - INNER) * share)
     gates = np.where(cases.gated > 0, np.where(cases.way("fuses"), GATED, GATED_APART), 1)
     elements = elements + INNER * gates * cases.ffn * cases.top_k / WIDER * share
     traffic = values.elementwise * passes / 3 * elements / cases.memory_bandwidth
     sizes = wave_seconds(cases, rate) + cast_seconds(cases)
-    return matrices + sizes + core + traffic + expert_seconds(cases, rate, passes)
+    return np.asarray(matrices + sizes + core + traffic + expert_seconds(cases, rate, passes))
 
 
-# Kernels of a layer with experts beside those of one without: the router, copies in the order of
-# experts and back, products by groups, exchanges with their sizes first. A judgement.
-EXPERT_KERNELS = 3
+# Operations that a host hands over for a layer, forward and backward, as torch's dispatcher counts
+# them in bf16, views left out: 40 where norms, positions and activations are one each and gradients
+# are added up; 118 in transformers' layer of Llama. Kernels in Triton, which fuse some, take a host
+# as long as what they replace: Python starts them. Attention that keeps scores is of programs with
+# dropout: 22 more, and the states of random numbers are taken and put back around two of them.
+PLAIN, SCORES, APART = (12, 28), (14, 16), (26, 52)
+CHECKPOINT = 12  # full recomputation: three states of random numbers, four times each
+# Once per step and layer: an operation for each of its twelve tensors, beside what optimizers do to
+# all of them at once.
+OF_STEP = 12
+# Those of a layer with experts beside one without: the router, copies in the order of experts and
+# back, products by groups, exchanges with their sizes first. A judgement.
+EXPERT_OPERATIONS = 7
+
+
+def operations_of(cases: Cases, framework: Framework) -> Column:
+    """Return how many operations a host hands over for a layer and micro batch.
+
+    Exchanges of tensor parallelism are operations, too: all-reduces, or twice as many scatters and
+    gathers, and a few more gathers, where sequences are split.
+    """
+    apart = in_small_kernels(cases)
+    full = cases.recomputation == FULL
+    forward, backward = (
+        plain + scores * framework.keeps_scores + small * apart
+        for plain, scores, small in zip(PLAIN, SCORES, APART, strict=True)
+    )
+    layer = forward + backward + np.where(full, forward + CHECKPOINT, 0)
+    layer = layer * np.where(cases.experts > 1, EXPERT_OPERATIONS, 1)
+    moved = EXCHANGES * np.where(full, 1.5, 1)
+    exchanges = np.where(cases.sequence_parallel > 0, moved + GATHERED_AGAIN, moved / 2)
+    return np.asarray(layer + exchanges * (cases.tp > 1))
+
+
 # Bytes per element of a copy that is sent to an expert: put in the order of experts and back, each
 # read and written, forward and backward.
 PERMUTED = 16

@@ -150,16 +150,18 @@ def scored() -> pd.DataFrame:
 
 
 def test_left_out_sources_are_near_and_in_their_interval(scored) -> None:
-    """Of sources with new GPUs, and of nanotron's slow network, less is known."""
+    """Where a cluster may lose transfers, as nobody knows of nanotron's, intervals are wide."""
     ours = scored.xs("ours", level="forecast")
     whole = ours.xs("all", level="left_out")
-    assert whole.loc["source", "median"] < 0.15
-    assert (
-        ours["held"].drop("nanotron", level="left_out").drop("all", level="left_out") > 0.79
-    ).all()
+    assert whole.loc["source", "median"] < 0.1
+    assert (ours["held"].drop("all", level="left_out") > 0.75).all()
+    assert (ours["held"].drop("nanotron", level="left_out") > 0.79).all()
     assert (whole["held"].drop("source and its GPU or framework") > 0.85).all()
     assert (whole["fits"] > 0.99).all()
-    assert (whole["width"].drop("more GPUs") < 3).all()  # where no run can be slow
+    narrow = (
+        ours["width"].drop("more GPUs", level="kind").drop(["nanotron", "all"], level="left_out")
+    )
+    assert (narrow < 2).all()
 
 
 def test_intervals_grow_with_nodes_as_errors_do(scored) -> None:

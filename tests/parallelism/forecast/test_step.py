@@ -4,11 +4,16 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
+import torch.nn.functional as F
 
 from ddlnb.clusters.named import cluster_of
-from ddlnb.hardware.catalogue import get_interconnect
+from ddlnb.files import PUBLISHED
+from ddlnb.hardware.catalogue import get_gpu, get_interconnect
 from ddlnb.parallelism.forecast.cases import FULL, SELECTIVE, Cases
+from ddlnb.parallelism.forecast.fit import COUNTED, OWN_NETWORK, THEORY
 from ddlnb.parallelism.forecast.forecast import (
     WITHOUT_MEMORY,
     chance_of_slow,
@@ -21,16 +26,24 @@ from ddlnb.parallelism.forecast.layouts import scale
 from ddlnb.parallelism.forecast.published import FOUNDRY, H100, observed
 from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.parallelism.forecast.step import (
+    APART,
+    GATED_APART,
+    INNER,
+    PLAIN,
+    SMALL,
     Step,
     bubble_seconds,
     exposed,
     layer_seconds,
+    operations_of,
     replica_rate,
     score_seconds,
     step,
 )
 from ddlnb.parallelism.forecast.table import Row, case
 from ddlnb.parallelism.schedules import play, schedule
+from ddlnb.workloads.counters import TrafficCounter
+from ddlnb.workloads.roofline import efficiency_of
 from tests.parallelism.forecast.tables import RUN
 
 
@@ -80,6 +93,86 @@ def test_adapters_spare_gradients_of_weights_their_exchange_and_the_optimizer(ca
     assert (found.reduction == 0).all()
     assert (found.optimizer == 0).all()
     assert (forecast(adapted).most_gib < forecast(cases).most_gib).all()
+
+
+def traced(block: torch.nn.Module) -> tuple[float, float]:
+    """Operations of a block forward and backward, and its bytes per token and width."""
+    tokens, hidden = 512, 1024
+    block = block.to(torch.bfloat16)
+    for one in block.parameters():
+        one.grad = torch.zeros_like(one)
+    inputs = torch.randn(1, tokens, hidden, dtype=torch.bfloat16, requires_grad=True)
+    with TrafficCounter() as counter:
+        outputs = block(inputs)
+        outputs.backward(torch.ones_like(outputs))
+    weights = sum(one.nbytes for one in block.parameters())
+    return counter.work.operations, (counter.work.bytes - 3 * weights) / tokens / hidden
+
+
+class Gpt(torch.nn.Module):
+    """A block of GPT-2's kind: norms, attention and activation are one operation each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = torch.nn.ModuleList([torch.nn.LayerNorm(1024) for _ in range(2)])
+        sizes = ((1024, 3072), (1024, 1024), (1024, 4096), (4096, 1024))
+        self.products = torch.nn.ModuleList([torch.nn.Linear(*size) for size in sizes])
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        parts = self.products[0](self.norms[0](inputs)).chunk(3, -1)
+        heads = [one.view(1, -1, 16, 64).transpose(1, 2) for one in parts]
+        core = F.scaled_dot_product_attention(*heads, is_causal=True)
+        inputs = inputs + self.products[1](core.transpose(1, 2).flatten(2))
+        return inputs + self.products[3](F.gelu(self.products[2](self.norms[1](inputs))))
+
+
+class Llama(torch.nn.Module):
+    """transformers' block of Llama."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers import LlamaConfig
+        from transformers.models.llama import modeling_llama
+
+        config = LlamaConfig(
+            hidden_size=1024, num_attention_heads=16, intermediate_size=2752, num_hidden_layers=1,
+            attn_implementation="sdpa",
+        )  # fmt: skip
+        self.block = modeling_llama.LlamaDecoderLayer(config, 0)
+        turned = modeling_llama.LlamaRotaryEmbedding(config)
+        self.turns = turned(torch.zeros(1, 1, 1, dtype=torch.bfloat16), torch.arange(512)[None])
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        found = self.block(inputs, position_embeddings=self.turns)
+        return found if isinstance(found, torch.Tensor) else found[0]
+
+
+def test_operations_and_bytes_of_a_layer_are_those_that_torch_counts() -> None:
+    """Adding the gradients up is among the operations, and is no traffic of a layer's elements."""
+    gpt, llama = traced(Gpt()), traced(Llama())
+    plain, apart = sum(PLAIN), sum(APART)
+    assert gpt[0] == pytest.approx(plain, rel=0.1)
+    assert llama[0] == pytest.approx(plain + apart, rel=0.1)
+    of_gates = INNER * (GATED_APART * 2752 / 4096 - 1)
+    more = (SMALL + of_gates) * COUNTED["elementwise"]
+    assert llama[1] - gpt[1] == pytest.approx(more, rel=0.1)
+
+
+def test_an_operation_holds_up_a_host_as_long_as_programs_on_one_gpu_say() -> None:
+    host = efficiency_of(get_gpu("H100"), "bf16").host.value
+    assert THEORY["launch"] == pytest.approx(host, rel=0.02)
+    for name in FRAMEWORKS:
+        assert saved_fit().of(name).launch == pytest.approx(host, rel=0.15)
+
+
+def test_exchanges_and_recomputation_are_operations_and_fusing_spares_some(cases: Cases) -> None:
+    fused, apart = FRAMEWORKS["nemo"], FRAMEWORKS["internevo"]
+    alone = replace(cases, tp=np.ones(len(cases)))
+    assert (operations_of(alone, fused) <= operations_of(cases, fused)).all()
+    again = replace(cases, recomputation=np.full(len(cases), float(FULL)))
+    assert (operations_of(again, fused) > operations_of(cases, fused)).all()
+    of = [replace(cases, framework=np.full(len(cases), one.name)) for one in (fused, apart)]
+    assert (operations_of(of[0], fused) < operations_of(of[1], apart)).all()
 
 
 def test_attention_in_instructions_of_ampere_is_slower_on_newer_gpus(cases: Cases) -> None:
@@ -217,6 +310,27 @@ def test_only_runs_of_several_stages_replicas_and_nodes_can_be_slow(cases: Cases
     assert (chance(cases) > 0).tolist() == able.tolist()
     assert (chance(cases, lacking=True)[able] == WITHOUT_MEMORY).all()
     assert not chance(replace(cases, framework=np.full(len(cases), "fsdp")), lacking=True).any()
+
+
+def test_of_a_cluster_that_nobody_knows_any_run_with_a_pipeline_may_be_slow(cases: Cases) -> None:
+    unknown = replace(saved_fit(), parameters=replace(saved_fit().parameters, **OWN_NETWORK))
+    none = np.zeros(len(cases), bool)
+    found = chance_of_slow(cases, unknown, none)
+    able = (cases.pp > 1) & (cases.nodes > 1)
+    assert (found > 0).tolist() == able.tolist()
+    assert found[able] == pytest.approx(OWN_NETWORK["slow_cluster"], rel=0.4)
+    quick, slow = forecast(cases, saved_fit()), forecast(cases, unknown)
+    wider = (slow.high / slow.low > quick.high / quick.low)[able & (quick.chance < 0.01)]
+    assert wider.all()
+
+
+def test_a_cluster_without_known_runs_has_the_shares_of_its_own_collectives() -> None:
+    rows = pd.read_csv(PUBLISHED / "collectives_upto2nodes.csv")
+    own = rows[rows["network"].str.contains("EFA", na=False) & (rows["collective"] != "all_reduce")]
+    reached = own.groupby("nodes")["busbw_GBps"].mean()
+    inside, across = (get_gpu("H100").inside_bandwidth / 1e9, 400)
+    assert OWN_NETWORK["inside_share"] == pytest.approx(reached[1] / inside, rel=0.02)
+    assert OWN_NETWORK["across_share"] == pytest.approx(reached[2] / across, rel=0.02)
 
 
 def test_runs_whose_links_are_independent_stay_quick_together(cases: Cases) -> None:
