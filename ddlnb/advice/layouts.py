@@ -88,6 +88,11 @@ def posed(
     prices = prices or Prices()
     shape = find_shape(asked.model) if gpu_in(cluster.hardware) else None
     if shape is None:
+        require(
+            not asked.framework,
+            f"framework {asked.framework!r} is of models whose layers are known, by name or "
+            f"config.json, on GPUs by name; leave it out (--framework)",
+        )
         return question_about(asked, cluster, prices)
     split = split_on(
         shape,
@@ -97,10 +102,16 @@ def posed(
         precision=asked.precision,
         prices=prices,
         optimizer=asked.optimizer,
+        framework=asked.framework,
     )
     given = [name for name, value in unused.items() if value is not None]
     if not given:
         return split
+    require(
+        not asked.framework,
+        f"framework {asked.framework!r} is of layouts, which have no use for "
+        f"{' and '.join(given)}; leave out one of them (--framework)",
+    )
     memory = float(split.gpu.memory)
     require(
         split.unsplit.most_samples(memory) > 0,
@@ -142,6 +153,7 @@ def split_on(
     precision: str = "",
     prices: Prices | None = None,
     optimizer: str = COUNTED,
+    framework: str = "",
 ) -> PricedQuestion:
     """Return the question how to split a model over the GPUs in use of a cluster.
 
@@ -164,6 +176,7 @@ def split_on(
         precision=precision,
         prices=prices or Prices(),
         optimizer=optimizer,
+        framework=framework or LayoutQuestion.framework,
     )
 
 

@@ -101,6 +101,9 @@ class Held(Trained):
 
     _: KW_ONLY
     optimizer: Annotated[str, Asked("sgd, momentum or adam: what it keeps takes memory.")] = "adam"
+    framework: Annotated[
+        str, Asked("Of a model that can be split: whose steps are forecast, such as fsdp or nemo.")
+    ] = ""
 
 
 @question

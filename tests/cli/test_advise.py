@@ -49,3 +49,16 @@ def test_what_no_gpu_can_hold_is_answered_by_the_ranked_layouts(tmp_path):
     for option in ("--throughput", "--measured", "--server-price", "--plans"):
         refused = CliRunner().invoke(app, [*words, option, "3"])
         assert str(refused.exception).endswith(f"({option})")
+
+
+def test_advice_is_on_the_framework_that_is_named_and_every_command_takes_it():
+    on = ["--model", "llama3-8b", "--gpu", "H100", "--nodes", "2", "--draws", "0"]
+    verdicts = set()
+    for command in (["advise"], ["forecast"]):
+        done = CliRunner().invoke(app, [*command, *on, "--framework", "fsdp"])
+        assert done.exit_code == 0, done.output
+        said = " ".join(done.output.split())
+        assert "(fsdp)" in said
+        assert "(nanotron)" not in said
+        verdicts.add(said[said.index("Verdict:") :].split(" GiB on each")[0])
+    assert len(verdicts) == 1
