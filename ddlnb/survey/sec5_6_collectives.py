@@ -24,7 +24,7 @@ from ddlnb.figures.style import (
     styled,
     text_on,
 )
-from ddlnb.networks.collectives.catalogue import get_collective
+from ddlnb.networks.collectives.catalogue import get_collective as get_collective
 from ddlnb.networks.flows import Startup
 from ddlnb.networks.network import Cut, Network
 from ddlnb.networks.play import play
