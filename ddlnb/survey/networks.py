@@ -16,12 +16,13 @@ from ddlnb.clusters.file import get_cluster
 from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.networks.flows import Startup
 from ddlnb.networks.network import Network, changed
-from ddlnb.networks.play import play, share
+from ddlnb.networks.play import play
+from ddlnb.networks.play import share as share
 from ddlnb.networks.structure import Structure
-from ddlnb.networks.topologies import get_topology, with_islands
+from ddlnb.networks.topologies import get_topology as get_topology
+from ddlnb.networks.topologies import with_islands
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.simulator.simulate import Cell, steady_seconds
-from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.sec3_3_2_topologies import judged, rings_at_once
 from ddlnb.survey.testbed import fig4_workload
 from ddlnb.units import MIB, bandwidth_from
@@ -93,15 +94,6 @@ def by_topology(
             for cell, found in zip(cells, steady_seconds(cells), strict=True)
         ]
     return pd.DataFrame(columns, index=pd.Index(methods, name="method")).round().astype(int)
-
-
-def slowdown_findings(table: pd.DataFrame) -> Findings:
-    """Return which method suffers most and least from the last topology, over the first."""
-    ratio = table.iloc[:, -1] / table.iloc[:, 0]
-    return findings(
-        f"On {table.columns[-1]} {ratio.idxmin()} keeps {ratio.min():.0%} of its throughput on "
-        f"{table.columns[0]}, {ratio.idxmax()} {ratio.max():.0%}."
-    )
 
 
 def claims() -> pd.DataFrame:
