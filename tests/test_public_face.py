@@ -36,7 +36,10 @@ def test_the_page_on_the_package_lists_every_public_name_once_with_an_example():
     assert sorted(name for name, _ in rows) == ddlnb.__all__
     for name, example in rows:
         assert f"ddlnb.{name}" in example, name
-        ast.parse(example)
+        for call in ast.walk(ast.parse(example)):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == f"ddlnb.{name}":
+                named = {one.arg: one.value for one in call.keywords}
+                inspect.signature(getattr(ddlnb, name)).bind(*call.args, **named)
 
 
 def test_there_are_at_most_fifty_public_names():
