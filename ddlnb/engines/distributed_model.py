@@ -6,9 +6,13 @@ plan is executed by the engine that `ddlnb.measure` measures (`ddlnb.engines.rep
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +22,25 @@ from torch import nn
 
 from ddlnb.engines.probes import COST_PROBES, cost_of, shares_cores, timed_all_reduces
 from ddlnb.engines.replica import Replica
-from ddlnb.engines.settings import MeasurementSettings
+from ddlnb.engines.settings import MakeOptimizer, MeasurementSettings
 from ddlnb.engines.targets import is_searched
 from ddlnb.engines.torch_engine import transport_for
 from ddlnb.errors import InputError, ModelError, PlanError, require, require_whole
 from ddlnb.launch.rank import RankContext, address_towards
+from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Gate, Plan
 from ddlnb.plans.plan_file import plan_from_json, plan_to_json, read_plan
+from ddlnb.plans.requests import SPLIT
 from ddlnb.registry import supplied
 from ddlnb.workloads.profiling import profile
 from ddlnb.workloads.task import Task
+from ddlnb.workloads.workload import Workload
 
 PROFILED = 10  # iterations, before a plan is made
 REPETITIONS = 25  # of each all-reduce that is timed
+TRIED = 4  # iterations of every plan that may be the quickest
+BESIDE = "MG-WFBP", "DDP"  # methods whose plans are tried beside one that is searched
 
 
 class DistributedModel(nn.Module):
@@ -40,7 +49,8 @@ class DistributedModel(nn.Module):
     ``step`` stands where a script has ``optimizer.step()`` and ``zero_grad()``; all else is as with
     torch's DistributedDataParallel. ``plan`` is a Plan, the file of one (`ddlnb plan --out`), or a
     method by name, whose plan is made from what the ranks measure here and now of ``task``:
-    `ddlnb.task` of the same module. Every rank must have called
+    `ddlnb.task` of the same module. For "searched" they also try some plans, that of DDP among
+    them, for a few iterations, and take the quickest. Every rank must have called
     ``torch.distributed.init_process_group``. Parameters and buffers start as rank 0 has them;
     buffers go their own ways from there. The optimizer must treat parameters independently of one
     another, as SGD, Adam and AdamW do, and hold all that are trained.
@@ -75,6 +85,9 @@ class DistributedModel(nn.Module):
             for tensor in (*module.parameters(), *module.buffers()):
                 dist.broadcast(tensor, 0)
         self._context = _context(timeout_seconds)
+        # Messages leave from a thread of their own: on the script's group they would come between
+        # its collectives, in another order on each rank.
+        self._group = dist.new_group()
         self.plan = self._planned(plan, task)
         _require_same(self.plan, next(module.parameters()).device)
         require(
@@ -82,22 +95,13 @@ class DistributedModel(nn.Module):
             f"plan {self.plan.method!r} needs parameter servers, which a training script has none "
             f"of; take a plan of all-reduces, such as MG-WFBP's",
         )
-        per_node = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-        # Messages leave from a thread of their own: on the script's group they would come between
-        # its collectives, in another order on each rank.
-        self._group = dist.new_group()
-        transport = transport_for(
-            self._context, None, self.plan, per_node=per_node, group=self._group
-        )
         self._shares: list[_Share] = []
 
         def share(parameters: Iterable[nn.Parameter]) -> Any:
             self._shares.append(_Share(optimizer, parameters))
             return self._shares[-1]
 
-        rank, workers = self._context.rank, self._context.count
-        trained = share, workers, timeout_seconds, rank
-        self._replica = Replica(module, self.plan, transport, *trained)
+        self._replica = self._replica_of(module, self.plan, share)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Return what the module does; layers whose updates are on the way wait for them."""
@@ -156,6 +160,7 @@ class DistributedModel(nn.Module):
         self._replica.close()
         dist.barrier()
         dist.destroy_process_group(self._group)
+        del self._group
 
     def _planned(self, plan: Plan | Method | str | Path, task: Task | None) -> Plan:
         """Return the plan, which rank 0 makes for all if it is that of a method."""
@@ -177,15 +182,39 @@ class DistributedModel(nn.Module):
         slowest = torch.tensor(timed, dtype=torch.float64, device=device)
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
         cost = cost_of(slowest.tolist())
-        if context.rank:
-            return plan_from_json(_of_rank_0("", device), "the plan of rank 0")
-        if is_searched(method):
-            settings = MeasurementSettings(workers=context.count, device=device.type)
-            made: Plan = supplied("searched plan")(method.planner, workload, cost, settings)
-        else:
-            made = method.plan(workload, cost=cost)
-        _of_rank_0(plan_to_json(made), device)
-        return made
+        settings = MeasurementSettings(workers=context.count, device=device.type)
+        made = [] if context.rank else _plans_of(method, workload, cost, settings)
+        said = json.loads(_of_rank_0(json.dumps([plan_to_json(one) for one in made]), device))
+        plans = [plan_from_json(text, "the plan of rank 0") for text in said]
+        return plans[0] if len(plans) == 1 else self._quickest(plans, task, device)
+
+    def _quickest(self, plans: list[Plan], task: Task, device: torch.device) -> Plan:
+        """Return the plan whose iterations are the shortest, of some that all ranks try."""
+        module = task.build().to(device)
+        batch = tuple(one.to(device) for one in task.batch(task.local_batch, self._context.rank))
+        seconds = []
+        for plan in plans:
+            make_optimizer = partial(torch.optim.SGD, lr=0.0)
+            replica = self._replica_of(module, plan, make_optimizer)
+            for step in range(TRIED + 1):
+                replica.step(partial(task.loss, module, batch))
+                if step == 0:  # the clock starts between iterations, whose messages may overlap
+                    dist.barrier()
+                    start = time.perf_counter()
+            replica.synchronize()
+            dist.barrier()
+            seconds.append(time.perf_counter() - start)
+            replica.close()
+        slowest = torch.tensor(seconds, dtype=torch.float64, device=device)
+        dist.all_reduce(slowest, dist.ReduceOp.MAX)
+        return plans[int(slowest.argmin())]
+
+    def _replica_of(self, module: nn.Module, plan: Plan, make_optimizer: MakeOptimizer) -> Replica:
+        """Return what trains a module by a plan on this rank."""
+        context, per_node = self._context, int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+        transport = transport_for(context, None, plan, per_node=per_node, group=self._group)
+        trained = make_optimizer, context.count, context.timeout_seconds, context.rank
+        return Replica(module, plan, transport, *trained)
 
 
 class _Share:
@@ -224,6 +253,27 @@ def _require_optimized(module: nn.Module, optimizer: torch.optim.Optimizer) -> N
                 f"parameter {name!r} is trained, and the optimizer does not hold it; give it all "
                 f"of module.parameters(), or set requires_grad=False on the parameter"
             )
+
+
+def _plans_of(
+    method: Method, workload: Workload, cost: AlphaBeta, settings: MeasurementSettings
+) -> list[Plan]:
+    """Return the plan of a method; if it is searched, all that may be the quickest.
+
+    What was measured is the backend's all-reduce. Its halves, which go over connections of ours,
+    may take longer or less: plans are tried with and without.
+    """
+    if not is_searched(method):
+        return [method.plan(workload, cost=cost)]
+    search: Any = supplied("searched plan")
+    planner: Any = method.planner
+    whole = replace(planner, space=replace(planner.space, split=False))
+    found = [search(one, workload, cost, settings) for one in (planner, whole)]
+    for name in BESIDE:
+        plan = get_method(name).plan(workload, cost=cost)
+        halves = replace(plan, method=f"{name} in halves", exchange=SPLIT, gate=Gate.OWN_LAYER)
+        found += [plan, halves]
+    return list({plan.digest: plan for plan in found}.values())
 
 
 def _context(timeout_seconds: float) -> RankContext:

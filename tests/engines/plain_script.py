@@ -4,6 +4,7 @@ Rank 0 prints a line for every way of training that is named: how far its parame
 whether all ranks have the same bits, and the number of messages.
 """
 
+import os
 import sys
 from functools import partial
 
@@ -116,3 +117,6 @@ def main(names):
 
 if __name__ == "__main__":
     main(sys.argv[1:])
+    # torch keeps gloo's threads beyond its groups. One that asks for the interpreter's lock while
+    # the interpreter ends, as on a machine under load, aborts the process.
+    os._exit(0)

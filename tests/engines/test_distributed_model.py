@@ -9,9 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from ddlnb.engines.distributed_model import DistributedModel
+from ddlnb.engines.distributed_model import DistributedModel, _plans_of
+from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.errors import InputError
+from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.plans.methods import get_method
 from ddlnb.plans.plan_file import write_plan
+from ddlnb.workloads.workload import read_profile
 from tests.engines.plain_script import STEPS, planned
 
 pytestmark = pytest.mark.ranks
@@ -73,6 +77,21 @@ def test_ranks_with_different_plans_all_say_so(tmp_path):
     found = torchrun(2, "-m", "tests.engines.plain_script", "other on rank 1")
     assert found.returncode != 0
     assert "ranks have different plans" in found.stderr
+
+
+def test_beside_a_searched_plan_those_of_methods_are_tried_whole_and_in_halves():
+    settings = MeasurementSettings(workers=4)
+    workload = read_profile("small-conv_b64_cpu-1thread")
+    plans = _plans_of(get_method("searched"), workload, AlphaBeta(1e-3, 1e-9), settings)
+    tried = {plan.method: plan for plan in plans}
+    assert {"searched", "DDP", "DDP in halves", "MG-WFBP", "MG-WFBP in halves"} == set(tried)
+    for name in ("DDP", "MG-WFBP"):
+        whole, halves = tried[name], tried[f"{name} in halves"]
+        assert halves.messages == whole.messages
+        assert halves.is_split
+        assert not whole.is_split
+    [alone] = _plans_of(get_method("MG-WFBP"), workload, AlphaBeta(1e-3, 1e-9), settings)
+    assert alone.messages == tried["MG-WFBP"].messages
 
 
 def test_without_a_process_group_it_says_what_is_missing():

@@ -61,7 +61,12 @@ class AllReduceTransport:
         return _Started(work, tensor, answer)
 
     def close(self) -> None:
-        """Do nothing: the process group belongs to the caller."""
+        """Let go of the process group, which belongs to the caller.
+
+        Its threads end with the last reference. Python must not end before them: one that then asks
+        for the interpreter's lock, to call back, ends the process.
+        """
+        self._group = None
 
 
 class _Started:

@@ -1,0 +1,37 @@
+"""What the page on training scripts quotes is what the kept rows say."""
+
+import pandas as pd
+import pytest
+
+from benchmarks.train_with_it import CHOSEN, KEPT, compared, summary
+from ddlnb.files import ROOT
+
+
+@pytest.fixture(scope="module")
+def table():
+    return compared(pd.read_csv(KEPT))
+
+
+def test_the_page_quotes_the_sentence_about_the_kept_rows(table):
+    assert summary(table) in (ROOT / "docs" / "train_with_it.md").read_text()
+
+
+def test_all_cells_are_kept_and_none_is_slower_than_ddp_beyond_noise(table):
+    assert list(table["cell"]) == CHOSEN
+    assert (table["high"] > 1).all()
+
+
+def test_a_ratio_is_that_of_pairs_of_runs():
+    rows = pd.DataFrame(
+        {
+            "cell": "one",
+            "repetition": [0, 0, 1, 1],
+            "method": ["DDP", "DistributedModel"] * 2,
+            "iteration_seconds": [2.0, 1.0, 8.0, 4.0],
+            "plan": [None, "searched"] * 2,
+            "messages": [None, 3] * 2,
+        }
+    )
+    [row] = compared(rows).to_dict("records")
+    assert row["DDP over ours"] == pytest.approx(2.0)
+    assert (row["plan"], row["messages"]) == ("searched", 3)
