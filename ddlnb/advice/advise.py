@@ -26,7 +26,7 @@ from ddlnb.advice.options import (
 )
 from ddlnb.advice.question import SEARCHED_PLANS, AdviceQuestion, Question
 from ddlnb.advice.score import THROUGHPUT, compared, fastest_of_each, lossy_rows, option_rows
-from ddlnb.advice.sentences import sentences, shown_options, shown_reasons, unknowns
+from ddlnb.advice.sentences import is_poor, sentences, shown_options, shown_reasons, unknowns
 from ddlnb.errors import require, require_positive, require_whole
 from ddlnb.plans.methods import get_method
 from ddlnb.questions import Answer, Table, Verdict, asks
@@ -75,8 +75,10 @@ class Advice(Answer):
 
     @property
     def _taken(self) -> str:
-        fits = self.verdict.fits is not False
-        return ", the first one is to be taken" if fits else " were there memory enough"
+        if self.verdict.fits is False:
+            return " were there memory enough"
+        poor = is_poor(self.options.iloc[0])
+        return ", the fastest first" if poor else ", the first one is to be taken"
 
     @cached_property
     def verdict(self) -> Verdict:

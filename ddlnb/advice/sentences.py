@@ -105,6 +105,11 @@ def _bound(search: SearchResult | None) -> str:
     )
 
 
+def is_poor(option: pd.Series) -> bool:
+    """Whether an option on several GPUs leaves so little of them that it is advised against."""
+    return bool(option["gpus"] > 1 and option["speedup"] / option["gpus"] < POOR)
+
+
 def _scaling(question: Question, rows: pd.DataFrame) -> str:
     """Say how much of linear scaling that is, and warn where it is poor."""
     best = rows.iloc[0]
@@ -112,7 +117,7 @@ def _scaling(question: Question, rows: pd.DataFrame) -> str:
         return ""
     share = best["speedup"] / best["gpus"]
     said = f"That is {best['speedup']:.1f} times one GPU, {share:.0%} of linear"
-    if share >= POOR:
+    if not is_poor(best):
         return f"{said}."
     return f"{said}: do not train like this, but send less, or use fewer GPUs or a faster network."
 

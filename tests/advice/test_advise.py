@@ -38,6 +38,15 @@ def question():
     )
 
 
+def test_the_table_asks_nobody_to_take_what_the_sentences_advise_against(question):
+    for bandwidth in (question.cluster.effects.between_bandwidth, 1e8):
+        slower = question.cluster.with_effects(between_bandwidth=bandwidth)
+        found = advise_on(replace(question, cluster=slower), lossy=(), most_plans=0, draws=0)
+        against = any("do not train like this" in one for one in found.sentences)
+        assert against == (bandwidth == 1e8)
+        assert against != ("the first one is to be taken" in found.tables[0].title)
+
+
 @pytest.fixture(scope="module")
 def advice(question):
     return advise_on(question, lossy=("bsp + top-k(0.01) + feedback",), most_plans=40, draws=40)

@@ -183,3 +183,11 @@ def test_it_is_forecast_with_intervals_and_written_to_a_file(tmp_path):
 def test_what_cannot_be_is_refused(arguments, rule):
     with pytest.raises(InputError, match=rule):
         cluster_of(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("network", "nominal"), [("1.0GbE", 1.0), ("2.5GbE", 2.5), ("10GbE", 10.0), ("25GbE", 25.0)]
+)
+def test_a_rate_that_is_written_is_the_rate_that_is_meant(network, nominal):
+    found = cluster_of("A100", nodes=2, network=network).effects.between_bandwidth
+    assert 0.8 * nominal < 8 * found / 1e9 <= nominal
