@@ -88,7 +88,7 @@ def play_cells(
     ``drawn`` are the cells with the effects of every draw, by default from the intervals of their
     clusters. Raises InputError for fewer than LEAST_DRAWS draws, and for more than an hour's work.
     """
-    _require_feasible(cells, draws)
+    require_feasible(cells, draws)
     each_draw = Circumstances(cells, draws, seed).each_draw() if drawn is None else drawn
     taken = _drawn_seconds(each_draw, (draws, len(cells)), progress)
     return _played(cells, taken * model_errors(cells, draws, seed))
@@ -104,7 +104,7 @@ def play_contenders(
     ``compared`` that may still be the fastest (`contenders`) in all. What a cell takes in a draw
     is what it takes in `play_cells`.
     """
-    _require_feasible(cells, draws)
+    require_feasible(cells, draws)
     few = min(draws, max(LEAST_DRAWS, draws // FEWER))
     drawn, errors = Circumstances(cells, draws, seed), model_errors(cells, draws, seed)
     taken = np.full((draws, len(cells)), np.nan)
@@ -138,7 +138,8 @@ def contenders(drawn: NDArray[Any], compared: Sequence[int]) -> list[int]:
     return found
 
 
-def _require_feasible(cells: Sequence[Cell], draws: int) -> None:
+def require_feasible(cells: Sequence[Cell], draws: int) -> None:
+    """Raise InputError for draws that would take an hour, before any is made."""
     require_draws(draws)
     messages = sum(len(cell.plan.messages) for cell in cells) * (draws + 1)
     require(

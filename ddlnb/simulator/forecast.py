@@ -20,7 +20,13 @@ from ddlnb.plans.methods import METHODS, Method, get_method
 from ddlnb.progress import Show
 from ddlnb.questions import Answer, Table, Verdict, asks
 from ddlnb.registry import is_supplied, several, supplied, supplied_names
-from ddlnb.simulator.draws import Circumstances, is_certain, play_cells, require_draws
+from ddlnb.simulator.draws import (
+    Circumstances,
+    is_certain,
+    play_cells,
+    require_draws,
+    require_feasible,
+)
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.questions import DRAWS, ForecastQuestion
 from ddlnb.simulator.recommendation import recommended, remarks
@@ -213,6 +219,7 @@ def forecast_cells(
     """The rows of `forecast` for any cells; arguments are those of `play_cells`."""
     import pandas as pd
 
+    require_feasible(cells, draws)
     each_draw = list(Circumstances(cells, draws, seed).each_draw() if drawn is None else drawn)
     played = play_cells(cells, draws=draws, seed=seed, progress=progress, drawn=each_draw)
     single = [single_seconds(cell) for cell in cells]
