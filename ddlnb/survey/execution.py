@@ -26,6 +26,7 @@ from ddlnb.errors import DdlnbError, MissingPart, require
 from ddlnb.files import BUILD, NOTEBOOKS, require_writable, write_atomically
 from ddlnb.survey.notebooks import Notebook, check_parameters, get_notebook
 
+ROWS_FILE = "rows_file"  # the parameter of notebooks that keep rows: a path below the report's
 REQUEST, ANSWER, ERRORS = "request.json", "answer.json", "stderr.txt"  # in the private folder
 QUOTED_CHARACTERS = 60  # of the line of code that failed
 ENDING_SECONDS = 15.0  # for a worker to shut its kernel down before it is killed
@@ -100,6 +101,8 @@ class Worker:
         takes too long or is cancelled, which both end the worker.
         """
         require_writable(out.parent)
+        if rows := parameters.get(ROWS_FILE):
+            require_writable((out.parent / str(rows)).parent)
         failed = out.with_suffix(".failed.ipynb")
         failed.unlink(missing_ok=True)
         part = self._private / out.name

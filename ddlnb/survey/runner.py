@@ -38,7 +38,7 @@ from ddlnb.files import (
 )
 from ddlnb.progress import bar
 from ddlnb.survey.evidence import Entry, entries
-from ddlnb.survey.execution import Worker
+from ddlnb.survey.execution import ROWS_FILE, Worker
 from ddlnb.survey.notebooks import (
     TIMES,
     Notebook,
@@ -108,9 +108,6 @@ def described(ended: int, runs: int, running: Sequence[str]) -> str:
     """
     now = f", running {' and '.join(running)}" if running else ""
     return f"{ended} of {runs} done{now}"
-
-
-ROWS_FILE = "rows_file"  # the parameter of notebooks that keep rows: a path below the report's
 
 
 @dataclass(frozen=True)
