@@ -176,7 +176,7 @@ def test_more_ranks_than_there_are_is_refused_with_both_numbers(four_ranks):
 
 def test_a_function_that_cannot_travel_is_refused_and_nothing_is_lost(four_ranks):
     pids = four_ranks.pids
-    with pytest.raises(InputError, match="cannot be sent to the ranks"):
+    with pytest.raises(InputError, match="cannot be sent to them"):
         four_ranks.run(where, threading.Lock())
     assert four_ranks.run(where, count=1) == [(0, 1)]
     assert four_ranks.pids == pids

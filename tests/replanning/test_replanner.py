@@ -50,11 +50,11 @@ class VirtualNetwork:
         self.now, self.calls, self.quick_calls = 0.0, 0, quick_calls
         self.real = dist.all_reduce
 
-    def all_reduce(self, tensor, op=dist.ReduceOp.SUM, async_op=False):
+    def all_reduce(self, tensor, op=dist.ReduceOp.SUM, group=None, async_op=False):
         self.calls += 1
         cost = QUICK if self.calls <= self.quick_calls else SLOW
         self.now += cost.seconds(tensor.numel() * tensor.element_size())
-        return self.real(tensor, op, async_op=async_op)
+        return self.real(tensor, op, group, async_op)
 
     def perf_counter(self):
         return self.now
