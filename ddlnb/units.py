@@ -81,6 +81,38 @@ def quantity_from(value: float | str) -> float:
     return bandwidth_from(value) if value.endswith("/s") else seconds_from(value)
 
 
+_COUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+
+
+def count_from(text: float | str) -> float:
+    """Return a number, or one with k, M, B (10**9) or T behind it, as tokens are counted.
+
+    Raises InputError for anything else, zero and negative numbers.
+
+    >>> count_from("2T"), count_from("1.5e12"), count_from("300B")
+    (2000000000000.0, 1500000000000.0, 300000000000.0)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([kMBGT]?)\s*", str(text))
+    value = float(match[1]) * _COUNTS[match[2]] if match else 0.0
+    require(
+        0 < value < math.inf,
+        f"number {text!r} is not positive; write it like '300B', '2T' or '2e12'",
+    )
+    return value
+
+
+def show_count(number: float) -> str:
+    """A large number for people, of three digits.
+
+    >>> show_count(2e12), show_count(227_412.0), show_count(12.34)
+    ('2T', '227k', '12.3')
+    """
+    for name in ("T", "B", "M", "k"):
+        if number >= _COUNTS[name]:
+            return f"{number / _COUNTS[name]:.3g}{name}"
+    return f"{number:.3g}"
+
+
 def _quantity(text: str, factors: dict[str, float], what: str, examples: str) -> float:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([a-zA-Z/]+)\s*", str(text))
     if match is None or match[2] not in factors:

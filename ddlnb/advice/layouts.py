@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ddlnb.advice.explain import AS_IT_IS, Counterfactual, reason_table
 from ddlnb.advice.options import LARGER_BATCHES, UNCHANGED, Kind
 from ddlnb.advice.question import Prices, Question, question_about
+from ddlnb.advice.run import Run
 from ddlnb.advice.score import chances_best, costs
 from ddlnb.advice.sentences import pays, why
 from ddlnb.advice.sharded import Sharded, needs_shards, network_of, of_replicas
@@ -39,7 +40,7 @@ from ddlnb.questions import Answer, Table, Verdict, question
 from ddlnb.registry import several
 from ddlnb.simulator.questions import Held
 from ddlnb.simulator.recommendation import TIE
-from ddlnb.units import GIB, digits, gpus_in_words, show_rate, show_rates
+from ddlnb.units import GIB, count_from, digits, gpus_in_words, show_rate, show_rates
 from ddlnb.workloads.memory import Footprint, require_optimizer
 
 if TYPE_CHECKING:
@@ -516,6 +517,7 @@ class LayoutAdvice(Answer):
     question: PricedQuestion
     options: pd.DataFrame
     reasons: pd.DataFrame
+    run: Run | None = None
 
     @property
     def rows(self) -> pd.DataFrame:
@@ -540,18 +542,16 @@ class LayoutAdvice(Answer):
             f"Forecast: {asked}, {asked.tokens:,} tokens per step, {len(ranking)} of "
             f"{len(ranking.outlook.cases)} layouts fit; options, the first one is to be taken"
         )
-        return (
-            Table(title, shown_layouts(self.options)),
-            Table(
-                "The best layout, with one thing changed",
-                shown_layout_reasons(self.reasons, asked.gpus),
-            ),
-        )
+        options = Table(title, shown_layouts(self.options))
+        changed = shown_layout_reasons(self.reasons, asked.gpus)
+        reasons = Table("The best layout, with one thing changed", changed)
+        return (options, self.run.table, reasons) if self.run else (options, reasons)
 
     @cached_property
     def sentences(self) -> tuple[str, ...]:
         """What to do, how sure it is, and what would pay."""
-        return tuple(layout_sentences(self.question, self.options, self.reasons))
+        said = layout_sentences(self.question, self.options, self.reasons)
+        return (*said, *(self.run.sentences if self.run else ()))
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -682,6 +682,8 @@ def advise_layouts(
     nodes: int = 8,
     *,
     prices: Prices | None = None,
+    tokens: float | str | None = None,
+    within_days: float | None = None,
     top: int = SHOWN,
     draws: int = DRAWS,
     seed: int = 0,
@@ -693,7 +695,10 @@ def advise_layouts(
     advice are the ``top`` best splits, then larger batches and fewer nodes, with tokens/s, 90 %
     intervals, cost of a million tokens, and the chance that a split is the fastest: ``draws`` share
     the parameters that all layouts have in common. Its reasons are forecast again with one thing
-    changed each. Raises what `ddlnb.scale` raises.
+    changed each. With ``tokens``, such as "2T", its ``run`` says how many days training on so many
+    takes and what it costs, here and on fewer and more nodes (`ddlnb.advice.run.Run`), and the
+    cheapest that ends ``within_days``. Raises what `ddlnb.scale` raises, and InputError for tokens
+    and days that are not positive.
 
     >>> import ddlnb
     >>> found = ddlnb.advise_layouts("llama3-8b", "H100", nodes=8, sequence=4096, draws=0)
@@ -709,17 +714,23 @@ def advise_layouts(
         prices=prices or Prices(),
         **options,
     )
-    return advise_on_layouts(asked, top=top, draws=draws, seed=seed)
+    run = None if tokens is None else Run(asked, count_from(tokens), within_days)
+    return advise_on_layouts(asked, run, top=top, draws=draws, seed=seed)
 
 
 def advise_on_layouts(
-    asked: PricedQuestion, *, top: int = SHOWN, draws: int = DRAWS, seed: int = 0
+    asked: PricedQuestion,
+    run: Run | None = None,
+    *,
+    top: int = SHOWN,
+    draws: int = DRAWS,
+    seed: int = 0,
 ) -> LayoutAdvice:
-    """Return advice on a question."""
+    """Return advice on a question, and on a run of it."""
     require_whole(top=top)
     rows = layout_options(asked, top=top, draws=draws, seed=seed)
     reasons = layout_reasons(asked)
-    return LayoutAdvice(asked, rows, reasons)
+    return LayoutAdvice(asked, rows, reasons, run)
 
 
 def shown_layouts(rows: pd.DataFrame) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from ddlnb.cli.options import (
 )
 from ddlnb.cli.questions import MachineName
 from ddlnb.parallelism.forecast.question import LayoutQuestion
-from ddlnb.units import counted, digits, show_rate
+from ddlnb.units import count_from, counted, digits, show_rate
 
 if TYPE_CHECKING:
     from ddlnb.advice.sharded import Sharded
@@ -46,6 +46,13 @@ def scale(
     gpu_price: Annotated[
         float | None, price("With --advise: price of a GPU per hour, any currency.")
     ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(help="With --advise: days, cost and energy of training on so many, as 2T."),
+    ] = None,
+    within: Annotated[
+        float | None, typer.Option(help="With --tokens: the cheapest run that ends in these days.")
+    ] = None,
     page: Annotated[
         Path | None, typer.Option(help="With --advise: also write the advice as one HTML page.")
     ] = None,
@@ -67,7 +74,8 @@ def scale(
     (FLOPs of the model by those of the GPU's peak: 6 per parameter and token in matrices, and
     6 s h per layer for causal attention), memory, and what makes each slower than the one above.
     With --advise: larger batches and fewer nodes, forecasts with one thing changed, the chance that
-    the best layout is the best, cost per million tokens, and what is not known.
+    the best layout is the best, cost per million tokens, and what is not known. With --tokens, too,
+    the days, cost and energy of a whole run, here and on fewer and more nodes.
 
     With --table, rows of a CSV with the columns of data/published/nanotron_h100_upto64.csv get
     tokens_per_s_per_gpu, its interval, memory_gb (GiB, as runs report it) and fits. Columns that
@@ -92,10 +100,14 @@ def scale(
     if advise and csv:
         raise InputError("--csv prints one table, and --advise several; leave out one of them")
     if not advise:
-        refuse_unused("prices and pages need --advise", gpu_price=gpu_price, page=page)
+        given = {"gpu_price": gpu_price, "tokens": tokens, "page": page}
+        refuse_unused("prices, tokens and pages need --advise", **given)
+    if tokens is None:
+        refuse_unused("days are those of --tokens", within=within)
     require_writable_files(advice_html=page)
     from ddlnb.advice.layouts import PricedQuestion, Splits, advise_on_layouts
     from ddlnb.advice.question import Prices
+    from ddlnb.advice.run import Run
     from ddlnb.cli.advise import write_page
     from ddlnb.parallelism.config import find_shape
     from ddlnb.workloads.resolve import is_task
@@ -118,7 +130,8 @@ def scale(
     if network and question.nodes == 1:
         typer.echo(f"note: network {network} is not used, as there is one node", err=True)
     if advise:
-        answer = advise_on_layouts(question, top=top)
+        run = None if tokens is None else Run(question, count_from(tokens), within)
+        answer = advise_on_layouts(question, run, top=top)
         print_answer(answer)
         return write_page(answer, page)
     found = Splits((question,), top)
