@@ -714,7 +714,7 @@ def advise_layouts(
         prices=prices or Prices(),
         **options,
     )
-    run = None if tokens is None else Run(asked, count_from(tokens), within_days)
+    run = None if tokens is None else Run(asked, asked.prices, count_from(tokens), within_days)
     return advise_on_layouts(asked, run, top=top, draws=draws, seed=seed)
 
 

@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ddlnb.advice.question import Prices
 from ddlnb.errors import InputError, require_positive
+from ddlnb.parallelism.forecast.layouts import Ranking, ranked
 from ddlnb.questions import Table
 from ddlnb.results.statistics import Interval
 from ddlnb.units import digits, show_count
@@ -23,7 +25,7 @@ from ddlnb.units import digits, show_count
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlnb.advice.layouts import PricedQuestion
+    from ddlnb.parallelism.forecast.question import LayoutQuestion
 
 SIZES = (0.25, 0.5, 2.0, 4.0)  # times the nodes that were asked about
 OWN_SPLITS = 2  # the best one and its rival on the nodes that were asked about
@@ -37,11 +39,12 @@ YEAR_DAYS = 365.25
 class Run:
     """Training on so many tokens: on the nodes of a question, and on fewer and more of them.
 
-    ``within_days`` asks for the cheapest that ends in time. Raises InputError for tokens and days
-    that are not positive.
+    ``prices`` are those of a GPU; ``within_days`` asks for the cheapest that ends in time. Raises
+    InputError for tokens and days that are not positive.
     """
 
-    question: PricedQuestion
+    question: LayoutQuestion
+    prices: Prices
     tokens: float
     within_days: float | None = None
 
@@ -61,10 +64,10 @@ class Run:
         import pandas as pd
 
         asked = self.question
-        own = len(asked.ranking.best_of_splits()[:OWN_SPLITS])
-        listed = [(asked, place) for place in range(own)]
-        listed += [(one, 0) for one in _of_other_sizes(asked)]
-        return pd.DataFrame([_run(one, self.tokens, place) for one, place in listed])
+        listed = [(asked, row) for row in _splits(ranked(asked), OWN_SPLITS)]
+        for other, ranking in _of_other_sizes(asked):
+            listed += [(other, row) for row in _splits(ranking, 1)]
+        return pd.DataFrame([_run(one, row, self.tokens, self.prices) for one, row in listed])
 
     @property
     def table(self) -> Table:
@@ -77,23 +80,29 @@ class Run:
         return tuple(_sentences(self.rows, self.tokens, self.within_days))
 
 
-def _of_other_sizes(asked: PricedQuestion) -> Iterator[PricedQuestion]:
+def _splits(ranking: Ranking, top: int) -> list[dict[str, Any]]:
+    """Return rows of the best splits, each with how many replicas train."""
+    replicas = ranking.outlook.cases.dp[ranking.best_of_splits()[:top]]
+    found = zip(ranking.rows(top), replicas, strict=True)
+    return [{**row, "replicas": int(count)} for row, count in found]
+
+
+def _of_other_sizes(asked: LayoutQuestion) -> Iterator[tuple[LayoutQuestion, Ranking]]:
     """Yield the question on fewer and more nodes, at the same batch, where something fits."""
     for factor in SIZES:
         if (nodes := asked.nodes * factor).is_integer():
             with suppress(InputError):  # nothing fits, or the batch is too small
                 other = replace(asked, nodes=int(nodes))
-                other.ranking.rows(1)
-                yield other
+                yield other, ranked(other)
 
 
-def _run(asked: PricedQuestion, tokens: float, place: int) -> dict[str, Any]:
+def _run(
+    asked: LayoutQuestion, row: dict[str, Any], tokens: float, prices: Prices
+) -> dict[str, Any]:
     from ddlnb.parallelism.goodput.failures import DAY, HOUR
     from ddlnb.parallelism.goodput.simulate import Job, goodput
 
-    row = asked.ranking.rows(place + 1)[place]
-    index = asked.ranking.best_of_splits()[place]
-    replica = asked.gpus // int(asked.ranking.outlook.cases.dp[index])
+    replica = asked.gpus // row["replicas"]
     job = Job(asked.gpus, asked.gpus_per_node, replica, spare_nodes=asked.nodes)
     left = goodput(job, draws=DRAWS).goodput
     rate = Interval(*(asked.gpus * row[key] for key in ("tokens_per_s_per_gpu", "low", "high")))
@@ -110,7 +119,7 @@ def _run(asked: PricedQuestion, tokens: float, place: int) -> dict[str, Any]:
         "high": days * math.exp(longer),
         "goodput": left.estimate,
         "gpu_hours": gpu_hours,
-        "cost": gpu_hours * asked.prices.gpu_hour,
+        "cost": gpu_hours * prices.gpu_hour,
         "megawatt_hours": gpu_hours * watts / WATT_HOURS_PER_MWH,
     }
 

@@ -130,7 +130,7 @@ def scale(
     if network and question.nodes == 1:
         typer.echo(f"note: network {network} is not used, as there is one node", err=True)
     if advise:
-        run = None if tokens is None else Run(question, count_from(tokens), within)
+        run = None if tokens is None else Run(question, prices, count_from(tokens), within)
         answer = advise_on_layouts(question, run, top=top)
         print_answer(answer)
         return write_page(answer, page)

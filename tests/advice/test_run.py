@@ -23,7 +23,7 @@ def asked():
 
 @pytest.fixture(scope="module")
 def rows(asked):
-    return Run(asked, TOKENS).rows
+    return Run(asked, asked.prices, TOKENS).rows
 
 
 def test_days_at_this_throughput_and_goodput_are_those_tokens(asked, rows):
@@ -48,14 +48,14 @@ def test_an_interval_is_wider_than_that_of_the_throughput_alone(asked, rows):
 
 
 def test_twice_the_tokens_take_twice_as_long_and_cost_twice_as_much(asked, rows):
-    twice = Run(asked, 2 * TOKENS).rows
+    twice = Run(asked, asked.prices, 2 * TOKENS).rows
     for key in ("days", "low", "high", "gpu_hours", "cost", "megawatt_hours"):
         assert (twice[key] / rows[key]).tolist() == pytest.approx([2.0] * len(rows))
 
 
 def test_the_cheapest_run_is_one_whose_interval_ends_in_time(asked, rows):
     within = rows["high"].median()
-    said = Run(asked, TOKENS, within).sentences[-1]
+    said = Run(asked, asked.prices, TOKENS, within).sentences[-1]
     in_time = rows[rows["high"] <= within]
     assert 0 < len(in_time) < len(rows)
     cheapest = in_time.loc[in_time["cost"].idxmin()]
@@ -63,14 +63,17 @@ def test_the_cheapest_run_is_one_whose_interval_ends_in_time(asked, rows):
 
 
 def test_where_none_ends_in_time_the_quickest_is_named(asked, rows):
-    said = Run(asked, TOKENS, 0.01).sentences[-1]
+    said = Run(asked, asked.prices, TOKENS, 0.01).sentences[-1]
     assert said.startswith("None of these intervals ends within 0.01 days; 64 GPUs are the ")
-    assert len(Run(asked, TOKENS).sentences) == len(Run(asked, TOKENS, 1.0).sentences) - 1
+    assert (
+        len(Run(asked, asked.prices, TOKENS).sentences)
+        == len(Run(asked, asked.prices, TOKENS, 1.0).sentences) - 1
+    )
 
 
 def test_without_a_price_it_counts_gpu_hours_and_without_watts_no_energy(asked):
     unknown = replace(asked, prices=ddlnb.Prices(), gpu=replace(asked.gpu, power=0.0))
-    run = Run(unknown, TOKENS)
+    run = Run(unknown, unknown.prices, TOKENS)
     assert run.rows["cost"].isna().all()
     assert "GPU hours; failures" in run.sentences[0]
     assert "MWh" not in " ".join(run.sentences)
