@@ -55,6 +55,7 @@ from ddlnb.results.tables import GPUS_PER_NODE
 from ddlnb.simulator.simulate import Cell
 from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.published import FIG4_CELLS as FIG4_CELLS
+from ddlnb.survey.published import fig4_cells as fig4_cells
 from ddlnb.survey.score import BLIND, score_table
 from ddlnb.survey.score import blind_rows as blind_rows
 from ddlnb.survey.score import mean_errors as mean_errors
@@ -67,6 +68,7 @@ from ddlnb.survey.testbed import (
     quoted_observations,
     survey_setup,
 )
+from ddlnb.survey.testbed import fig4_workload as fig4_workload
 
 TAILS = (0.05, 0.95)  # of a 90 % interval
 

@@ -24,6 +24,7 @@ from ddlnb.results.statistics import mean_interval, paired_comparison
 from ddlnb.survey.items import Findings, findings, item_verdict, with_half_widths
 from ddlnb.survey.time_to_target import digits_workload
 from ddlnb.training.optimizers import LinearScaling, get_schedule
+from ddlnb.training.optimizers import get_optimizer as get_optimizer
 from ddlnb.training.runs.compare import tuned_rate
 from ddlnb.training.runs.runner import in_parallel
 from ddlnb.training.runs.summaries import final_losses, runs_by

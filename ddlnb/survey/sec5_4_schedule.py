@@ -14,8 +14,10 @@ from ddlnb.figures.style import DARK, GREY, METHOD_COLOURS, facets, legend, note
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.plans.plan import Plan
 from ddlnb.registry import several
+from ddlnb.replanning.searched import measured_cluster as measured_cluster
 from ddlnb.results.statistics import Verdict
 from ddlnb.results.timeline import Timeline
+from ddlnb.search.bound import lower_bound as lower_bound
 from ddlnb.search.result import SearchResult
 from ddlnb.search.search import search_plan
 from ddlnb.simulator.profiles import workload_on
