@@ -6,7 +6,6 @@ import networkx as nx
 import numpy as np
 from hypothesis import strategies as st
 
-from ddlnb.networks.flows import Channels
 from ddlnb.networks.network import Link, Network
 from ddlnb.networks.topologies import (
     BCube,
@@ -20,7 +19,6 @@ from ddlnb.networks.topologies import (
     with_islands,
 )
 from ddlnb.plans.transfers import Collective, transfers
-from tests.networks.oracles import Flow
 
 SMALL: tuple[Topology, ...] = (
     Star(5),
@@ -84,17 +82,6 @@ def plain_flows(draw: st.DrawFn, ranks: int) -> list[tuple[int, int, float, floa
     pairs = st.tuples(ends, ends).filter(lambda pair: pair[0] != pair[1])
     drawn = draw(st.lists(st.tuples(pairs, sizes, starts), min_size=1, max_size=12))
     return [(*pair, size, start) for pair, size, start in drawn]
-
-
-def joined(flows: list[Flow]) -> Channels:
-    """Return flows as channels."""
-    lengths = [len(flow.links) for flow in flows]
-    return Channels(
-        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        np.array([link for flow in flows for link in flow.links], np.int64),
-        np.array([share for flow in flows for share in flow.shares], np.float64),
-        np.array([flow.cap for flow in flows]),
-    )
 
 
 def relabelled(network: Network, order: list[int]) -> Network:

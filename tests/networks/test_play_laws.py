@@ -1,72 +1,126 @@
 """What holds for everything that is played, and where more bandwidth helps for sure."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddlnb.networks.flows import NO_CAP, NO_STARTUP, Startup
+from ddlnb.networks.flows import NO_CAP, NO_STARTUP, Cap, Indices, Startup
 from ddlnb.networks.network import Device, Link, Network
 from ddlnb.networks.play import (
+    Gates,
+    Replay,
     Traffic,
+    gates,
     of_collective,
+    of_flows,
     play,
     share,
 )
 from ddlnb.networks.topologies import Star
 from ddlnb.plans.transfers import Collective, transfers
-from tests.networks.oracles import flow_of, play_plain, unfair, waits_for_data, waits_in_order
-from tests.networks.random_traffic import collectives, networks, relabelled, unlike
-from tests.networks.test_fast_play import traffics
+from tests.networks.oracles import flow_of, rates_of, unfair, waits_for_data, waits_in_order
+from tests.networks.random_traffic import (
+    collectives,
+    networks,
+    plain_flows,
+    relabelled,
+    unlike,
+)
 from tests.networks.test_play import ring
 
+STARTUPS = st.sampled_from([Startup(), Startup(0.0, 1e-4), Startup(1e-5, 2e-4)])
+CAPS = st.sampled_from([Cap(), Cap(2e9, 0.3e9)])
+
+
+@st.composite
+def traffics(draw: st.DrawFn) -> Traffic:
+    """A collective or flows on any network."""
+    network, startup, cap = draw(networks()), draw(STARTUPS), draw(CAPS)
+    if draw(st.booleans()):
+        return of_flows(network, draw(plain_flows(network.ranks)), startup, cap)
+    collective = draw(collectives(network.ranks))
+    places = st.lists(
+        st.integers(0, network.ranks - 1),
+        min_size=collective.ranks,
+        max_size=collective.ranks,
+    )
+    placement = draw(st.none() | places)
+    size = draw(st.sampled_from([0.0, 3e6, 1e8]))
+    return of_collective(collective, network, size, startup, cap, placement)
+
 
 @given(traffics())
-@settings(max_examples=50)
-def test_rates_are_fair_and_no_link_is_above_its_bandwidth_at_any_time(traffic):
-    assert_fair_at_any_time(traffic)
+@settings(max_examples=200)
+def test_messages_begin_when_they_may_and_leave_at_fair_rates(traffic):
+    require_right(traffic)
 
 
-def assert_fair_at_any_time(traffic: Traffic) -> None:
-    for moment in play_plain(traffic).moments:
-        flows = [flow_of(traffic.channels, traffic.channel[message]) for message in moment.messages]
-        assert unfair(flows, traffic.network.bandwidths, moment.rates) == []
+def require_right(traffic: Traffic) -> None:
+    """Require what defines when messages begin, leave and arrive, and what links carry.
 
-
-@given(traffics())
-@settings(max_examples=50)
-def test_every_byte_is_sent_once_and_passes_the_links_of_its_route(traffic):
-    links = len(traffic.network.links)
-    sent, passed = np.zeros(len(traffic.sizes)), np.zeros(links)
-    for moment in play_plain(traffic).moments:
-        for message, rate in zip(moment.messages, moment.rates, strict=True):
-            length = moment.stop - moment.start
-            size = traffic.sizes[message] if np.isinf(rate) else rate * length
-            sent[message] += size
-            flow = flow_of(traffic.channels, traffic.channel[message])
-            passed[list(flow.links)] += size * np.array(flow.shares)
-    assert sent == pytest.approx(traffic.sizes, rel=1e-9)
+    Fair rates are unique, so that there is one way to be right.
+    """
+    links, bandwidths = len(traffic.network.links), traffic.network.bandwidths
+    times = Replay(traffic).times(traffic.sizes, traffic.delay, bandwidths)
+    assert times.stop == pytest.approx(times.left + traffic.delay, rel=1e-12)
+    order, data = waits_in_order(traffic), waits_for_data(traffic)
+    may = [
+        max(release, *(times.left[one] for one in sends), *(times.stop[one] for one in parts), 0.0)
+        for release, sends, parts in zip(traffic.release, order, data, strict=True)
+    ]
+    assert times.start == pytest.approx(may, rel=1e-9, abs=1e-15)
+    flows = [flow_of(traffic.channels, channel) for channel in traffic.channel]
+    sent, passed = np.zeros(len(flows)), np.zeros(links)
+    for begin, end in pairwise(np.unique([times.start, times.left])):
+        flying = np.flatnonzero((times.start <= begin) & (times.left >= end))
+        among = [flows[message] for message in flying]
+        rates = rates_of(among, bandwidths)
+        assert unfair(among, bandwidths, rates) == []
+        sent[flying] += rates * (end - begin)
+    at_once = times.left == times.start  # without bytes, or without a limit
+    assert sent[~at_once] == pytest.approx(traffic.sizes[~at_once], rel=1e-9)
+    for flow, size in zip(flows, traffic.sizes, strict=True):
+        passed[list(flow.links)] += size * np.array(flow.shares)
     counted = traffic.channels.carried(traffic.channel, traffic.sizes, links)
     assert passed == pytest.approx(counted, rel=1e-9)
 
 
 @given(traffics())
-@settings(max_examples=50)
-def test_no_chain_of_messages_is_faster_than_its_start_ups_and_latencies(traffic):
-    begins, arrives = [0.0] * len(traffic.sizes), [0.0] * len(traffic.sizes)
-    order, data = waits_in_order(traffic), waits_for_data(traffic)
-    for message in range(len(traffic.sizes)):
-        begins[message] = max(
-            traffic.release[message],
-            max((begins[earlier] for earlier in order[message]), default=0.0),
-            max((arrives[earlier] for earlier in data[message]), default=0.0),
+def test_gates_say_who_waits_for_whom(traffic):
+    # Gates leave out what is waited for already: by a message that has left, and so had begun.
+    between = gates(traffic)
+    count = len(traffic.sizes)
+    order = behind_gates(between, between.order_start, between.order, count)
+    data = behind_gates(between, between.data_start, between.data, count)
+    began: list[set[int]] = []  # what has left or arrived before, when a message begins
+    for message in range(count):
+        assert order[message] <= waits_in_order(traffic)[message]
+        assert data[message] <= waits_for_data(traffic)[message]
+        before = order[message] | data[message]
+        began.append(before.union(*(began[earlier] for earlier in before)))
+        assert waits_in_order(traffic)[message] <= began[message]
+        assert waits_for_data(traffic)[message] <= data[message].union(
+            *(began[earlier] for earlier in waits_in_order(traffic)[message])
         )
-        arrives[message] = begins[message] + traffic.delay[message]
-    course = play_plain(traffic)
-    assert (course.start >= np.array(begins) * (1 - 1e-9)).all()
-    assert (course.stop >= np.array(arrives) * (1 - 1e-9)).all()
+    fed = np.concatenate([between.order, between.data])
+    assert np.bincount(fed, minlength=len(between.needs)).tolist() == between.needs.tolist()
+    assert np.bincount(between.opened, minlength=count).tolist() == between.waits.tolist()
+
+
+def behind_gates(between: Gates, starts: Indices, fed: Indices, count: int) -> list[set[int]]:
+    """Return for every message those that feed one of its gates."""
+    found: list[set[int]] = [set() for _ in range(count)]
+    for message in range(count):
+        for gate in fed[starts[message] : starts[message + 1]]:
+            for other in between.opened[
+                between.opened_start[gate] : between.opened_start[gate + 1]
+            ]:
+                found[other].add(message)
+    return found
 
 
 @given(st.data())
@@ -147,7 +201,7 @@ def test_more_bandwidth_slows_where_what_one_gains_another_loses_for_good():
     assert play(three, fast, 25e9).seconds == pytest.approx(5.0 + 10.0 / 1.5)
     # It is the sharing that does it; both are fair.
     for network in (slow, fast):
-        assert_fair_at_any_time(of_collective(three, network, 25e9, NO_STARTUP, NO_CAP, None))
+        require_right(of_collective(three, network, 25e9, NO_STARTUP, NO_CAP, None))
 
 
 def line(first: float) -> Network:
