@@ -14,9 +14,10 @@ import re
 import sys
 import types
 import typing
+from abc import ABC
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from ddlnb.errors import InputError, MissingPart, UnknownName, require
 
@@ -36,6 +37,20 @@ def several(given: Any) -> list[Any]:
     """
     is_many = isinstance(given, Iterable) and not isinstance(given, str | bytes)
     return list(given) if is_many else [given]
+
+
+class Choice(ABC):
+    """A choice of a catalogue; subclasses are frozen dataclasses of its parameters.
+
+    It is written as its ``name`` with all of them, or ``brief``ly without the last ones that have
+    their defaults, and `parsed` reads it back.
+    """
+
+    name: ClassVar[str]
+    brief: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        return shown(self.name, self, self.brief)
 
 
 def parsed(what: str, text: str, known: Mapping[str, type[T]]) -> T:

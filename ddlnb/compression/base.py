@@ -18,7 +18,7 @@ schedule, what is sent late moves the model here by the rate of the step in whic
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from ddlnb.errors import InputError
 from ddlnb.plans.requests import AllGather, AllReduce, Flow, made_once
-from ddlnb.registry import shown
+from ddlnb.registry import Choice
 from ddlnb.seeding import generator
 
 # What travels of a tensor: few bits of every entry, few entries, or few directions.
@@ -138,7 +138,7 @@ class OnGpu(NamedTuple):
     decode: Passes
 
 
-class Compressor(ABC):
+class Compressor(Choice):
     """A lossy way to average.
 
     ``family`` is one of `ddlnb.compression.base.FAMILIES`, and empty only for what carries
@@ -147,7 +147,6 @@ class Compressor(ABC):
     says what it does on a GPU.
     """
 
-    name: ClassVar[str]
     family: ClassVar[str] = ""
     why_no_feedback: str = ""
     why_no_payload: str = ""
@@ -194,9 +193,6 @@ class Compressor(ABC):
     def error_bound(self, tensor: Tensor) -> Bound:
         """Return what theory allows this compressor to lose of a tensor that is not all zero."""
         return Bound(math.inf, NONE, "none is declared")
-
-    def __str__(self) -> str:
-        return shown(self.name, self)
 
 
 class Encoder(Compressor):

@@ -9,17 +9,17 @@ data as well: a cable that is cut or slower, a node whose cables are slower, wri
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ddlnb.errors import look_up, require, require_whole
-from ddlnb.registry import parsed, shown
+from ddlnb.registry import Choice, parsed
 
 Kind = Literal["gpu", "nic", "host", "switch"]
 Numbers = NDArray[np.float64]
@@ -177,17 +177,14 @@ class Network:
         return f"Network({self.name!r}, {counts})"
 
 
-class Change(ABC):
+class Change(Choice):
     """One change of a network. Subclasses are frozen dataclasses with a ``name``."""
 
-    name: ClassVar[str]
+    brief = True
 
     @abstractmethod
     def apply(self, network: Network) -> Network:
         """Return the changed network. Raises UnknownName or InputError for what it lacks."""
-
-    def __str__(self) -> str:
-        return shown(self.name, self, brief=True)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ rails and InfraGraph files say themselves where GPUs are.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations, product
@@ -18,7 +18,7 @@ from typing import ClassVar
 from ddlnb.errors import require, require_whole
 from ddlnb.networks.infragraph import read_infragraph
 from ddlnb.networks.network import Device, Link, Network
-from ddlnb.registry import parsed, shown
+from ddlnb.registry import Choice, parsed
 
 
 def with_islands(
@@ -57,7 +57,7 @@ def with_islands(
 MOST_HOSTS = 100_000
 
 
-class Topology(ABC):
+class Topology(Choice):
     """How hosts are joined. Subclasses are frozen dataclasses with a ``name``.
 
     >>> from ddlnb.networks.topologies import get_topology
@@ -65,7 +65,7 @@ class Topology(ABC):
     Network('fat-tree(4)', ranks=16, switches=20, cables=48)
     """
 
-    name: ClassVar[str]
+    brief = True
     routing: ClassVar[str] = "ecmp"
     takes_servers: ClassVar[bool] = True  # whether hosts can hold parameter servers
 
@@ -99,9 +99,6 @@ class Topology(ABC):
     def with_gpus(self, gpus_per_node: int, between: float, inside: float) -> Network:
         """Return the network of nodes with GPUs: bytes per second of a node, and inside it."""
         return with_islands(self.network(between), gpus_per_node, inside)
-
-    def __str__(self) -> str:
-        return shown(self.name, self, brief=True)
 
 
 class Builder:
@@ -508,6 +505,4 @@ def get_topology(text: str | Topology) -> Topology:
     >>> get_topology("two-tier(2, 4, oversubscription=4.0)")
     TwoTier(leaves=2, hosts_per_leaf=4, oversubscription=4.0, spines=1)
     """
-    if isinstance(text, Topology):
-        return text
-    return parsed("topology", text, TOPOLOGIES)
+    return text if isinstance(text, Topology) else parsed("topology", text, TOPOLOGIES)

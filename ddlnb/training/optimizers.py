@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ddlnb.errors import require, require_known, require_whole
-from ddlnb.registry import one_of, parsed, shown
+from ddlnb.registry import Choice, one_of, parsed
 from ddlnb.training.tasks.task import LearningTask
 
 EPS = 1e-6  # of LAMB
@@ -116,10 +116,10 @@ def _ratio(size: Tensor, force: Tensor) -> Tensor:
 PLAIN = partial(torch.optim.SGD, fused=True)
 
 
-class Optimizer(ABC):
+class Optimizer(Choice):
     """A choice of optimizer, without its learning rate."""
 
-    name: ClassVar[str]
+    brief = True
     kind: ClassVar[Callable[..., torch.optim.Optimizer]]
     takes_plain_rate: ClassVar[bool] = False  # whether plain SGD could take its learning rate
 
@@ -149,9 +149,6 @@ class Optimizer(ABC):
         """The share of its last direction that a step keeps: momentum, or Adam's first beta."""
         options = vars(self)
         return options["momentum"] if "momentum" in options else options.get("betas", (0.0,))[0]
-
-    def __str__(self) -> str:
-        return shown(self.name, self, brief=True)
 
 
 @dataclass(frozen=True)
@@ -247,10 +244,8 @@ def get_optimizer(text: str | Optimizer) -> Optimizer:
 DECAYS = ("none", "cosine")
 
 
-class RateSchedule(ABC):
+class RateSchedule(Choice):
     """A factor for the learning rate, step by step."""
-
-    name: ClassVar[str]
 
     @abstractmethod
     def factor(self, step: int, steps: int) -> float:
@@ -268,9 +263,6 @@ class RateSchedule(ABC):
             f"schedule {self} rises over {self.rising_steps} steps, and {what} has {steps}: it "
             f"would never reach its rate; take a shorter warm-up or more steps",
         )
-
-    def __str__(self) -> str:
-        return shown(self.name, self)
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import ClassVar
 
 from ddlnb.networks.collectives.phases import joined
 from ddlnb.plans.transfers import Collective, Primitive, Transfers
+from ddlnb.registry import Choice
 
 ALL_REDUCE: Primitive = "all-reduce"
 
 
-class Algorithm(ABC):
+class Algorithm(Choice):
     """One way to carry out a primitive, or several; subclasses are frozen dataclasses.
 
     Fields are parameters that can be written behind the name: ``torus(4, 8)``.
     """
 
-    name: ClassVar[str]
+    brief = True
     primitives: ClassVar[tuple[Primitive, ...]] = (ALL_REDUCE,)
     knows_nodes: ClassVar[bool] = False  # whether it matters which workers share a node
 

@@ -19,7 +19,7 @@ from ddlnb.networks.collectives.swing import Swing
 from ddlnb.networks.collectives.torus import Torus
 from ddlnb.networks.collectives.tree import Tree
 from ddlnb.plans.transfers import Collective, Primitive
-from ddlnb.registry import parsed, register, shown
+from ddlnb.registry import parsed, register
 
 COLLECTIVES: dict[str, type[Algorithm]] = {
     kind.name: kind
@@ -41,15 +41,6 @@ def get_algorithm(text: str | Algorithm) -> Algorithm:
     Torus(rows=4, columns=8)
     """
     return text if isinstance(text, Algorithm) else parsed("collective", text, COLLECTIVES)
-
-
-def algorithm_text(algorithm: Algorithm) -> str:
-    """Return the text that `get_algorithm` reads, without parameters that have their defaults.
-
-    >>> algorithm_text(Torus(4, 8)), algorithm_text(Ring())
-    ('torus(4, 8)', 'ring')
-    """
-    return shown(algorithm.name, algorithm, brief=True)
 
 
 def algorithms_for(primitive: Primitive) -> list[str]:

@@ -21,24 +21,22 @@ from __future__ import annotations
 
 import heapq
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ddlnb.errors import require, require_whole
 from ddlnb.plans.requests import PushPull
-from ddlnb.registry import parsed, shown
+from ddlnb.registry import Choice, parsed
 
 
-class Straggler(ABC):
+class Straggler(Choice):
     """A law of how long gradients take."""
-
-    name: ClassVar[str]
 
     def __post_init__(self) -> None:
         """Raise InputError for numbers out of range. All laws give them the same names."""
@@ -58,9 +56,6 @@ class Straggler(ABC):
     def drawn_from(self, seed: int) -> Straggler:
         """Return the same law with this seed, if it draws random numbers."""
         return replace(self, seed=seed) if "seed" in vars(self) else self  # type: ignore[type-var]
-
-    def __str__(self) -> str:
-        return shown(self.name, self)
 
 
 @dataclass(frozen=True)

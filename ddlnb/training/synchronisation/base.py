@@ -9,7 +9,7 @@ nothing is stale. Source: survey of Shi et al. 2020, section 3.1.2.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,12 +23,12 @@ from ddlnb.plans.server_rules import (
     RoundRobin,
     Rule,
 )
-from ddlnb.registry import shown
+from ddlnb.registry import Choice
 from ddlnb.training.optimizers import Optimizer
 from ddlnb.training.worker import NextGradient, StepDone, Worker
 
 
-class Synchronisation(ABC):
+class Synchronisation(Choice):
     """When workers wait for one another: the first aspect of the survey.
 
     ``architectures`` are those that it runs on (A2A, PS, gossip), ``why_not_elsewhere`` says why it
@@ -37,7 +37,6 @@ class Synchronisation(ABC):
     there, and keeps the ``model_on_server`` if a server holds the common model at all times.
     """
 
-    name: ClassVar[str]
     architectures: ClassVar[tuple[str, ...]]
     why_not_elsewhere: ClassVar[str] = ""
     averages_gradients: ClassVar[bool] = False
@@ -71,9 +70,6 @@ class Synchronisation(ABC):
     def check_optimizer(self, optimizer: Optimizer) -> None:
         """Raise InputError, with the reason, if this choice cannot use the optimizer."""
         return
-
-    def __str__(self) -> str:
-        return shown(self.name, self)
 
 
 @dataclass(frozen=True)

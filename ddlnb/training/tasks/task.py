@@ -12,28 +12,26 @@ methods are then compared would favour the method with the most luck there.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ddlnb.errors import require, require_whole
-from ddlnb.registry import parsed, shown
+from ddlnb.registry import Choice, parsed
 from ddlnb.seeding import generator
 from ddlnb.workloads.task import Batch
 
 MOST_ALIKE = 1e6  # beyond, workers' labels differ no more than if samples were shuffled
 
 
-class Split(ABC):
+class Split(Choice):
     """A way to deal samples to workers: every sample to exactly one, shards of equal size."""
-
-    name: ClassVar[str]
 
     @abstractmethod
     def shards(self, labels: Tensor, workers: int, seed: int) -> list[Tensor]:
@@ -41,9 +39,6 @@ class Split(ABC):
 
         Raises InputError for more workers than samples.
         """
-
-    def __str__(self) -> str:
-        return shown(self.name, self)
 
 
 @dataclass(frozen=True)
