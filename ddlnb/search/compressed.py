@@ -1,16 +1,14 @@
 """What is sent of gradients, as a search sees it: what it may choose, and what a plan then takes.
 
-The search knows merging, order and gates; bytes and seconds of messages it asks for here. `Dense`
-sends gradients as they are. What compresses them is in a room above
-(`ddlnb.training.cost.searched.Compressed`).
+The search knows merging, order and gates; bytes and seconds of messages it asks for here. What
+compresses gradients is in a room above and replaces what is said of dense ones
+(`ddlnb.training.cost.searched`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.plans.plan import Plan
@@ -24,78 +22,33 @@ from ddlnb.simulator.simulate import plan_on
 from ddlnb.workloads.workload import Workload
 
 
-class Sending(Protocol):
-    """The gradients of a workload on a cluster, as they are sent.
-
-    ``space`` is what of a space can be sent so, ``names`` are the collectives that a message may
-    take, and ``is_mixed`` says whether some messages may be compressed and others not.
-    """
-
-    @property
-    def space(self) -> Space:
-        """What plans may do."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The collectives that a message may take beside the cluster's own."""
-
-    @property
-    def is_mixed(self) -> bool:
-        """Whether every message may be dense or compressed."""
-
-    def plan(self, one: Candidate) -> Plan | None:
-        """Return the plan of a candidate, None for one of more messages than are tried."""
-
-    def seconds(self, plan: Plan) -> float:
-        """Return the seconds of a steady iteration of a plan."""
-
-    def fixed(self) -> Mapping[str, Sequence[Plan]]:
-        """Return the plans of fixed methods by name; a method may choose among several."""
-
-    def mergings(self) -> list[tuple[int, ...]]:
-        """Return the ends of groups that are promising, the best first."""
-
-    def selections(self, ends: tuple[int, ...]) -> list[frozenset[int]]:
-        """Return which of these groups may go dense while others are compressed, as starts."""
-
-    def bound(self) -> Bound:
-        """Return the bound of all plans in the space."""
-
-
-class Compression(Protocol):
-    """What is sent: dense gradients, or what compressors make of them."""
+@dataclass(frozen=True)
+class Compression:
+    """How gradients are sent: here as they are."""
 
     def on(self, workload: Workload, cluster: Cluster, space: Space) -> Sending:
         """Return how the gradients of a workload are sent on a cluster."""
-
-    def __str__(self) -> str:
-        """Return a text of a few words."""
-
-
-@dataclass(frozen=True)
-class Dense:
-    """Gradients as they are."""
-
-    def on(self, workload: Workload, cluster: Cluster, space: Space) -> DenseSending:
-        """Return how the gradients of a workload are sent on a cluster."""
-        return DenseSending(workload, cluster, space)
+        return Sending(workload, cluster, space)
 
     def __str__(self) -> str:
         return "dense"
 
 
-DENSE = Dense()
+DENSE = Compression()
 
 
 @dataclass(frozen=True)
-class DenseSending:
-    """Dense gradients of a workload on a cluster."""
+class Sending:
+    """Gradients of a workload on a cluster as they are sent: here dense.
+
+    ``space`` is what of a space can be sent so, and ``is_mixed`` says whether some messages may be
+    compressed and others not.
+    """
 
     workload: Workload
     cluster: Cluster
     space: Space
-
-    is_mixed = False
+    is_mixed: bool = field(default=False, kw_only=True)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -111,7 +64,7 @@ class DenseSending:
         return play(lower(self.workload, self.cluster, plan, keep=False)).iteration_seconds
 
     def fixed(self) -> dict[str, list[Plan]]:
-        """Return the methods' own plans."""
+        """Return the plans of fixed methods by name; a method may choose among several."""
         return {
             method.name: [plan_on(self.cluster, self.workload, method)]
             for method in methods_on(self.cluster)
@@ -119,7 +72,10 @@ class DenseSending:
         }
 
     def mergings(self) -> list[tuple[int, ...]]:
-        """Return the best mergings by dynamic programming, for whole all-reduces and for halves."""
+        """Return the ends of groups that are promising, the best first.
+
+        Here the best by dynamic programming, for whole all-reduces and for halves.
+        """
         costs = [all_reduce_costs(self.cluster, ["", *self.names])]
         if self.space.split and self.cluster.workers > 1:
             costs.append([Cost(self.cluster, "reduce-scatter")])
@@ -127,7 +83,7 @@ class DenseSending:
         return [ends for ends in found if ends is not None]
 
     def selections(self, ends: tuple[int, ...]) -> list[frozenset[int]]:
-        """Return the one selection that there is: nothing is compressed, so nothing is chosen."""
+        """Return which of these groups may go dense while others are compressed, by their ends."""
         return [frozenset()]
 
     def bound(self) -> Bound:

@@ -31,6 +31,7 @@ from ddlnb.search.bound import (
     least_of_all_reduces,
     least_of_servers,
 )
+from ddlnb.search.compressed import Compression, Sending
 from ddlnb.search.merging import (
     MOST_GRADIENTS,
     best_merging,
@@ -57,7 +58,7 @@ EARLY = (0.5, 0.75, 0.9)  # of all bytes: the first that backward makes ready, t
 
 
 @dataclass(frozen=True)
-class Compressed:
+class Compressed(Compression):
     """Gradients that are compressed, for `ddlnb.search_plan`.
 
     ``compression`` is a compressor, with "feedback" if wanted. ``profile`` says what compressing
@@ -95,7 +96,11 @@ class Compressed:
         """
         profile = compression_profile(self.profile)
         compressing = Compressing(workload, cluster, profile, compression_of(self.compression))
-        return CompressedSending(compressing, str(self), space, self.mixed)
+        # What payloads cannot do: be cut, go in halves, be summed elsewhere.
+        own = replace(space, partition=False, split=False, collectives=(), servers=False)
+        return CompressedSending(
+            workload, cluster, own, compressing, str(self), space, is_mixed=self.mixed
+        )
 
     def __str__(self) -> str:
         compression = compression_of(self.compression)
@@ -103,30 +108,15 @@ class Compressed:
 
 
 @dataclass(frozen=True)
-class CompressedSending:
-    """Gradients of a workload on a cluster that one compressor makes smaller, all or some."""
+class CompressedSending(Sending):
+    """Gradients of a workload on a cluster that one compressor makes smaller, all or some.
+
+    ``whole`` is the space of dense messages.
+    """
 
     compressing: Compressing
     compression: str
     whole: Space
-    is_mixed: bool = False
-
-    names = ()
-
-    @property
-    def workload(self) -> Workload:
-        """What is trained."""
-        return self.compressing.workload
-
-    @property
-    def cluster(self) -> Cluster:
-        """Where."""
-        return self.compressing.cluster
-
-    @property
-    def space(self) -> Space:
-        """The space without what payloads cannot do: be cut, go in halves, be summed elsewhere."""
-        return replace(self.whole, partition=False, split=False, collectives=(), servers=False)
 
     def plan(self, one: Candidate) -> Plan | None:
         """Return the plan of a candidate, None for one of more messages than are tried."""
