@@ -14,7 +14,7 @@ from ddlnb.networks.structure import (
     torus_rings,
 )
 from ddlnb.networks.topologies import get_topology
-from tests.ring_search import paired_ring_exists, two_way_rings
+from tests.networks.ring_search import rings_found
 
 
 def made(text):
@@ -100,24 +100,24 @@ def test_a_bcube_of_two_levels_and_even_ports_carries_two_rings(ports):
 
 
 def test_rings_that_pair_the_ports_of_every_switch_need_an_even_number_of_ports():
-    assert paired_ring_exists(2)
-    assert paired_ring_exists(4)
-    assert not paired_ring_exists(3)
-    assert paired_ring_exists(2, levels=3)  # an odd number of levels does not rule one out
+    # An odd number of levels does not rule one out.
+    for fitting in ("bcube(2, 2)", "bcube(4, 2)", "bcube(2, 3)"):
+        assert rings_found(made(fitting), 1, both_ways=True)
+    assert rings_found(made("bcube(3, 2)"), 1, both_ways=True) is None
     with pytest.raises(InputError, match="even"):
         bcube_rings(3)
 
 
 def test_two_rings_that_share_links_in_opposite_directions_fit_an_odd_bcube_too():
     network = made("bcube(3, 2)")
-    rings = two_way_rings(network)
+    rings = rings_found(network, 2)
     assert rings is not None
     check_rings(network, rings)
 
 
 def test_no_search_finds_two_rings_where_servers_have_one_link():
-    assert two_way_rings(made("star(4)")) is None
-    assert two_way_rings(made("fat-tree(2)")) is None
+    assert rings_found(made("star(4)"), 2) is None
+    assert rings_found(made("fat-tree(2)"), 2) is None
 
 
 @pytest.mark.item("A36")
