@@ -8,10 +8,11 @@ from torch import nn
 
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.method import training_method
+from ddlnb.training.method import TrainingJob, TrainingMethod, training_method
 from ddlnb.training.worker import Worker
 
 ROWS, FEATURES = 8, 6
+WORKERS = 4  # of a job
 SGD = partial(torch.optim.SGD, lr=0.1)
 MOMENTUM = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
 ADAM = partial(torch.optim.Adam, lr=0.01)
@@ -37,8 +38,8 @@ def breaks_on_rank_2(rank: int, step: int) -> tuple:
     return inputs, wanted * float("nan") if (rank, step) == (2, 1) else wanted
 
 
-def broken_batches(workers: int) -> list:
-    return [partial(breaks_on_rank_2, rank) for rank in range(workers)]
+def broken_batches() -> list:
+    return [partial(breaks_on_rank_2, rank) for rank in range(WORKERS)]
 
 
 def finite_error(module: nn.Module, batch: tuple) -> torch.Tensor:
@@ -63,6 +64,37 @@ def make_workers(method: str, count: int = 4, optimizer: Callable = SGD) -> list
         )
         for rank in range(count)
     ]
+
+
+def batches(workers: int) -> list:
+    return [partial(draw, rank) for rank in range(workers)]
+
+
+def staggered(rank: int, step: int) -> float:
+    return 0.003 * ((rank + step) % WORKERS)
+
+
+def straggler(rank: int, step: int) -> float:
+    return 0.1 if rank == 1 else 0.0
+
+
+def parameters_of(worker: Worker, done: int, seconds: float) -> torch.Tensor:
+    return worker.parameters.clone()
+
+
+def job_of(method: str | TrainingMethod, workers: int = WORKERS, **changes) -> TrainingJob:
+    """Five steps of a method on real ranks, whose parameters are seen after each."""
+    options = {
+        "build": model,
+        "loss": square_error,
+        "batches": partial(batches, workers),
+        "make_optimizer": MOMENTUM,
+        "workers": workers,
+        "steps": 5,
+        "delay": staggered,
+        "observe": parameters_of,
+    }
+    return TrainingJob(training_method(method), **{**options, **changes})
 
 
 class Trained:

@@ -1,7 +1,6 @@
 """Training methods on BytePS's servers: those that it has the rule for, and the reasons else."""
 
-import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -9,34 +8,17 @@ import torch
 
 from benchmarks.byteps_stress import busy, stress
 from ddlnb.engines.catalogue import ENGINES, get_engine
-from ddlnb.errors import InputError, MissingPart, RankError, UnknownName
-from ddlnb.plans.requests import Flow, PushPull
-from ddlnb.plans.server_rules import BoundedStaleness, Rule
+from ddlnb.errors import InputError, MissingPart, UnknownName
 from ddlnb.training.executors.distributed import all_servers, require_trains, train_on_ranks
-from ddlnb.training.method import SYNCHRONISATIONS, TrainingJob, TrainingMethod, training_method
+from ddlnb.training.method import SYNCHRONISATIONS, TrainingMethod, training_method
 from ddlnb.training.runs.train import train
 from ddlnb.training.settings import EXECUTORS
-from ddlnb.training.synchronisation.base import Synchronisation
-from ddlnb.training.worker import NextGradient, StepDone, Worker
 from tests.replay import run_in_lockstep
-from tests.toy_training import (
-    FEATURES,
-    MOMENTUM,
-    broken_batches,
-    draw,
-    finite_error,
-    model,
-    square_error,
-)
+from tests.toy_training import FEATURES, WORKERS, job_of, model, square_error, straggler
 
 LACK = get_engine("byteps").missing()
 needs_byteps = [pytest.mark.ranks, pytest.mark.skipif(bool(LACK), reason=LACK)]
-WORKERS, STEPS = 4, 20
 SLOW = partial(torch.optim.SGD, lr=0.02)
-
-
-def batches(count: int) -> list:
-    return [partial(draw, rank) for rank in range(count)]
 
 
 def error_of(parameters: torch.Tensor) -> float:
@@ -47,78 +29,8 @@ def error_of(parameters: torch.Tensor) -> float:
     return square_error(module, (inputs, inputs.sum(1, keepdim=True))).item()
 
 
-def staggered(rank: int, step: int) -> float:
-    return 0.002 * ((rank + step) % WORKERS)
-
-
-def parameters_of(worker: Worker, done: int, seconds: float) -> torch.Tensor:
-    return worker.parameters.clone()
-
-
-def job_of(method: str | TrainingMethod, workers: int = WORKERS, **changes) -> TrainingJob:
-    options = {
-        "build": model,
-        "loss": square_error,
-        "batches": partial(batches, workers),
-        "make_optimizer": MOMENTUM,
-        "workers": workers,
-        "steps": STEPS,
-        "delay": staggered,
-        "observe": parameters_of,
-    }
-    return TrainingJob(training_method(method), **{**options, **changes})
-
-
-@dataclass(frozen=True)
-class Counting(Synchronisation):
-    """Every update of worker w is B^w: the digits of a sum to base B count each worker's updates.
-
-    With B = STEPS + 1 these are whole numbers below 2^24, which float32 adds without rounding.
-    """
-
-    name = "counting"
-    architectures = ("PS",)
-
-    def rule(self, workers: int) -> Rule:
-        return BoundedStaleness(workers, None)
-
-    def loop(self, worker: Worker) -> Flow:
-        while True:
-            yield NextGradient()
-            update = torch.full_like(worker.parameters, float((STEPS + 1) ** worker.rank))
-            total = yield PushPull(update)
-            worker.parameters.copy_(total)
-            yield StepDone()
-
-
-def digits(answer: torch.Tensor) -> list[int]:
-    (value,) = answer.unique().tolist()  # an answer is whole: the same in every element
-    number, counts = int(value), []
-    for _ in range(WORKERS):
-        number, count = divmod(number, STEPS + 1)
-        counts.append(count)
-    assert number == 0
-    return counts
-
-
 class TestOnRanks:
     pytestmark = needs_byteps
-
-    @pytest.mark.parametrize("executor", all_servers())
-    def test_asynchronous_servers_lose_repeat_and_mix_up_no_update(self, six_ranks, executor):
-        job = job_of(TrainingMethod(Counting(), architecture="PS"))
-        run = train_on_ranks(six_ranks, job, 60, executor)
-        last = []
-        for report in run.workers:
-            seen = [0] * WORKERS
-            for done, answer in enumerate(report.observed, start=1):
-                counts = digits(answer)
-                assert counts[report.rank] == done
-                assert all(before <= now for before, now in zip(seen, counts, strict=True))
-                seen = counts
-            last.append(seen)
-        # Each worker pulls after its push, so the last one to push is answered with everything.
-        assert max(last, key=sum) == [STEPS] * WORKERS
 
     def test_every_asynchronous_answer_is_right_when_everybody_is_late(self, six_ranks):
         """Patch 14: upstream, large answers are mixtures of two sums."""
@@ -129,7 +41,7 @@ class TestOnRanks:
 
     def test_asp_of_one_worker_equals_lockstep(self, six_ranks):
         """Alone nothing depends on who comes first."""
-        job = job_of("asp", workers=1)
+        job = job_of("asp", workers=1, steps=20)
         (real,) = train_on_ranks(six_ranks, job, 60, "byteps").workers
         (expected,) = run_in_lockstep(job).workers
         for mine, other in zip(real.observed, expected.observed, strict=True):
@@ -151,7 +63,7 @@ class TestOnRanks:
     )
     def test_what_waits_for_everybody_equals_lockstep(self, six_ranks, method):
         """Shares are added as they come: 1e-5 leaves some 80 roundings of float32 for it."""
-        job = job_of(method)
+        job = job_of(method, steps=20)
         run, expected = train_on_ranks(six_ranks, job, 60, "byteps"), run_in_lockstep(job)
         for ours, theirs in zip(run.workers, expected.workers, strict=True):
             for mine, other in zip(ours.observed, theirs.observed, strict=True):
@@ -159,9 +71,9 @@ class TestOnRanks:
             assert ours.bytes_sent == theirs.bytes_sent
 
     def test_nobody_waits_for_a_straggler_in_asp(self, six_ranks):
-        job = job_of("asp", delay=straggler)
+        job = job_of("asp", delay=straggler, steps=20)
         workers = train_on_ranks(six_ranks, job, 60, "byteps").workers
-        assert workers[1].seconds >= 0.1 * STEPS
+        assert workers[1].seconds >= 0.1 * job.steps
         assert all(
             worker.seconds < workers[1].seconds / 2 for worker in workers if worker.rank != 1
         )
@@ -173,17 +85,6 @@ class TestOnRanks:
         assert real["executor"].unique().tolist() == ["byteps"]
         assert real["test_loss"].tolist() == pytest.approx(expected["test_loss"], rel=1e-5)
         assert real["seconds"].iloc[-1] > 0
-
-    def test_a_worker_that_fails_is_named_and_nobody_waits_for_it(self, six_ranks):
-        job = job_of("asp", loss=finite_error, batches=partial(broken_batches, WORKERS))
-        start = time.monotonic()
-        with pytest.raises(RankError, match=r"rank 2: FloatingPointError: this loss is not finite"):
-            train_on_ranks(six_ranks, job, 100, "byteps")
-        assert time.monotonic() - start < 60
-
-
-def straggler(rank: int, step: int) -> float:
-    return 0.1 if rank == 1 else 0.0
 
 
 def test_it_runs_what_waits_for_everybody_or_for_nobody():

@@ -13,6 +13,7 @@ from ddlnb.clusters.effects import Effects
 from ddlnb.compression.base import Codec
 from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
 from ddlnb.compression.half import Half
+from ddlnb.engines.catalogue import get_engine
 from ddlnb.engines.transports.push_pull import HEADER_BYTES
 from ddlnb.errors import DdlnbError, InputError, RankError
 from ddlnb.plans.requests import Flow, Messages
@@ -21,7 +22,6 @@ from ddlnb.training.executors.distributed import as_run, run_on_rank, train_on_r
 from ddlnb.training.method import (
     SYNCHRONISATIONS,
     Arrival,
-    TrainingJob,
     TrainingMethod,
     TrainingRun,
     training_method,
@@ -32,10 +32,11 @@ from ddlnb.training.synchronisation.base import Synchronisation
 from ddlnb.training.worker import NextGradient, StepDone, Worker
 from tests.replay import run_in_lockstep
 from tests.toy import TOY
-from tests.toy_training import MOMENTUM, broken_batches, draw, finite_error, model, square_error
+from tests.toy_training import WORKERS, batches, broken_batches, finite_error, job_of, straggler
 
-WORKERS, STEPS = 4, 5
+STEPS = 5
 CODEC = "top-k(0.3)"
+LACK = get_engine("byteps").missing()
 # What would not show within five steps otherwise.
 SOONER = {
     "local": "local(2)",
@@ -44,32 +45,6 @@ SOONER = {
     "ssp": "ssp(1)",
     "dssp": "dssp(0, 2)",
 }
-
-
-def every_batch() -> list:
-    return [partial(draw, rank) for rank in range(WORKERS)]
-
-
-def staggered(rank: int, step: int) -> float:
-    return 0.003 * ((rank + step) % WORKERS)
-
-
-def parameters_of(worker: Worker, done: int, seconds: float) -> torch.Tensor:
-    return worker.parameters.clone()
-
-
-def job_of(method: str | TrainingMethod, **changes) -> TrainingJob:
-    options = {
-        "build": model,
-        "loss": square_error,
-        "batches": every_batch,
-        "make_optimizer": MOMENTUM,
-        "workers": WORKERS,
-        "steps": STEPS,
-        "delay": staggered,
-        "observe": parameters_of,
-    }
-    return TrainingJob(training_method(method), **{**options, **changes})
 
 
 def allowed(*texts: str) -> list[TrainingMethod]:
@@ -177,10 +152,6 @@ def test_a_real_run_sends_the_bytes_of_lockstep(both, method):
         assert ours.bytes_sent == pytest.approx(theirs.bytes_sent + HEADER_BYTES * pushes)
         assert ours.bytes_received == pytest.approx(theirs.bytes_received)
     assert sum(ours.bytes_sent for ours in real.workers) > 0
-
-
-def straggler(rank: int, step: int) -> float:
-    return 0.1 if rank == 1 else 0.0
 
 
 @pytest.mark.ranks
@@ -317,20 +288,24 @@ def test_a_method_is_not_a_text_in_a_job():
 @pytest.mark.ranks
 def test_a_wrong_job_is_refused_before_anything_starts(six_ranks):
     with pytest.raises(InputError, match="batches of 4 workers, and there are 3"):
-        train_on_ranks(six_ranks, job_of("bsp", workers=3))
-    many = job_of("bsp", workers=7, batches=lambda: [partial(draw, rank) for rank in range(7)])
+        train_on_ranks(six_ranks, job_of("bsp", workers=3, batches=partial(batches, 4)))
     with pytest.raises(InputError, match="more than the 6 ranks"):
-        train_on_ranks(six_ranks, many)
+        train_on_ranks(six_ranks, job_of("bsp", workers=7))
 
 
 @pytest.mark.ranks
 @pytest.mark.parametrize(
-    "method", ["bsp on A2A", pytest.param("bsp on PS", marks=pytest.mark.slow)]
+    ("method", "executor"),
+    [
+        ("bsp on A2A", "distributed"),
+        pytest.param("bsp on PS", "distributed", marks=pytest.mark.slow),
+        pytest.param("asp", "byteps", marks=pytest.mark.skipif(bool(LACK), reason=LACK)),
+    ],
 )
-def test_a_worker_that_fails_is_named_and_nobody_waits_for_it(six_ranks, method):
-    job = job_of(method, loss=finite_error, batches=partial(broken_batches, WORKERS))
+def test_a_worker_that_fails_is_named_and_nobody_waits_for_it(six_ranks, method, executor):
+    job = job_of(method, loss=finite_error, batches=broken_batches)
     start = time.monotonic()
     with pytest.raises(RankError, match=r"rank 2: FloatingPointError: this loss is not finite"):
-        train_on_ranks(six_ranks, job, timeout_seconds=100)
+        train_on_ranks(six_ranks, job, 100, executor)
     assert time.monotonic() - start < 60
     assert six_ranks.pids == []
