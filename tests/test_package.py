@@ -19,9 +19,19 @@ DOCS = list((ROOT / "docs").glob("*.md"))
 HEAVY = ("torch", "pandas", "matplotlib", "numpy", "transformers", "ipyparallel", "zmq")
 
 
-@pytest.mark.parametrize("package", ["ddlnb", "ddlnb.figures"])
-def test_importing_the_package_loads_nothing_heavy(package):
-    code = f"import sys, {package}; print([name for name in {HEAVY} if name in sys.modules])"
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("ddlnb", HEAVY),
+        ("ddlnb.figures", HEAVY),
+        ("ddlnb.training.settings", HEAVY[:2]),
+        ("ddlnb.engines.settings", HEAVY[:2]),
+        ("ddlnb.calibration.validation", HEAVY[:3]),
+        ("ddlnb.clusters.file", HEAVY[:3]),
+    ],
+)
+def test_an_import_loads_nothing_heavy(module, heavy):
+    code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -5,6 +5,7 @@ import inspect
 import subprocess
 import sys
 import threading
+from dataclasses import fields
 
 import pandas as pd
 import pytest
@@ -46,17 +47,19 @@ def test_a_question_is_the_keywords_the_options_and_the_help(command):
 
 
 @pytest.mark.parametrize(
-    ("command", "questions"),
+    ("command", "question", "given_otherwise"),
     [
-        ("measure", (MeasurementSettings, LaunchOptions)),
-        ("train", (TrainingSettings,)),
-        ("layouts scale", (LayoutQuestion,)),
+        ("measure", MeasurementSettings, {"site", "cost"}),
+        ("measure", LaunchOptions, set()),
+        ("train", TrainingSettings, {"clock"}),
+        ("layouts scale", LayoutQuestion, {"fitted"}),
     ],
 )
-def test_settings_are_the_options_of_their_commands(command, questions):
+def test_settings_are_the_options_of_their_commands(command, question, given_otherwise):
     offered = {flag for one in EVERY[command].params for flag in one.opts}
-    asked = [(name, one) for question in questions for name, one in options(question).items()]
-    assert {one.flag or f"--{name.replace('_', '-')}" for name, one in asked} <= offered
+    asked = options(question)
+    assert {one.flag or f"--{name.replace('_', '-')}" for name, one in asked.items()} <= offered
+    assert {one.name for one in fields(question)} - given_otherwise == asked.keys()
 
 
 @pytest.mark.parametrize(

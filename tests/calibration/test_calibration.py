@@ -1,7 +1,5 @@
 """Calibration: what is known comes back, and what is not known is said to be so."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -263,11 +261,3 @@ def test_tempered_draws_are_those_of_a_normal_posterior_and_keep_both_peaks_of_a
     two_peaks = lambda x: -0.5 * ((np.abs(x[:, 0]) - 1.5) / 0.1) ** 2  # noqa: E731
     draws = tempered_draws(prior, two_peaks, 2000, random)
     assert 0.2 < (draws[:, 0] > 0).mean() < 0.8
-
-
-def test_import_is_light():
-    code = (
-        "import sys, ddlnb.calibration.validation, ddlnb.clusters.file; "
-        "sys.exit(any(name in sys.modules for name in ('torch', 'pandas', 'matplotlib')))"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

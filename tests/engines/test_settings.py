@@ -1,9 +1,5 @@
 """The settings of a measurement: one value, checked once, changed by name."""
 
-import subprocess
-import sys
-from dataclasses import fields
-
 import pytest
 
 from ddlnb.engines.measure import measure, measure_scaling
@@ -12,7 +8,6 @@ from ddlnb.engines.targets import targets_of
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.launch.options import LaunchOptions, emulated
 from ddlnb.plans.methods import METHODS
-from ddlnb.questions import options
 
 
 def test_an_option_that_there_is_not_is_one_error_with_the_nearest():
@@ -33,11 +28,6 @@ def test_settings_at_ranks_that_are_up_keep_only_the_name_of_the_network():
     assert DEFAULTS.changed(network="rack 7").at(ranks).site.network_name == "rack 7"
 
 
-def test_every_option_has_a_meaning():
-    for kind in (MeasurementSettings, LaunchOptions):
-        assert {one.name for one in fields(kind)} - {"site", "cost"} == options(kind).keys()
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -55,14 +45,6 @@ def test_the_settings_column_says_what_differs_from_a_plain_run(options, text):
     (contender,) = targets_of(name, settings)
     assert contender.settings_text(settings, replayed=False) == text
     assert "replayed" in contender.settings_text(settings, replayed=True).split()
-
-
-def test_the_settings_load_neither_torch_nor_pandas():
-    code = (
-        "import sys, ddlnb.engines.settings; "
-        "sys.exit(any(name in sys.modules for name in ('torch', 'pandas')))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_network_text_may_name_a_topology():

@@ -280,26 +280,6 @@ def test_stragglers_change_when_and_not_what(method):
         assert torch.equal(one.parameters, other.parameters)
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("choco + top-k(0.1) + feedback", r"sends none; leave feedback out"),
-        ("d-psgd + top-k(0.1)", r"sends its parameters.*use dcd-psgd, ecd-psgd or choco"),
-        ("choco on A2A", r"choco.* does not run on A2A.*choose gossip"),
-        ("bsp on gossip", r"bsp does not run on gossip"),
-        ("choco(ring, gamma=0)", r"gamma 0.0 must be above 0 and at most 1"),
-        ("choco(ring, scale=8)", r"scale 8.0 must be above 0 and at most 1"),
-        ("dcd-psgd + gtop-k(0.1)", r"gtop-k\(0.1\).*no message that a server or a neighbour"),
-        ("d-psgd(rings)", "unknown graph 'rings'"),
-        ("d-psgd(ring, afterwards)", "unknown mixing 'afterwards'"),
-        ("choco(line)", "unknown graph 'line'"),
-    ],
-)
-def test_what_does_not_fit_is_refused_with_the_reason(text, reason):
-    with pytest.raises(InputError, match=reason):
-        training_method(text)
-
-
 @dataclass(frozen=True)
 class Odd(TopK):
     """Payloads of an odd number of bytes."""

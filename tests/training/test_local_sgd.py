@@ -11,12 +11,11 @@ import torch
 from ddlnb.compression.base import Payloads
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.sign import SignVote
-from ddlnb.errors import DdlnbError, InputError
+from ddlnb.errors import DdlnbError
 from ddlnb.plans.requests import Messages
 from ddlnb.plans.server_rules import BulkSynchronous, Tallying
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.method import training_method
 from ddlnb.training.synchronisation.local import AdaptiveLocalSGD
 from ddlnb.training.worker import NextGradient, Worker
 from ddlnb.workloads.workload import read_profile
@@ -100,22 +99,6 @@ def test_compressed_local_sgd_lowers_the_loss_and_keeps_workers_equal(compressio
         assert torch.equal(worker.parameters, trained.parameters[0])
     start = Trained("local(4)", steps=4).workers[0].last_loss
     assert trained.workers[0].last_loss < start / 4
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("local(4) on gossip", r"average over all workers; choose A2A or PS"),
-        ("local(0)", r"period 0 must be a whole number"),
-        ("post-local(4, -1)", r"after -1"),
-        ("adaptive-local(8, 2)", r"low 8 must be at most high 2"),
-        ("adaptive-local(1, 8, often)", r"'often' must be one of frequent, rare"),
-        ("adaptive-local(1, 8, rare, 0)", r"power 0.0 must be above 0"),
-    ],
-)
-def test_choices_that_make_no_sense_are_refused_with_the_reason(text, reason):
-    with pytest.raises(InputError, match=reason):
-        training_method(text)
 
 
 # The lockstep executor.
@@ -222,9 +205,3 @@ def test_it_learns_by_votes():
     trained = Trained("bsp + signsgd(0.3) on PS", 80)
     start = Trained("bsp", 1).workers[0].last_loss
     assert all(worker.last_loss < start / 4 for worker in trained.workers)
-
-
-@pytest.mark.parametrize("name", ["asp", "ssp(2)", "r2sp", "dssp(1, 2)"])
-def test_who_does_not_wait_for_all_cannot_count(name):
-    with pytest.raises(InputError, match=r"does not wait for all; use it on A2A, or with bsp"):
-        training_method(f"{name} + signsgd on PS")

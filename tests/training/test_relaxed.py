@@ -262,22 +262,6 @@ def test_servers_know_the_length_of_a_payload():
         rule.push(0, 0, 0, torch.zeros(3, dtype=torch.uint8))
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("ssp(3) on A2A", r"takes a server that keeps what is common; choose PS"),
-        ("asp on gossip", r"asp does not run on gossip.*choose PS"),
-        ("ssp(-1)", r"bound -1 must be a whole number"),
-        ("ssp(1.5)", r"bound 1.5 must be a whole number"),
-        ("dssp(4, 1)", r"low 4 must be at most high 1"),
-        ("asp(3)", r"takes none"),
-    ],
-)
-def test_choices_that_make_no_sense_are_refused_with_the_reason(text, reason):
-    with pytest.raises(InputError, match=reason):
-        training_method(text)
-
-
 @pytest.mark.parametrize("name", ["bsp on PS", "asp on PS", "local(2) on A2A"])
 def test_the_table_of_activity_covers_the_whole_time_of_every_worker(name):
     clock = Clock(OneSlow(3.0), lambda kind, bytes_, workers: 0.25)
