@@ -39,8 +39,9 @@ class Owner:
         raise AssertionError(f"no {word!r} in {''.join(lines)}")
 
     def left(self) -> list[str]:
-        """Live processes that inherited its environment, and its files."""
-        found = [str(path) for path in (*self.temporary.iterdir(), *self.home.iterdir())]
+        """Live processes that inherited its environment, and its files but for torch's cache."""
+        files = (*self.temporary.iterdir(), *self.home.iterdir())
+        found = [str(path) for path in files if not path.name.startswith("torchinductor_")]
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 if process.environ().get("OWNER") == self.mark:

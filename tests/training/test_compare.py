@@ -3,7 +3,6 @@
 Rates are found on held-out training samples, with one budget, and only stable ones.
 """
 
-import contextlib
 import importlib
 import json
 import math
@@ -11,7 +10,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -20,7 +18,6 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
-import psutil
 import pytest
 import torch
 
@@ -51,6 +48,7 @@ from ddlnb.training.settings import TrainingSettings, training_settings
 from ddlnb.training.tasks.built_in import quadratic
 from ddlnb.training.tasks.catalogue import LEARNING_TASKS
 from ddlnb.training.tasks.task import SHARE, Samples, validation_task
+from tests.launch.owner import Owner, wait_until
 
 METHODS = ["bsp", "bsp + top-k(0.25) + feedback"]
 QUICK = {"workers": 2, "steps": 20, "evaluate_every": 5, "jobs": 1}
@@ -346,54 +344,22 @@ def test_ctrl_c_while_work_is_handed_out_ends_the_processes_that_began(monkeypat
 # Shells start what they put into the background with Ctrl-C ignored, and so may be this test.
 INTERRUPTED = """
 import signal
-import sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from ddlnb.training.runs.compare import compare
-if __name__ == "__main__":
-    compare("digits", ["bsp"], seeds=40, workers=8, steps=100, folder=sys.argv[1], jobs=2)
+compare("digits", ["bsp"], seeds=40, workers=8, steps=100, folder={!r}, jobs=2)
 """
 
 
-def _eventually_left(group: int) -> list[str]:
-    """The command lines of a process group that live on for ten seconds."""
-    deadline = time.monotonic() + 10
-    while True:
-        left = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, ProcessLookupError):
-                if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
-                    left.append(" ".join(process.cmdline()))
-        if not left or time.monotonic() > deadline:
-            return left
-        time.sleep(0.1)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["Ctrl-C", "killed"])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_all_processes_end_and_finished_runs_are_kept(tmp_path, how):
-    script = tmp_path / "script.py"
-    script.write_text(INTERRUPTED)
-    started = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path / "kept")],
-        start_new_session=True,
-        stderr=subprocess.PIPE,
-    )
     runs = tmp_path / "kept" / "runs"
-    try:
-        deadline = time.monotonic() + 120
-        while not any(runs.glob("*.json")) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        if how == "Ctrl-C":
-            os.killpg(started.pid, signal.SIGINT)
-        else:
-            started.kill()
-        _, said = started.communicate(timeout=60)
-    finally:
-        if started.poll() is None:
-            os.killpg(started.pid, signal.SIGKILL)
-    assert not _eventually_left(started.pid)
+    owner = Owner(tmp_path, INTERRUPTED.format(str(tmp_path / "kept")))
+    wait_until(lambda: any(runs.glob("*.json")), 120)
+    owner.process.send_signal(how)
+    owner.assert_nothing_left(60)
     finished = list(runs.glob("*.json"))
-    assert 0 < len(finished) < 40, said
+    assert 0 < len(finished) < 40
     assert all(len(json.loads(path.read_text())["step"]) > 1 for path in finished)
 
 
