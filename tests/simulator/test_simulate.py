@@ -818,6 +818,7 @@ def networks_with_a_cost(draw):
     return Cluster("pair", "drawn", 1, 2, effects)
 
 
+@pytest.mark.item("A27")
 @settings(max_examples=40)
 @given(workloads(least_seconds=0, most_gradients=7), networks_with_a_cost())
 def test_merging_ends_at_most_g_minus_2_latencies_after_the_best_grouping(workload, cluster):
