@@ -5,13 +5,26 @@ Where a value has one natural meaning, it works instead.
 
 import math
 import pickle
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 
 import ddlnb
+from ddlnb.calibration.collective_logs import Facts
+from ddlnb.compression.catalogue import get_compressor
+from ddlnb.engines.settings import get_measurement_profile
+from ddlnb.engines.targets import targets_of
 from ddlnb.errors import NotWritten, RankError, UnknownName
+from ddlnb.hardware.catalogue import get_gpu, get_machine
+from ddlnb.networks.fabric import emulated_topology
+from ddlnb.networks.network import changed
+from ddlnb.networks.routes import route
+from ddlnb.networks.topologies import get_topology, with_islands
+from ddlnb.plans.plan_file import plan_from_json
+from ddlnb.training.synchronisation.gossip import make_graph
 from ddlnb.workloads.roofline import from_throughput
+from ddlnb.workloads.workload import Gradient
 from tests.toy import TOY
 
 SURVEY = ddlnb.get_cluster("survey-10GbE")
@@ -61,6 +74,71 @@ WORKLOAD = "it is neither a task nor the name of one"
         (lambda: ddlnb.get_method(None), "unknown method None; choose one of"),
         (lambda: ddlnb.get_cluster("survey-10gb"), "did you mean 'survey-10GbE'"),
         (lambda: ddlnb.read_profile("resnet50_b64"), "did you mean 'resnet50_b"),
+        (lambda: ddlnb.Prices(gpu_hour=-1), "price of a GPU per hour, -1"),
+        (lambda: ddlnb.advise("resnet50", "survey-10GbE", optimizer="adamw8bit"), "adam"),
+        (lambda: Facts("allreduce"), "did you mean 'all_reduce'"),
+        (lambda: get_compressor("tern-grad"), "did you mean 'terngrad'"),
+        (lambda: get_compressor("qsgd(bits=3)"), "takes levels, bucket"),
+        (lambda: targets_of("DDP"), "'DDP' is a baseline"),
+        (lambda: get_measurement_profile("papre"), "did you mean 'paper'"),
+        (
+            lambda: ddlnb.measure("small-conv", iteration=3),
+            r"unknown option 'iteration'.*did you mean 'iterations'",
+        ),
+        (
+            lambda: ddlnb.measure_scaling("small-conv", workers=[8, 4], collective="torus(2, 4)"),
+            "8 places for 4 workers",
+        ),
+        (lambda: get_gpu("RTX2080T"), "did you mean 'RTX2080Ti'"),
+        (lambda: get_gpu("A100 40G"), "did you mean 'A100-40GB'"),
+        (lambda: get_machine("p5en.48large"), r"did you mean 'p5en.48xlarge'"),
+        (
+            lambda: ddlnb.Ranks(2, launcher="locla"),
+            r"unknown launcher 'locla'.*did you mean 'local'",
+        ),
+        (
+            lambda: get_topology("fat-tree(1000000)").network(1e9),
+            r"fat-tree\(1000000\) has 250,000,000,000,000,000 hosts",
+        ),
+        (lambda: get_topology("fattree(4)"), "did you mean 'fat-tree'"),
+        (
+            lambda: changed(get_topology("star(2)").network(1e9), ["chop(host0, host1)"]),
+            "unknown change 'chop'",
+        ),
+        (
+            lambda: route(replace(get_topology("star(2)").network(1e9), routing="random"), 0, 1),
+            "unknown routing 'random'",
+        ),
+        (
+            lambda: changed(get_topology("star(2)").network(1e9), ["cut(host0, host1)"]),
+            r"no cable joins 'host0' and 'host1'.*is joined to switch0",
+        ),
+        (
+            lambda: with_islands(get_topology("rail-optimised(2, 2)").network(1e9), 2, 1e9),
+            "has GPUs already",
+        ),
+        (
+            lambda: emulated_topology("two-tier(2, 1, 1.0, 65)", "1GbE"),
+            r"more than 64 routes.*'ecmp hash'",
+        ),
+        (lambda: ddlnb.get_method("bytescheduler-ps"), "did you mean 'ByteScheduler-PS'"),
+        (lambda: plan_from_json("gASVCw"), "is not JSON"),
+        (
+            lambda: ddlnb.training_method("top-k(0.01)"),
+            r"say first how workers synchronise: bsp \+ top-k\(0.01\)",
+        ),
+        (lambda: ddlnb.training_method("bsp + top-k(0.01) + fedback"), "did you mean 'feedback'"),
+        (lambda: ddlnb.training_method("bsp + top-k(0.01) + qsgd"), "more than one compression"),
+        (lambda: make_graph("rings", 4), r"'rings'.*did you mean 'ring'"),
+        (lambda: make_graph("ring", 0), "workers 0"),
+        (
+            lambda: Gradient("w", "l", 5, shape=(2, 3)),
+            r"'w' of shape \(2, 3\) cannot have 5 elements",
+        ),
+        (
+            lambda: ddlnb.measure("small-conv", launcher="emulated", network="10GbE", scale=0.1),
+            "really computes",
+        ),
     ],
 )
 def test_a_wrong_argument_is_one_clear_error(call, said):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
-from ddlnb.errors import InputError, UnknownName
+from ddlnb.errors import InputError
 from ddlnb.registry import abridged, parsed, parts_of, shown
 from ddlnb.training.executors.clock import STRAGGLERS
 from ddlnb.training.method import SYNCHRONISATIONS, TrainingMethod, training_method
@@ -143,14 +143,3 @@ def test_repeated_flags_are_refused(flag):
 
 def test_texts_are_cut_outside_brackets_only():
     assert parts_of(" a(1, b(+)) + c +d", "+") == ["a(1, b(+))", "c", "d"]
-
-
-def test_what_a_method_lacks_or_misspells_is_named():
-    with pytest.raises(
-        InputError, match=r"say first how workers synchronise: bsp \+ top-k\(0.01\)"
-    ):
-        training_method("top-k(0.01)")
-    with pytest.raises(UnknownName, match="did you mean 'feedback'"):
-        training_method("bsp + top-k(0.01) + fedback")
-    with pytest.raises(InputError, match="more than one compression"):
-        training_method("bsp + top-k(0.01) + qsgd")

@@ -13,7 +13,7 @@ from ddlnb.advice.advise import advise_on
 from ddlnb.advice.explain import SLOW_LINK, SLOW_WORKER, counterfactual_table, explain_gap
 from ddlnb.advice.options import measured_iterations
 from ddlnb.advice.question import Question
-from ddlnb.errors import InputError, UnknownName
+from ddlnb.errors import InputError
 from ddlnb.plans.methods import METHODS, get_method
 from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
 from ddlnb.workloads.memory import Footprint
@@ -286,10 +286,3 @@ def test_what_was_measured_is_checked_before_anything_is_simulated(
     monkeypatch.setattr("ddlnb.advice.advise.method_options", None)
     with pytest.raises(InputError, match=said):
         advise_on(question, **wrong)
-
-
-def test_prices_and_optimizers_that_cannot_be_are_refused():
-    with pytest.raises(InputError, match="price of a GPU per hour, -1"):
-        ddlnb.Prices(gpu_hour=-1)
-    with pytest.raises(UnknownName, match="adam"):
-        ddlnb.advise("resnet50", "survey-10GbE", optimizer="adamw8bit")

@@ -6,7 +6,7 @@ import pytest
 
 from ddlnb.calibration.collective_logs import Facts, read_collective_logs
 from ddlnb.calibration.collective_tables import COLUMNS, MEASURED, read_collectives, with_seconds
-from ddlnb.errors import InputError, ResultsError, UnknownName
+from ddlnb.errors import InputError, ResultsError
 
 DEVICES = """\
 # Using devices
@@ -129,11 +129,6 @@ def test_what_is_written_reads_back(tmp_path):
 def test_a_log_that_does_not_say_enough_is_refused_with_the_way_out(tmp_path, text, facts, said):
     with pytest.raises((InputError, ResultsError), match=said):
         read(tmp_path, text, facts)
-
-
-def test_an_unknown_collective_names_the_known_ones():
-    with pytest.raises(UnknownName, match="did you mean 'all_reduce'"):
-        Facts("allreduce")
 
 
 def test_a_time_computed_from_a_rate_is_the_published_time():

@@ -227,11 +227,6 @@ def test_what_cannot_be_replayed_is_refused(model, options, says):
         replayed(model, **options)
 
 
-def test_what_really_computes_cannot_be_slowed():
-    with pytest.raises(InputError, match="really computes"):
-        measure("small-conv", launcher="emulated", network="10GbE", scale=0.1)
-
-
 @needs_emulation
 @pytest.mark.ranks
 def test_emulated_rows_say_so_and_hold_real_seconds(nodes):

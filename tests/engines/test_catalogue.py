@@ -64,8 +64,3 @@ def test_engines_without_methods_run_their_baseline_only():
     assert [
         c.name for c in targets_of("all", MeasurementSettings(engine="ddp", baselines=False))
     ] == ["DDP"]
-
-
-def test_a_baseline_asked_for_as_a_method_is_explained():
-    with pytest.raises(InputError, match="'DDP' is a baseline"):
-        targets_of("DDP")

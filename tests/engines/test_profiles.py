@@ -12,8 +12,8 @@ import yaml
 
 from ddlnb.cli.app import app
 from ddlnb.engines import measure as measuring
-from ddlnb.engines.settings import PAPER, get_measurement_profile
-from ddlnb.errors import InputError, UnknownName
+from ddlnb.engines.settings import PAPER
+from ddlnb.errors import InputError
 from ddlnb.files import NOTEBOOKS
 from ddlnb.launch import capacity
 from ddlnb.launch.capacity import fitting_workers
@@ -56,11 +56,6 @@ def test_the_paper_s_protocol_is_that_of_section_4_1():
     assert (settings.warmup, settings.iterations, settings.repetitions) == (10, 100, 5)
     assert list(PAPER.workers) == ALL
     assert settings.workers == 32
-
-
-def test_an_unknown_profile_is_answered_with_the_nearest():
-    with pytest.raises(UnknownName, match="did you mean 'paper'"):
-        get_measurement_profile("papre")
 
 
 @pytest.mark.parametrize("launcher", ["local", "mpi"])

@@ -2,17 +2,11 @@
 
 import pytest
 
-from ddlnb.engines.measure import measure, measure_scaling
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
 from ddlnb.engines.targets import targets_of
-from ddlnb.errors import InputError, UnknownName
+from ddlnb.errors import InputError
 from ddlnb.launch.options import LaunchOptions, emulated
 from ddlnb.plans.methods import METHODS
-
-
-def test_an_option_that_there_is_not_is_one_error_with_the_nearest():
-    with pytest.raises(UnknownName, match=r"unknown option 'iteration'.*did you mean 'iterations'"):
-        measure("small-conv", iteration=3)
 
 
 def test_options_of_the_site_are_changed_by_name():
@@ -97,8 +91,3 @@ def test_a_collective_goes_with_our_own_engine(engine):
 def test_options_that_cannot_be_are_refused(options, reason):
     with pytest.raises(InputError, match=reason):
         DEFAULTS.changed(**options)
-
-
-def test_a_collective_is_checked_for_all_numbers_of_workers_before_any_starts():
-    with pytest.raises(InputError, match="8 places for 4 workers"):
-        measure_scaling("small-conv", workers=[8, 4], collective="torus(2, 4)")

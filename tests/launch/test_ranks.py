@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from ddlnb.errors import InputError, MissingPart, RankError, UnknownName
+from ddlnb.errors import InputError, MissingPart, RankError
 from ddlnb.launch import forked
 from ddlnb.launch.processes import RankProcesses
 from ddlnb.launch.rank import process_group
@@ -200,11 +200,6 @@ def test_a_function_that_cannot_travel_is_refused_and_nothing_is_lost(four_ranks
 def test_bad_arguments_are_refused_at_once(arguments, message):
     with pytest.raises(InputError, match=re.escape(message)):
         Ranks(**arguments)
-
-
-def test_an_unknown_launcher_is_answered_with_the_known_ones():
-    with pytest.raises(UnknownName, match=r"unknown launcher 'locla'.*did you mean 'local'"):
-        Ranks(2, launcher="locla")
 
 
 @pytest.mark.parametrize(

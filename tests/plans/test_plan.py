@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ddlnb.errors import InputError, PlanError, UnknownName
 from ddlnb.plans.bucketing import balanced, partitioned
-from ddlnb.plans.methods import METHODS, get_method
+from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Piece, Plan
 from tests.toy import COST, TOY
 
@@ -143,11 +143,6 @@ def test_methods_that_need_a_cost_say_so(name):
 def test_a_server_count_that_is_none_is_refused(servers):
     with pytest.raises(InputError, match="servers"):
         METHODS["BSP-PS"].plan(TOY, servers=servers)
-
-
-def test_a_misspelt_method_is_answered_with_the_nearest():
-    with pytest.raises(UnknownName, match="did you mean 'ByteScheduler-PS'"):
-        get_method("bytescheduler-ps")
 
 
 @given(st.integers(1, 200), st.lists(st.integers(1, 90), min_size=1, max_size=5))

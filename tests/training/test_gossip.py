@@ -12,7 +12,7 @@ from torch import nn
 
 from ddlnb.compression.base import Codec, Payloads
 from ddlnb.compression.top_k import TopK
-from ddlnb.errors import InputError, UnknownName
+from ddlnb.errors import InputError
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import training_method
@@ -341,10 +341,3 @@ def test_the_gap_of_a_ring_falls_as_the_square_of_the_workers():
     gaps = [spectral_gap(make_graph("ring", n)) for n in (32, 64, 128)]
     assert gaps[0] / gaps[1] == pytest.approx(4, rel=0.02)
     assert gaps[1] / gaps[2] == pytest.approx(4, rel=0.01)
-
-
-def test_bad_graphs_are_named():
-    with pytest.raises(UnknownName, match=r"'rings'.*did you mean 'ring'"):
-        make_graph("rings", 4)
-    with pytest.raises(InputError, match="workers 0"):
-        make_graph("ring", 0)

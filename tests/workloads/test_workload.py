@@ -10,7 +10,7 @@ from ddlnb.files import PROFILES
 from ddlnb.units import bytes_from, show_bytes
 from ddlnb.workloads.resolve import resolve
 from ddlnb.workloads.tracing import trace
-from ddlnb.workloads.workload import Gradient, Layer, Workload, read_profile
+from ddlnb.workloads.workload import Layer, Workload, read_profile
 from tests.toy import TOY
 
 
@@ -49,11 +49,6 @@ def test_every_profile_of_data_has_shapes_and_the_hardware_of_its_name(name):
     assert name.endswith(f"_b{kept.local_batch}_{kept.hardware}")
     shapes = {gradient.name: gradient.shape for gradient in trace(kept.model).gradients}
     assert {gradient.name: gradient.shape for gradient in kept.gradients} == shapes
-
-
-def test_a_shape_of_another_size_is_refused():
-    with pytest.raises(InputError, match=r"'w' of shape \(2, 3\) cannot have 5 elements"):
-        Gradient("w", "l", 5, shape=(2, 3))
 
 
 def test_scaled_seconds_are_of_the_hardware_that_is_named():
