@@ -37,7 +37,7 @@ EXPECTED = {
 def outcomes(tmp_path_factory):
     """What became of one fault of each kind, by kind."""
     out = tmp_path_factory.mktemp("faults") / "faults.csv"
-    words = ["--count", str(len(POSSIBLE)), "--kinds", ",".join(POSSIBLE), "--out", str(out)]
+    words = ["--count", str(len(POSSIBLE)), "--kinds", *POSSIBLE, "--out", str(out)]
     ran = subprocess.run(
         [sys.executable, "-m", "tests.faults", "--seed", "7", *words],
         capture_output=True,
