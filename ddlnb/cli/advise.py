@@ -13,7 +13,8 @@ from ddlnb.advice.question import AdviceQuestion, Prices
 from ddlnb.cli.options import App, grouped, price, print_answer, require_writable_files, write_rows
 from ddlnb.cli.questions import KeptHardware
 from ddlnb.errors import require
-from ddlnb.units import counted
+from ddlnb.files import provenance, write_atomically
+from ddlnb.units import counted, gpus_in_words, show_bytes, show_seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +62,6 @@ def advise(
 
 def write_page(found: Advice | LayoutAdvice, page: Path | None) -> None:
     """Write the page of an advice where it is to go, and say so."""
-    from ddlnb.files import write_atomically
 
     if page is not None:
         write_atomically(page, advice_page(found))
@@ -76,7 +76,6 @@ def advice_page(found: Advice | LayoutAdvice) -> str:
     from jinja2 import Environment
 
     from ddlnb.figures import advice_options, advice_reasons
-    from ddlnb.files import provenance
 
     template = Environment(autoescape=True, trim_blocks=True).from_string(TEMPLATE.read_text())
     return template.render(
@@ -93,7 +92,6 @@ def advice_page(found: Advice | LayoutAdvice) -> str:
 def _about(found: Advice | LayoutAdvice) -> dict[str, Any]:
     """Return what differs between advice on methods and advice on splits."""
     from ddlnb.advice.layouts import LayoutAdvice
-    from ddlnb.units import gpus_in_words, show_bytes, show_seconds
 
     if isinstance(found, LayoutAdvice):
         asked = found.question

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from ddlnb.cli.options import OWN
 from ddlnb.cli.run import run
 from ddlnb.errors import require
+from ddlnb.survey.notebooks import command_help
 
 ASK, RUN, LOOK, KNOW = "Ask", "Run", "Look", "Know"
 # Module and group of each command, in the order of the way.
@@ -91,8 +92,6 @@ class Commands(TyperGroup):
             args = words
         name, found, rest = super().resolve_command(ctx, args)
         if name and found and {"-h", "--help"} & set(rest):
-            from ddlnb.survey.notebooks import command_help
-
             found.epilog = command_help(name)
         return name, found, rest
 

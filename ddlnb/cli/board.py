@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlnb.cli.options import Csv, print_table
+from ddlnb.errors import require_known
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +31,6 @@ def board(
 
     Examples: `ddlnb survey board` and `ddlnb survey board --write`.
     """
-    from ddlnb.errors import require_known
     from ddlnb.survey import board as boards
 
     kinds = kind or list(boards.KINDS)

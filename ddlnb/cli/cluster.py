@@ -10,6 +10,9 @@ import typer
 from ddlnb.cli.fit import collectives, fit, import_logs
 from ddlnb.cli.options import App, Csv, Family, first_line, grouped, print_table, refuse_unused
 from ddlnb.cli.questions import Changes, Hardware
+from ddlnb.errors import InputError, UnknownName, require, require_known
+from ddlnb.registry import usage
+from ddlnb.units import GB, show_bandwidth, show_seconds
 
 if TYPE_CHECKING:
     from ddlnb.hardware.gpu import Gpu
@@ -30,7 +33,6 @@ def list_(
 
     Examples: `ddlnb cluster list` and `ddlnb cluster list gpus --csv`.
     """
-    from ddlnb.errors import require, require_known
     from ddlnb.hardware.catalogue import gpus, interconnects, machines
 
     require_known("kind", kind, KINDS, otherwise="or `ddlnb cluster show NAME`")
@@ -75,7 +77,6 @@ def show(
     `ddlnb cluster show 'two-tier(2, 4, 4.0)'`.
     """
     from ddlnb.clusters.file import cluster_names
-    from ddlnb.errors import InputError, UnknownName
     from ddlnb.hardware.catalogue import find, get_interconnect, gpus, interconnects, machines
     from ddlnb.networks.topologies import TOPOLOGIES
 
@@ -167,7 +168,6 @@ def _gpu_row(gpu: Gpu) -> dict[str, Any]:
 
 
 def _gpu_facts(gpu: Gpu) -> list[dict[str, str]]:
-    from ddlnb.units import show_bandwidth
     from ddlnb.workloads.roofline import efficiency_of
 
     rows = [
@@ -209,8 +209,6 @@ def _gpu_facts(gpu: Gpu) -> list[dict[str, str]]:
 
 
 def _network_row(one: Interconnect) -> dict[str, Any]:
-    from ddlnb.units import show_bandwidth, show_seconds
-
     return {
         "network": one.name, "protocol": one.protocol.name, "ports": one.ports,
         "line": show_bandwidth(one.line_rate), "left of it": show_bandwidth(one.bandwidth.value),
@@ -219,7 +217,6 @@ def _network_row(one: Interconnect) -> dict[str, Any]:
 
 
 def _network_facts(one: Interconnect) -> list[dict[str, str]]:
-    from ddlnb.units import show_bandwidth, show_seconds
 
     rate, latency, wire = one.bandwidth, one.latency, one.line
     lanes = ""
@@ -254,7 +251,6 @@ def _topology_rows() -> list[dict[str, Any]]:
     from ddlnb.networks.network import CHANGES
     from ddlnb.networks.routes import ROUTINGS
     from ddlnb.networks.topologies import TOPOLOGIES
-    from ddlnb.registry import usage
 
     catalogues: dict[str, dict[str, Any]] = {
         "topology": TOPOLOGIES,  # type: ignore[dict-item]
@@ -273,11 +269,9 @@ def _topology_rows() -> list[dict[str, Any]]:
 
 
 def _show_topology(text: str, changes: list[str], infragraph: Path | None, csv: bool) -> None:
-    from ddlnb.errors import InputError
     from ddlnb.networks.infragraph import write_infragraph
     from ddlnb.networks.network import changed
     from ddlnb.networks.topologies import get_topology
-    from ddlnb.units import GB, show_bandwidth
 
     network = changed(get_topology(text).network(GB), changes)
     joined = {(link.start, link.end): link.bandwidth for link in network.links[::2]}

@@ -10,6 +10,7 @@ import typer
 
 from ddlnb.cli.options import Csv, numbers, print_table, refuse_unused, require_writable_files
 from ddlnb.errors import require
+from ddlnb.files import BUILD, require_writable, write_atomically
 from ddlnb.units import counted
 
 if TYPE_CHECKING:
@@ -86,7 +87,6 @@ def _fit_log(log: str, named: dict[str, Any], out: Path | None, csv: bool) -> No
     from ddlnb.calibration.calibrate import Calibrated
     from ddlnb.calibration.logs import fit_log
     from ddlnb.clusters.file import write_cluster
-    from ddlnb.files import BUILD, require_writable
 
     folder = out or BUILD / "fitted"
     require_writable(folder)
@@ -185,7 +185,6 @@ def collectives(
 
 
 def _write(table: pd.DataFrame, out: Path | None) -> None:
-    from ddlnb.files import write_atomically
 
     text = table.to_csv(index=False, float_format="%.6g")
     if out is None:
@@ -226,7 +225,6 @@ def import_logs(
     `ddlnb cluster import build/here/all_reduces.json`.
     """
     from ddlnb.calibration.collective_logs import Facts, read_collective_logs
-    from ddlnb.files import write_atomically
 
     require_writable_files(rows_csv=out)
     facts = Facts(

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from ddlnb.cli.options import App, numbers, print_table, require_writable_files, write_rows
-from ddlnb.units import counted
+from ddlnb.errors import require_positive
+from ddlnb.units import counted, seconds_from
 
 app = App()
 
@@ -42,11 +43,9 @@ def goodput(
 
     Examples: `ddlnb goodput --gpus 16384` and `ddlnb goodput --gpus 1024 --spares 0,8 --days 90`.
     """
-    from ddlnb.errors import require_positive
     from ddlnb.parallelism.goodput.compare import goodput_sentences, goodput_table
     from ddlnb.parallelism.goodput.failures import DAY
     from ddlnb.parallelism.goodput.simulate import Job
-    from ddlnb.units import seconds_from
 
     require_positive(days=days)
     require_writable_files(goodput_csv=csv)

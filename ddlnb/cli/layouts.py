@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ddlnb.advice.question import AdviceQuestion, Prices, Question
 from ddlnb.cli.options import (
     App,
     Csv,
@@ -21,8 +23,10 @@ from ddlnb.cli.options import (
     require_writable_files,
 )
 from ddlnb.cli.questions import MachineName
+from ddlnb.errors import InputError, require
+from ddlnb.files import require_writable_file
 from ddlnb.parallelism.forecast.question import LayoutQuestion
-from ddlnb.units import count_from, counted, digits, show_rate
+from ddlnb.units import GIB, count_from, counted, digits, show_rate
 
 if TYPE_CHECKING:
     from ddlnb.advice.sharded import Sharded
@@ -86,7 +90,6 @@ def scale(
     Examples: `ddlnb layouts scale --model llama3-70b --gpu H100 --nodes 64` and
     `ddlnb layouts scale --model llama3-8b --machine p4d --nodes 4 --advise`.
     """
-    from ddlnb.errors import InputError
 
     if table is not None or out is not None:
         if table is None or out is None or "model" in asked:
@@ -106,7 +109,6 @@ def scale(
         refuse_unused("days are those of --tokens", within=within)
     require_writable_files(advice_html=page)
     from ddlnb.advice.layouts import PricedQuestion, Splits, advise_on_layouts
-    from ddlnb.advice.question import Prices
     from ddlnb.advice.run import Run
     from ddlnb.cli.advise import write_page
     from ddlnb.parallelism.config import find_shape
@@ -156,10 +158,8 @@ def _sharded(
 ) -> Sharded:
     """Return a traced model by degrees of ZeRO. Raises InputError for options of layouts."""
     from ddlnb.advice.layouts import posed
-    from ddlnb.advice.question import AdviceQuestion, Question
     from ddlnb.advice.sharded import Sharded
     from ddlnb.clusters.named import cluster_of
-    from ddlnb.errors import require
 
     refuse_unused(f"{model} is traced, and its layers are sharded alone", **others)
     named = gpu or ("" if machine else str(LayoutQuestion.gpu))
@@ -176,7 +176,6 @@ def _sharded(
 
 
 def _table(table: Path, out: Path, keep_going: bool) -> None:
-    from ddlnb.files import require_writable_file
     from ddlnb.parallelism.forecast.table import forecast_table
 
     require_writable_file(out, "forecast.csv")
@@ -226,17 +225,13 @@ def iteration(
     Examples: `ddlnb layouts iteration --layout 'dp4 tp4 pp2 acc16'` and
     `ddlnb layouts iteration --layout 'dp8 tp4' --layout 'dp32 zero3' --picture stages.png`.
     """
-    from dataclasses import replace
 
     from ddlnb.advice.layouts import PricedQuestion, verdict_of
-    from ddlnb.errors import InputError, require
-    from ddlnb.files import require_writable_file
     from ddlnb.parallelism.forecast.layouts import outlook_of
     from ddlnb.parallelism.iteration import parts_of, play_iteration
     from ddlnb.parallelism.layout import Layout
     from ddlnb.parallelism.machines import machines_of
     from ddlnb.parallelism.memory import memory
-    from ddlnb.units import GIB
 
     for path, example in ((trace, "iteration.json"), (picture, "stages.png")):
         if path is not None:
@@ -354,7 +349,6 @@ def balance(
     Examples: `ddlnb layouts balance --gpu 4xA100 --gpu 4xV100` and
     `ddlnb layouts balance --model llama3-8b --gpu 8xH100 --gpu 8xA100`.
     """
-    from ddlnb.files import require_writable_file
     from ddlnb.parallelism.heterogeneous import balance as shared
 
     if picture is not None:
@@ -388,7 +382,6 @@ def counts(words: list[str]) -> dict[str, int]:
     >>> counts(["4xA100", "8 x V100"])
     {'A100': 4, 'V100': 8}
     """
-    from ddlnb.errors import InputError, require
 
     found: dict[str, int] = {}
     for text in words:

@@ -10,15 +10,18 @@ import typer
 
 from ddlnb.cli.options import Csv, WorkerCounts, grouped, print_table
 from ddlnb.cli.questions import KeptHardware
+from ddlnb.errors import InputError, ResultsError, require
+from ddlnb.plans.methods import METHODS
+from ddlnb.plans.plan import Plan
+from ddlnb.plans.plan_file import read_plan
 from ddlnb.simulator.questions import Trained
 from ddlnb.units import counted
+from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from ddlnb.clusters.cluster import Cluster
-    from ddlnb.plans.plan import Plan
-    from ddlnb.workloads.workload import Workload
 
 
 @grouped
@@ -70,8 +73,6 @@ def lossy(
     Examples: `ddlnb forecast lossy --model resnet50 --cluster survey-10GbE --method 'local(8)'` and
     `ddlnb forecast lossy --model bert-large --machine p4d --nodes 2 --method 'bsp + qsgd(127)'`.
     """
-    from ddlnb.errors import require
-    from ddlnb.plans.plan_file import read_plan
     from ddlnb.training.cost.estimate import BASE
     from ddlnb.training.executors.clock import get_straggler
 
@@ -106,8 +107,6 @@ def lossy(
 
 def _require_counts(names: Sequence[str], compression: str, base: str | None) -> None:
     """Raise InputError for a cost of compression, or a base, that changes none of the methods."""
-    from ddlnb.errors import require
-    from ddlnb.plans.methods import METHODS
     from ddlnb.training.method import training_method
 
     methods = [training_method(name) for name in names if name not in METHODS]
@@ -221,7 +220,6 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _read_curves(path: Path) -> pd.DataFrame:
-    from ddlnb.errors import InputError, ResultsError
     from ddlnb.results.schema import read_frame
 
     try:

@@ -27,9 +27,10 @@ from ddlnb.engines.settings import (
     MeasurementSettings,
     get_measurement_profile,
 )
-from ddlnb.errors import require_extra
-from ddlnb.launch.capacity import fitting_workers
+from ddlnb.errors import require_extra, require_whole
+from ddlnb.launch.capacity import fitting_workers, watched_load
 from ddlnb.launch.options import EMULATED, HERE, LaunchOptions
+from ddlnb.plans.plan_file import method_of, read_plan
 
 app = App(cls=Family)
 
@@ -86,7 +87,6 @@ def measure(
         if left_out:
             typer.echo(left_out, err=True)
     from ddlnb.engines.measure import expected_seconds, measure_scaling
-    from ddlnb.launch.capacity import watched_load
     from ddlnb.workloads.replay import replayed
 
     task = model if replay is None else replayed(replay, of=model)
@@ -118,7 +118,6 @@ def _methods(named: list[str] | None, plans: list[Path] | None) -> Any:
     """Return what to run: methods by name and kept plans, or all methods where neither is given."""
     if not plans:
         return named or "all"
-    from ddlnb.plans.plan_file import method_of, read_plan
 
     return [*(named or []), *(method_of(read_plan(path)) for path in plans)]
 
@@ -138,8 +137,6 @@ def _say_left_out(settings: MeasurementSettings) -> None:
 def _counts(workers: list[int] | None, profile: str | None) -> list[int]:
     """Return the numbers of workers: as given, of the profile, or the default."""
     if workers or profile is None:
-        from ddlnb.errors import require_whole
-
         counts = workers or [DEFAULTS.workers]
         several = len(counts) > 1
         require_whole(

@@ -7,7 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from ddlnb.cli.options import App, Batch, Csv, Model, print_table, refuse_unused
-from ddlnb.units import MB
+from ddlnb.engines.catalogue import ENGINES, support
+from ddlnb.plans.methods import METHODS
+from ddlnb.units import MB, show_bytes
+from ddlnb.workloads.workload import Workload, intensity
 
 GIGA = 1e9
 
@@ -84,7 +87,6 @@ def _large() -> list[dict[str, Any]]:
 def _traced(names: list[str], batch: int | None, sequence: int | None, csv: bool) -> None:
     from ddlnb.workloads.resolve import resolve
     from ddlnb.workloads.tracing import trace
-    from ddlnb.workloads.workload import Workload, intensity
 
     rows = []
     for name in names:
@@ -120,9 +122,6 @@ def methods(csv: Csv = False) -> None:
 
     Examples: `ddlnb methods` and `ddlnb methods --csv`.
     """
-    from ddlnb.engines.catalogue import ENGINES, support
-    from ddlnb.plans.methods import METHODS
-    from ddlnb.units import show_bytes
 
     rows = [
         {

@@ -23,7 +23,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ddlnb.errors import InputError, require
+from ddlnb.files import require_writable_file, write_atomically
+from ddlnb.plans.methods import METHODS
 from ddlnb.questions import NUMBERS, WORDS, Answer, options
+from ddlnb.survey.notebooks import in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -210,7 +213,6 @@ def print_answer(found: Answer) -> None:
 
 def write_picture(figure: Any, path: Path, err: bool = False) -> None:
     """Write a figure as its suffix says, and say where it is."""
-    from ddlnb.files import write_atomically
 
     image = io.BytesIO()
     figure.savefig(image, format=path.suffix[1:], dpi=150, bbox_inches="tight")
@@ -219,7 +221,6 @@ def write_picture(figure: Any, path: Path, err: bool = False) -> None:
 
 def write_rows(rows: pd.DataFrame, path: Path | None, what: str = "Rows") -> None:
     """Write rows where they are to go, and say so."""
-    from ddlnb.files import write_atomically
 
     if path is not None:
         write_atomically(path, rows.to_csv(index=False))
@@ -228,7 +229,6 @@ def write_rows(rows: pd.DataFrame, path: Path | None, what: str = "Rows") -> Non
 
 def require_writable_files(**examples: Path | None) -> None:
     """Raise InputError for a path, by an example of its name, that cannot be written."""
-    from ddlnb.files import require_writable_file
 
     for example, path in examples.items():
         if path is not None:
@@ -340,7 +340,6 @@ def known_models() -> list[str]:
 
 def known_methods() -> list[str]:
     """Return the methods that have a name, for the shell to complete."""
-    from ddlnb.plans.methods import METHODS
 
     return ["all", *METHODS]
 
@@ -376,7 +375,6 @@ def announce(seconds: float | None, yes: bool) -> None:
     Nobody is asked where ``yes`` is given, or where no terminal is there to answer. None is an
     unknown time, of which nothing is said.
     """
-    from ddlnb.survey.notebooks import in_words
 
     if seconds is None or seconds <= LONG_SECONDS:
         return

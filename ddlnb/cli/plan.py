@@ -20,15 +20,16 @@ from ddlnb.cli.options import (
 )
 from ddlnb.cli.questions import KeptHardware
 from ddlnb.errors import require
+from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.plans.methods import Method, get_method, require_served, require_tunable
+from ddlnb.plans.plan import Plan
+from ddlnb.plans.plan_file import write_plan
 from ddlnb.simulator import questions
+from ddlnb.workloads.workload import Workload, read_profile
 
 if TYPE_CHECKING:
     from ddlnb.clusters.cluster import Cluster
-    from ddlnb.plans.alpha_beta import AlphaBeta
-    from ddlnb.plans.methods import Method
-    from ddlnb.plans.plan import Plan
     from ddlnb.search.compressed import Compression
-    from ddlnb.workloads.workload import Workload
 
 
 def plan_on_cluster(
@@ -148,7 +149,6 @@ def plan(
     Examples: `ddlnb plan --model bert-large --method MG-WFBP --cluster survey-10GbE` and
     `ddlnb plan --model resnet50 --method searched --machine p4d --nodes 4 --out plan.json`.
     """
-    from ddlnb.plans.methods import require_served
 
     require("model" in asked, "give --model; see `ddlnb models`, or docs/own_model.md for yours")
     require_writable_files(plan_json=out)
@@ -203,7 +203,6 @@ def plan(
 
 def _cost(latency: float | None, bandwidth: float | None) -> AlphaBeta:
     """Return the cost of an all-reduce that is planned for without a cluster."""
-    from ddlnb.plans.alpha_beta import AlphaBeta
 
     latency = 5e-4 if latency is None else latency
     bandwidth = 1e9 if bandwidth is None else bandwidth
@@ -222,7 +221,6 @@ def _workload(
 ) -> Workload:
     """Return the workload of a profile, of a GPU's data sheet, or as measured here and now."""
     from ddlnb.workloads.resolve import resolve
-    from ddlnb.workloads.workload import Workload, read_profile
 
     task = resolve(model, sequence=None if profile else sequence)
     if isinstance(task, Workload):
@@ -270,7 +268,6 @@ def _sent(sent: str, compression: str, mixed: bool) -> Compression:
 
 def _tuned(name: str, partition: str | None, credit: str | None) -> Method:
     """Return the method with these sizes. Raises InputError for one that it does not have."""
-    from ddlnb.plans.methods import get_method, require_tunable
 
     named = get_method(name)
     require_tunable([named], partition=partition, credit=credit)
@@ -281,6 +278,4 @@ def _print_plan(plan: Plan, out: Path | None) -> None:
     """Print the plan, and write it where that is asked for."""
     typer.echo(plan)
     if out is not None:
-        from ddlnb.plans.plan_file import write_plan
-
         typer.echo(f"Plan {plan.digest} in {write_plan(plan, out)}")

@@ -16,10 +16,11 @@ from ddlnb.cli.options import (
     refuse_unused,
     require_writable_files,
 )
+from ddlnb.errors import InputError, require, require_whole
+from ddlnb.plans.methods import Method, require_served, require_tunable
 
 if TYPE_CHECKING:
     from ddlnb.clusters.cluster import Cluster
-    from ddlnb.plans.methods import Method
 
 
 MachineName = Annotated[
@@ -70,7 +71,6 @@ class Hardware:
         for neither, and for what cannot be.
         """
         from ddlnb.clusters.file import write_cluster
-        from ddlnb.errors import require
 
         if save is not None:
             require(
@@ -87,7 +87,6 @@ class Hardware:
     def _found(self) -> Cluster:
         from ddlnb.clusters.file import get_cluster
         from ddlnb.clusters.named import cluster_of
-        from ddlnb.errors import require
 
         if self.cluster:
             why = f"--cluster {self.cluster} says what hardware there is"
@@ -165,7 +164,6 @@ class Otherwise:
 
         Raises InputError for sizes that none of them has, and for servers where none has any.
         """
-        from ddlnb.plans.methods import require_served, require_tunable
         from ddlnb.simulator.forecast import named_methods
 
         chosen = named_methods(names, on)
@@ -179,7 +177,6 @@ def slowed(on: Cluster, slow: list[str] | None) -> Cluster:
     """Return the cluster with these workers slower; what its file says of others stays."""
     if not slow:
         return on
-    from ddlnb.errors import InputError
 
     compute = dict(on.heterogeneity.compute)
     for text in slow:
@@ -199,7 +196,6 @@ def nodes_in_use(cluster: Cluster, nodes: int) -> Cluster:
 
     Raises InputError for more nodes than it has.
     """
-    from ddlnb.errors import require, require_whole
 
     require_whole(nodes=nodes)
     require(

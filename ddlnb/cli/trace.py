@@ -24,13 +24,13 @@ from ddlnb.cli.questions import Hardware
 from ddlnb.errors import InputError, require
 from ddlnb.files import write_atomically
 from ddlnb.units import counted, show_bytes, show_seconds
+from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     from ddlnb.clusters.cluster import Cluster
     from ddlnb.results.timeline import Timeline
     from ddlnb.traces.jobs.table import JobTrace
     from ddlnb.traces.kineto.trace import KinetoTrace
-    from ddlnb.workloads.workload import Workload
 
 
 def show_lines(lines: Mapping[str, Timeline]) -> None:
@@ -178,7 +178,6 @@ def _structure(model: str, batch: int | None) -> tuple[Workload | None, int | No
         return None, batch
     from ddlnb.workloads.resolve import resolve
     from ddlnb.workloads.tracing import trace
-    from ddlnb.workloads.workload import Workload
 
     found = resolve(model)
     if isinstance(found, Workload):

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlnb.cli.options import App, Csv, Yes, announce, first_line, grouped, numbers, print_table
-from ddlnb.errors import require_extra
+from ddlnb.errors import require, require_extra, require_whole
+from ddlnb.files import require_writable_file, write_atomically
+from ddlnb.registry import usage
 from ddlnb.training.settings import TrainingSettings
-from ddlnb.units import counted
+from ddlnb.units import counted, show_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,8 +80,6 @@ def train(
     `ddlnb train --task digits --method 'bsp + top-k(0.01) + feedback' --tune --out curves.csv`.
     """
     require_extra("models", "training")
-    from ddlnb.errors import require, require_whole
-    from ddlnb.files import require_writable_file, write_atomically
     from ddlnb.training.executors.clock import Clock, get_straggler
     from ddlnb.training.runs.compare import compare
     from ddlnb.training.runs.summaries import require_target
@@ -188,7 +188,6 @@ def _shown(row: dict[str, Any], target: float | None, timed: bool) -> dict[str, 
 
 
 def _bytes(count: float) -> str:
-    from ddlnb.units import show_bytes
 
     return "-" if math.isnan(count) else show_bytes(round(count))
 
@@ -202,7 +201,6 @@ def _with_half(mean: float, half: float, several: bool, form: str) -> str:
 
 def _print_choices(csv: bool) -> None:
     from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
-    from ddlnb.registry import usage
     from ddlnb.training.executors.clock import STRAGGLERS
     from ddlnb.training.method import SYNCHRONISATIONS
     from ddlnb.training.optimizers import OPTIMIZERS, SCHEDULES
