@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 import pandas as pd
-from matplotlib.figure import Figure
 
 from ddlnb.figures.style import (
     DARK,
@@ -32,7 +31,7 @@ COLOURS = {
 
 
 @styled
-def advice_options(options: pd.DataFrame) -> Figure:
+def advice_options(options: pd.DataFrame) -> plt.Figure:
     """What can be done, by the throughput that is forecast: points with 90 % intervals.
 
     ``options`` are those of `ddlnb.advise` or `ddlnb.advise_layouts`, the best one first. Colours
@@ -54,12 +53,11 @@ def advice_options(options: pd.DataFrame) -> Figure:
     bars = "bars: 90 % of the draws"
     if 0 < options["low"].isna().sum() < len(options):
         bars += " (not drawn for all)"
-    note(figure, f"source: simulated; {bars}; dotted: the first option")
-    return figure
+    return note(figure, f"source: simulated; {bars}; dotted: the first option")
 
 
 @styled
-def advice_reasons(reasons: pd.DataFrame) -> Figure:
+def advice_reasons(reasons: pd.DataFrame) -> plt.Figure:
     """How many times as fast an iteration would be with one thing changed.
 
     ``reasons`` are those of `ddlnb.advise`; each bar is simulated again.
@@ -77,12 +75,11 @@ def advice_reasons(reasons: pd.DataFrame) -> Figure:
     ax.set(xlim=(0, 1.12 * changed["times_as_fast"].max()), xlabel="times as fast as it is")
     seconds = reasons["iteration_seconds"].iloc[0]
     ax.set_title(f"an iteration takes {show_seconds(seconds)} as it is", loc="left")
-    note(figure, "source: simulated; dark bars can be bought")
-    return figure
+    return note(figure, "source: simulated; dark bars can be bought")
 
 
 @styled
-def scaling_curves(rows: pd.DataFrame, share: float, title: str = "") -> Figure:
+def scaling_curves(rows: pd.DataFrame, share: float, title: str = "") -> plt.Figure:
     """The share of linear scaling that each method keeps, by the number of GPUs.
 
     ``rows`` are those of `ddlnb.scaling`; the line across is the share that is good enough. The
@@ -106,8 +103,7 @@ def scaling_curves(rows: pd.DataFrame, share: float, title: str = "") -> Figure:
     if title:
         ax.set_title(title, loc="left")
     ax.legend(fontsize=8, ncols=2, loc="lower left")
-    note(figure, f"source: simulated; dotted: {share:.0%} of linear")
-    return figure
+    return note(figure, f"source: simulated; dotted: {share:.0%} of linear")
 
 
 def _group(row: pd.Series) -> str:

@@ -10,8 +10,6 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ddlnb.errors import require
@@ -44,7 +42,7 @@ ROOM = 1.25  # of the range of the throughputs, on both sides
 
 
 @styled
-def simulated_against_measured(simulated: pd.DataFrame, measured: pd.DataFrame) -> Figure:
+def simulated_against_measured(simulated: pd.DataFrame, measured: pd.DataFrame) -> plt.Figure:
     """Simulated against measured throughput, and the relative error by method.
 
     Both frames are tidy rows; drawn is every cell (model, local_batch, network, method, gpus) that
@@ -74,8 +72,7 @@ def simulated_against_measured(simulated: pd.DataFrame, measured: pd.DataFrame) 
         "90 % interval of the simulated": rows.get("low", rows["std"] * np.nan).notna(),
     }
     lines = " and ".join(what for what, are_known in known.items() if are_known.any())
-    say_source(figure, pd.concat(both), f"lines: {lines}" if lines else "without intervals")
-    return figure
+    return say_source(figure, pd.concat(both), f"lines: {lines}" if lines else "without intervals")
 
 
 def _paired(simulated: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
@@ -90,7 +87,7 @@ def _paired(simulated: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(error=rows["simulated"] / rows["measured"] - 1)
 
 
-def _draw_throughputs(ax: Axes, rows: pd.DataFrame, marker_of: dict[Any, str]) -> None:
+def _draw_throughputs(ax: plt.Axes, rows: pd.DataFrame, marker_of: dict[Any, str]) -> None:
     ends = [end for end in ("low", "high") if end in rows]
     least, most = rows[["simulated", *ends]].min().min(), rows[["simulated", *ends]].max().max()
     low = min(rows["measured"].min() / ROOM, least)
@@ -121,7 +118,7 @@ def _interval(row: pd.Series) -> list[list[float]] | None:
 
 
 def _draw_errors(
-    ax: Axes, rows: pd.DataFrame, methods: list[str], marker_of: dict[Any, str]
+    ax: plt.Axes, rows: pd.DataFrame, methods: list[str], marker_of: dict[Any, str]
 ) -> None:
     """Draw the relative error of every row in per cent, in one line for every method."""
     ax.axvspan(-100 * BAND, 100 * BAND, color=BAND_COLOUR, zorder=0)
@@ -163,7 +160,7 @@ PAIRED_WIDTH = 1.5  # of a part whose methods have two bars
 @styled
 def forecast_bars(
     forecast_rows: pd.DataFrame, published_rows: pd.DataFrame | None = None
-) -> Figure:
+) -> plt.Figure:
     """Throughput forecast for one model on one network, beside the published cells if there are.
 
     ``forecast_rows`` are those of `ddlnb.simulator.forecast`, ``published_rows`` those of Fig. 4,
@@ -221,8 +218,7 @@ def forecast_bars(
     legend(figure, handles)
     doubt = ", ?: suspicious" if any(map(_is_suspicious, published.to_dict("records"))) else ""
     note = f"number on a bar: speed-up over one GPU{doubt} | {_missing(published, methods, counts)}"
-    say_source(figure, shown, note)
-    return figure
+    return say_source(figure, shown, note)
 
 
 def _is_as_run(rows: pd.DataFrame) -> bool:
@@ -262,7 +258,7 @@ def _with_reach(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _draw_bars(
-    ax: Axes,
+    ax: plt.Axes,
     rows: pd.DataFrame,
     methods: list[str],
     shift: float,

@@ -9,8 +9,6 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from ddlnb.calibration.collective_tables import SECONDS, bus_factor
 from ddlnb.calibration.collectives import FittedCollectives, forecast
@@ -28,7 +26,7 @@ TICKS = (1 << 10, 1 << 15, 1 << 20, 1 << 25, 1 << 30)
 @styled
 def collective_rates(
     rows: pd.DataFrame, fitted: FittedCollectives, more_nodes: Sequence[int] = (4, 16, 64)
-) -> Figure:
+) -> plt.Figure:
     """Bus bandwidth against the size of the message: measured, fitted, and forecast for more nodes.
 
     ``rows`` are those of `read_collectives`; drawn is every block with at least five sizes. Bands
@@ -57,11 +55,10 @@ def collective_rates(
     ]
     marks = legend_mark("white", "o", "measured", markeredgecolor="black")
     figure.legend(handles=[*handles, marks], loc="outside right upper")
-    note(
+    return note(
         figure,
         "points: measured, by the source of each panel | lines and bands: forecast, 90 % interval",
     )
-    return figure
 
 
 def _is_worth_it(part: pd.DataFrame) -> bool:
@@ -87,7 +84,7 @@ def _machines(first: pd.Series) -> str:
 
 
 def _panel(
-    ax: Axes,
+    ax: plt.Axes,
     part: pd.DataFrame,
     fitted: FittedCollectives,
     colours: dict[int, Any],

@@ -8,10 +8,8 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ddlnb.errors import require
@@ -46,7 +44,7 @@ Shade = Callable[[int], Any]  # the colour of a message of this size
 @styled
 def timelines(
     timelines_by_method: Mapping[str, Timeline] | Sequence[Timeline], rank: int | None = 0
-) -> Figure:
+) -> plt.Figure:
     """The methods' timelines on one rank, one above the other, as in part 3 of Fig. 3.
 
     Those of a list are called by their methods. With None as the rank each timeline is already that
@@ -84,12 +82,11 @@ def timelines(
     grid[-1, 0].set(xlim=(0, end / MS * 1.01), xlabel="time (ms)")
     legend(figure, legend_lanes(chosen.values()))
     sources = ", ".join(sorted({line.source for line in chosen.values()}))
-    note(figure, f"source: {sources}" + ("" if rank is None else f"; rank {rank}"))
-    return figure
+    return note(figure, f"source: {sources}" + ("" if rank is None else f"; rank {rank}"))
 
 
 @styled
-def schedules(timelines: Mapping[str, Mapping[str, Timeline]], title: str = "") -> Figure:
+def schedules(timelines: Mapping[str, Mapping[str, Timeline]], title: str = "") -> plt.Figure:
     """Two steady iterations of every method, a column for every network.
 
     ``timelines`` gives for every network the timelines by method, of four iterations or more. The
@@ -127,11 +124,10 @@ def schedules(timelines: Mapping[str, Mapping[str, Timeline]], title: str = "") 
         figure.suptitle(title)
     sources = ", ".join(sorted({line.source for line in every}))
     remark = "every network has its own axis"
-    say_source(figure, f"{sources}; one worker stands for all", remark)
-    return figure
+    return say_source(figure, f"{sources}; one worker stands for all", remark)
 
 
-def draw_schedule(ax: Axes, method: str, line: Timeline, shade: Shade) -> float:
+def draw_schedule(ax: plt.Axes, method: str, line: Timeline, shade: Shade) -> float:
     """Draw two iterations, and return how many seconds they take."""
     spans = line.on(0).spans
     starts, last = _forward_starts(spans), FIRST + ITERATIONS
@@ -160,7 +156,7 @@ def draw_schedule(ax: Axes, method: str, line: Timeline, shade: Shade) -> float:
 
 
 def _draw_lanes(
-    ax: Axes, spans: Sequence[Span], start: float, stop: float, shade: Shade
+    ax: plt.Axes, spans: Sequence[Span], start: float, stop: float, shade: Shade
 ) -> list[tuple[Span, Box]]:
     """Draw what lies between start and stop, and return the messages with their boxes."""
     shown = [span for span in spans if span.stop_seconds > start and span.start_seconds < stop]
@@ -186,7 +182,9 @@ def _draw_lanes(
     return rows
 
 
-def _draw_boxes(ax: Axes, boxes: list[Box], colours: list[Any], hatch: str | None = None) -> None:
+def _draw_boxes(
+    ax: plt.Axes, boxes: list[Box], colours: list[Any], hatch: str | None = None
+) -> None:
     """Draw all boxes as one collection: one artist each would take most of a minute."""
     corners = [
         [(left, bottom), (left, top), (right, top), (right, bottom)]
@@ -203,7 +201,7 @@ def _draw_boxes(ax: Axes, boxes: list[Box], colours: list[Any], hatch: str | Non
     )
 
 
-def _write_sizes(ax: Axes, rows: list[tuple[Span, Box]], shade: Shade, end: float) -> None:
+def _write_sizes(ax: plt.Axes, rows: list[tuple[Span, Box]], shade: Shade, end: float) -> None:
     """Write sizes into the messages that have room for them."""
     for span, (left, right, bottom, top) in rows:
         text = show_bytes(span.bytes)
@@ -298,7 +296,7 @@ TOTAL_ROOM = 1.45  # of the longest bar, for the time behind it
 
 
 @styled
-def breakdown_bars(rows: pd.DataFrame) -> Figure:
+def breakdown_bars(rows: pd.DataFrame) -> plt.Figure:
     """Where the time of an iteration goes: a panel for every network, a bar for every method.
 
     ``rows`` have the columns model, network, gpus, method, source, iteration_seconds and one of
@@ -324,11 +322,12 @@ def breakdown_bars(rows: pd.DataFrame) -> Figure:
     for ax in grid[-1]:
         ax.set_xlabel("time of an iteration (ms)")
     legend(figure, [Patch(color=colour, label=part) for part, colour in PART_COLOURS.items()])
-    say_source(figure, rows, "behind a bar: the iteration, and how much of it is computation")
-    return figure
+    return say_source(
+        figure, rows, "behind a bar: the iteration, and how much of it is computation"
+    )
 
 
-def _panel(ax: Axes, rows: pd.DataFrame, methods: list[str]) -> None:
+def _panel(ax: plt.Axes, rows: pd.DataFrame, methods: list[str]) -> None:
     for _, row in rows.iterrows():
         y, left = methods.index(row["method"]), 0.0
         for part, colour in PART_COLOURS.items():

@@ -9,8 +9,6 @@ from itertools import groupby
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from ddlnb.figures.style import (
@@ -34,7 +32,7 @@ NEAR = 0.2
 
 
 @styled
-def layout_forecasts(rows: pd.DataFrame, source: str) -> Figure:
+def layout_forecasts(rows: pd.DataFrame, source: str) -> plt.Figure:
     """Forecast against published throughput of runs that the fit had not seen, a dot for a run.
 
     ``rows`` have the columns left_out, model, measured and tokens_per_s_per_gpu; a panel for what
@@ -60,8 +58,7 @@ def layout_forecasts(rows: pd.DataFrame, source: str) -> Figure:
         )
     panels[0][0].set_ylabel("forecast (tokens/s per GPU)")
     legend(figure, [legend_mark(PALETTE[1 + i], ".", model) for i, model in enumerate(models)])
-    say_source(figure, source, "dashed: 20 % off")
-    return figure
+    return say_source(figure, source, "dashed: 20 % off")
 
 
 FORWARD, BACKWARD, WEIGHTS = "#9ad0f0", "#0072B2", "#009E73"
@@ -95,7 +92,7 @@ LATER_CHUNKS = 0.6  # their opacity
 
 
 @styled
-def pipeline_schedules(timelines: Mapping[str, Timeline]) -> Figure:
+def pipeline_schedules(timelines: Mapping[str, Timeline]) -> plt.Figure:
     """What every pipeline stage does in one iteration, a panel for every schedule.
 
     Boxes are passes of micro batches, with their numbers, paler in later chunks of a stage; white
@@ -123,11 +120,12 @@ def pipeline_schedules(timelines: Mapping[str, Timeline]) -> Figure:
     drawn = {_pass(span)[0] for line in timelines.values() for span in line.spans}
     handles = [Patch(color=color, label=name) for name, color in PASSES.items() if name in drawn]
     legend(figure, handles)
-    note(figure, "source: " + ", ".join(sorted({line.source for line in timelines.values()})))
-    return figure
+    return note(
+        figure, "source: " + ", ".join(sorted({line.source for line in timelines.values()}))
+    )
 
 
-def _draw_stages(ax: Axes, line: Timeline, end: float) -> None:
+def _draw_stages(ax: plt.Axes, line: Timeline, end: float) -> None:
     for stage in sorted({span.rank for span in line.spans}):
         spans = [s for s in line.on(stage).spans if s.kind in ("forward", "backward")]
         spans.sort(key=lambda span: span.start_seconds)
@@ -160,7 +158,7 @@ def _pass(span: Span) -> tuple[str, str, str]:
 
 
 @styled
-def layout_times(table: pd.DataFrame, source: str) -> Figure:
+def layout_times(table: pd.DataFrame, source: str) -> plt.Figure:
     """Where the time of an iteration goes under every layout.
 
     ``table`` is that of `ddlnb.survey.scale_strategies.split_table`, which averages over pipeline
@@ -181,8 +179,9 @@ def layout_times(table: pd.DataFrame, source: str) -> Figure:
     ax.grid(False, axis="y")
     handles = [Patch(color=PART_COLOURS[one], label=MEANINGS.get(one, one)) for one in parts]
     legend(figure, handles)
-    say_source(figure, source, "behind a bar: tokens per second and GPU, and memory of a rank")
-    return figure
+    return say_source(
+        figure, source, "behind a bar: tokens per second and GPU, and memory of a rank"
+    )
 
 
 PARTS = {  # of the time of a job: what it is called, and its colour
@@ -197,7 +196,7 @@ PARTS = {  # of the time of a job: what it is called, and its colour
 
 
 @styled
-def time_spent(table: pd.DataFrame, labels: Sequence[str]) -> Figure:
+def time_spent(table: pd.DataFrame, labels: Sequence[str]) -> plt.Figure:
     """Where the time of a job goes in a month: mean shares, with the interval of what is useful.
 
     ``table`` is that of `goodput_table`, ``labels`` name its rows. The line is the 90 % interval of
@@ -216,8 +215,7 @@ def time_spent(table: pd.DataFrame, labels: Sequence[str]) -> Figure:
     ax.invert_yaxis()
     ax.set(xlim=(0, 100), xlabel="share of the time of a month (%)")
     ax.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    note(figure, "source: simulated; point and line: median goodput and 90 % of clusters")
-    return figure
+    return note(figure, "source: simulated; point and line: median goodput and 90 % of clusters")
 
 
 PALE = 0.3  # bars of ways whose states do not fit
@@ -232,18 +230,17 @@ WAY_COLOURS = {
 
 
 @styled
-def unlike_ways(table: pd.DataFrame) -> Figure:
+def unlike_ways(table: pd.DataFrame) -> plt.Figure:
     """What ways to share a batch or layers among unlike GPUs yield; pale where memory is too small.
 
     ``table`` is that of `way_table`. Dashed: the sum of all speeds.
     """
     figure, ax = plt.subplots(figsize=(7.5, 1.3 + 0.38 * len(table)))
     draw_ways(ax, table)
-    note(figure, "source: simulated from data sheets")
-    return figure
+    return note(figure, "source: simulated from data sheets")
 
 
-def draw_ways(ax: Axes, table: pd.DataFrame) -> None:
+def draw_ways(ax: plt.Axes, table: pd.DataFrame) -> None:
     bars = ax.barh(
         range(len(table)),
         table["samples_per_second"],

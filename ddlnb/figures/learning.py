@@ -9,8 +9,6 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from ddlnb.errors import require, require_known
 from ddlnb.figures.style import (
@@ -53,7 +51,7 @@ def learning_curves(
     *,
     floor: float | None = None,
     log_loss: bool = False,
-) -> Figure:
+) -> plt.Figure:
     """Learning curves: a row of panels per measure, a column per axis, a line per method and rate.
 
     ``curves`` are those of `train` or `study`, of one task. Lines are means over seeds at equal
@@ -101,8 +99,7 @@ def learning_curves(
     said = [f"source: measured on {tasks[0]}, executor {' and '.join(curves['executor'].unique())}"]
     said += [f"mean and range over {seeds} seeds" if seeds > 1 else "one seed"]
     said += ["dotted: the best possible loss"] * (floor is not None)
-    note(figure, " | ".join(said))
-    return figure
+    return note(figure, " | ".join(said))
 
 
 def _lines(curves: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -125,7 +122,7 @@ def _lines(curves: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def _draw_curve(
-    ax: Axes, rows: pd.DataFrame, axis: str, measure: str, label: str, look: dict[str, Any]
+    ax: plt.Axes, rows: pd.DataFrame, axis: str, measure: str, label: str, look: dict[str, Any]
 ) -> None:
     ended = rows.loc[rows["diverged"], "step"]
     kept = rows[~rows["diverged"] & (rows["step"] < ended.min())] if len(ended) else rows
@@ -178,7 +175,7 @@ def target_of(table: pd.DataFrame) -> str:
 
 
 def draw_time(
-    ax: Axes,
+    ax: plt.Axes,
     place: float,
     row: Mapping[str, Any],
     colour: str,

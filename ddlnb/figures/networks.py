@@ -8,10 +8,8 @@ from typing import Any
 import matplotlib.pyplot as plt
 import networkx as nx
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
 from ddlnb.figures.style import GREY, METHOD_COLOURS, legend, legend_mark, note, styled
@@ -30,7 +28,7 @@ MOST_COLUMNS = 3
 
 
 @styled
-def network_loads(loads: Mapping[str, tuple[Network, Sequence[float]]], source: str) -> Figure:
+def network_loads(loads: Mapping[str, tuple[Network, Sequence[float]]], source: str) -> plt.Figure:
     """The links of networks, coloured by the share of the time in which each was busy.
 
     ``loads`` has a network and the utilisation of its links, from 0 to 1, under the title of its
@@ -51,11 +49,10 @@ def network_loads(loads: Mapping[str, tuple[Network, Sequence[float]]], source: 
     kinds = {device.kind for network, _ in loads.values() for device in network.devices}
     handles = [legend_mark(c, m, name) for k, (m, c, name) in MARKERS.items() if k in kinds]
     legend(figure, handles, "upper right", columns=len(handles))
-    note(figure, f"source: {source}")
-    return figure
+    return note(figure, f"source: {source}")
 
 
-def draw_network(ax: Axes, network: Network, colours: Sequence[Any] | None = None) -> None:
+def draw_network(ax: plt.Axes, network: Network, colours: Sequence[Any] | None = None) -> None:
     """Draw devices and cables; with ``colours``, one for each link, directions are side by side.
 
     Without colours a cable is one grey line.

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ddlnb.figures.gantt import KIND_COLOURS
@@ -20,7 +18,7 @@ OTHER_COLOUR, TRANSFER_COLOUR, WASTE_COLOUR = "#009E73", "#d9c3e6", "#D55E00"
 
 
 @styled
-def job_stragglers(found: WhatIf, step: int | None = None) -> Figure:
+def job_stragglers(found: WhatIf, step: int | None = None) -> plt.Figure:
     """One iteration of a job as it ran and if nobody straggled, and the seconds of every cause.
 
     A lane is a worker; white is waiting. The iteration is the one of median length unless a step is
@@ -51,12 +49,11 @@ def job_stragglers(found: WhatIf, step: int | None = None) -> Figure:
     }
     legend(figure, [Patch(color=colour, label=kind) for kind, colour in kinds.items()])
     where = f"simulated, a replay of the trace {found.job.name}"
-    say_source(
+    return say_source(
         figure,
         where,
         f"S = {found.slowdown:.2f} over {counted(len(found.iterations), 'iteration')}",
     )
-    return figure
 
 
 def _chosen(found: WhatIf) -> pd.DataFrame:
@@ -70,7 +67,9 @@ def _chosen(found: WhatIf) -> pd.DataFrame:
     return workers.reset_index(drop=True)
 
 
-def _draw_lanes(ax: Axes, rows: pd.DataFrame, workers: pd.DataFrame, start: str, stop: str) -> None:
+def _draw_lanes(
+    ax: plt.Axes, rows: pd.DataFrame, workers: pd.DataFrame, start: str, stop: str
+) -> None:
     lane = {worker: number for number, worker in enumerate(workers["worker"])}
     shown = rows[rows["worker"].isin(lane) & (rows[stop] > rows[start])]
     for colour, part in shown.groupby(shown["optype"].map(_colour)):
@@ -94,7 +93,7 @@ def _colour(kind: str) -> str:
     return KIND_COLOURS.get(kind.removesuffix("-compute"), OTHER_COLOUR)
 
 
-def _draw_causes(ax: Axes, found: WhatIf) -> None:
+def _draw_causes(ax: plt.Axes, found: WhatIf) -> None:
     causes = found.causes.set_index("cause")
     names = [*CAUSES, "interaction", "all together"]
     for place, name in enumerate(names):

@@ -408,17 +408,18 @@ def over_seeds(seeds: int) -> str:
     return f"mean and 95 % t-interval over {seeds} seeds" if seeds > 1 else "one seed"
 
 
-def note(figure: Figure, text: str) -> None:
-    """Write a note under the figure."""
+def note(figure: Figure, text: str) -> Figure:
+    """Return the figure with a note under it."""
     figure.supxlabel(text, fontsize=8, x=0.99, ha="right")
+    return figure
 
 
-def say_source(figure: Figure, source: pd.DataFrame | str, remark: str) -> None:
-    """Write under the figure what the source is, or of rows their sources and machines."""
+def say_source(figure: Figure, source: pd.DataFrame | str, remark: str) -> Figure:
+    """Return the figure that says under it what its source is, or of rows sources and machines."""
     if not isinstance(source, str):
         said = []
         for name, part in source.groupby("source", sort=False):
             machines = part["machine"].dropna().unique() if "machine" in part else []
             said.append(f"{name} on {' and '.join(machines)}" if len(machines) else str(name))
         source = "; ".join(said)
-    note(figure, f"source: {source} | {remark}")
+    return note(figure, f"source: {source} | {remark}")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from ddlnb.errors import require
 from ddlnb.figures.style import (
@@ -26,7 +24,7 @@ RATE = "throughput_samples_per_s"
 
 
 @styled
-def throughput_bars(rows: pd.DataFrame) -> Figure:
+def throughput_bars(rows: pd.DataFrame) -> plt.Figure:
     """Throughput by method and number of workers, in the look of the survey's Fig. 4.
 
     One panel for every model, batch, network and source of the tidy rows that has shared work;
@@ -58,8 +56,7 @@ def throughput_bars(rows: pd.DataFrame) -> Figure:
     legend(figure, handles)
     has_single = any("single" in set(panel["method"]) for _, panel in panels)
     said = ["number on a bar: speed-up over one worker"] * has_single + about_lines(rows)
-    say_source(figure, pd.concat([panel for _, panel in panels]), "; ".join(said))
-    return figure
+    return say_source(figure, pd.concat([panel for _, panel in panels]), "; ".join(said))
 
 
 def about_lines(rows: pd.DataFrame) -> list[str]:
@@ -67,7 +64,7 @@ def about_lines(rows: pd.DataFrame) -> list[str]:
     return ["line: 1 std"] if (rows["std"].fillna(0) > 0).any() else []
 
 
-def _throughput_panel(ax: Axes, panel: pd.DataFrame, *, published: bool) -> None:
+def _throughput_panel(ax: plt.Axes, panel: pd.DataFrame, *, published: bool) -> None:
     single = panel.loc[panel["method"] == "single", RATE]
     base = float(single.median()) if len(single) else None
     if base is not None:

@@ -15,8 +15,6 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ddlnb.calibration.observations import (
@@ -258,7 +256,7 @@ KNOWN = {"model": MODEL_COLOURS, "network": NETWORK_COLOURS, "method": METHOD_CO
 
 
 @styled
-def parameter_intervals(clusters: Iterable[Cluster]) -> Figure:
+def parameter_intervals(clusters: Iterable[Cluster]) -> plt.Figure:
     """The 90 % interval of every fitted effect relative to its value, cluster by cluster.
 
     An effect that several clusters share is drawn once; its value stands at the right. Intervals
@@ -293,8 +291,7 @@ def parameter_intervals(clusters: Iterable[Cluster]) -> Figure:
     if shared:
         handles.append(legend_mark(DARK, "o", "several clusters", **look))
     legend(figure, handles)
-    note(figure, "source: the clusters' files, where each effect says what it was fitted on")
-    return figure
+    return note(figure, "source: the clusters' files, where each effect says what it was fitted on")
 
 
 def _lines(effect: str, clusters: Iterable[Cluster]) -> list[tuple[float, Fit, list[str]]]:
@@ -308,7 +305,7 @@ def _lines(effect: str, clusters: Iterable[Cluster]) -> list[tuple[float, Fit, l
 
 
 def _interval(
-    ax: Axes, y: float, effect: str, value: float, fit: Fit, colour: str
+    ax: plt.Axes, y: float, effect: str, value: float, fit: Fit, colour: str
 ) -> tuple[float, ...]:
     """Draw one interval, write its value, and return its ends."""
     show = EFFECTS[effect].unit.show
@@ -328,7 +325,7 @@ def _interval(
 
 
 @styled
-def residuals(frame: pd.DataFrame) -> Figure:
+def residuals(frame: pd.DataFrame) -> plt.Figure:
     """Relative errors of predictions by model, network, method and number of GPUs.
 
     ``frame`` has the columns observed, predicted and relative_error (predicted over observed, less
@@ -370,8 +367,7 @@ def residuals(frame: pd.DataFrame) -> Figure:
     median.set_linewidth(2)
     legend(figure, [*handles, median, legend_band()])
     remark = "observed as the source says, predicted by the simulator"
-    say_source(figure, frame if "source" in frame else "not in the rows", remark)
-    return figure
+    return say_source(figure, frame if "source" in frame else "not in the rows", remark)
 
 
 def _groups(rows: pd.DataFrame, label: str) -> dict[str, pd.DataFrame]:
@@ -384,7 +380,7 @@ def _groups(rows: pd.DataFrame, label: str) -> dict[str, pd.DataFrame]:
     return {**found, "none": rest} if len(rest) else found
 
 
-def _strip(ax: Axes, x: int, rows: pd.DataFrame, size: int) -> None:
+def _strip(ax: plt.Axes, x: int, rows: pd.DataFrame, size: int) -> None:
     """Draw one point per row, side by side, and the median."""
     rows = rows.sort_values("relative_error")
     errors = 100 * rows["relative_error"]

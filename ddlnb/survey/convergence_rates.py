@@ -41,8 +41,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from ddlnb.errors import look_up, require, require_known, require_whole
@@ -708,7 +706,7 @@ PANELS = (  # against what, where the gradient is taken, and their names
 
 
 @styled
-def gossip_mixing(gaps: pd.DataFrame, rounds: pd.DataFrame) -> Figure:
+def gossip_mixing(gaps: pd.DataFrame, rounds: pd.DataFrame) -> plt.Figure:
     """Spectral gaps against the workers, and the consensus distance that is left by round.
 
     They are from `spectral_gaps` and `consensus_rounds`. Grey is the bound (1 - gap)^2 per round of
@@ -727,11 +725,10 @@ def gossip_mixing(gaps: pd.DataFrame, rounds: pd.DataFrame) -> Figure:
     bound = legend_line(BOUND_COLOUR, "bound by the gap, without compression", "-")
     legend(figure, [*lines, bound])
     both = rounds[["source"]].merge(gaps[["source"]], how="outer")
-    say_source(figure, both, "gossip alone, without gradients")
-    return figure
+    return say_source(figure, both, "gossip alone, without gradients")
 
 
-def _draw_gaps(ax: Axes, gaps: pd.DataFrame) -> None:
+def _draw_gaps(ax: plt.Axes, gaps: pd.DataFrame) -> None:
     for graph, part in gaps.groupby("graph", sort=False):
         colour = GRAPH_COLOURS[str(graph)]
         ax.plot(part["workers"], part["gap"], marker="o", color=colour, label=graph)
@@ -745,7 +742,7 @@ def _draw_gaps(ax: Axes, gaps: pd.DataFrame) -> None:
     ax.set(xlabel="workers", ylabel="spectral gap", title="Rings mix ever more slowly")
 
 
-def _draw_rounds(ax: Axes, rounds: pd.DataFrame, looks: Sequence[tuple[str, Any, str]]) -> None:
+def _draw_rounds(ax: plt.Axes, rounds: pd.DataFrame, looks: Sequence[tuple[str, Any, str]]) -> None:
     count = int(rounds["workers"].iloc[0])
     last = int(rounds["round"].max())
     for graph in rounds["graph"].unique():
@@ -766,7 +763,7 @@ def _draw_rounds(ax: Axes, rounds: pd.DataFrame, looks: Sequence[tuple[str, Any,
 
 
 @styled
-def convergence_rates(table: pd.DataFrame) -> Figure:
+def convergence_rates(table: pd.DataFrame) -> plt.Figure:
     """Squared gradients, averaged over iterations, against steps and against workers.
 
     ``table`` is from `rate_study`; a row of panels per problem. Lines are means over runs, bars
@@ -791,14 +788,13 @@ def convergence_rates(table: pd.DataFrame) -> Figure:
     handles, _ = grid[0][0].get_legend_handles_labels()
     handles.append(legend_line(GREY, f"slope {LEADING:g}", "--"))
     legend(figure, handles, "upper center", columns=4)
-    say_source(
+    return say_source(
         figure, table, f"mean and standard error of {counted(table['run'].nunique(), 'run')}"
     )
-    return figure
 
 
 def _draw_sweep(
-    ax: Axes, swept: pd.DataFrame, methods: Sequence[str], against: str, measure: str
+    ax: plt.Axes, swept: pd.DataFrame, methods: Sequence[str], against: str, measure: str
 ) -> None:
     for number, method in enumerate(methods):
         runs = swept[swept["method"] == method].groupby(against)[measure]

@@ -22,8 +22,6 @@ from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from ddlnb.clusters.all_reduce import ALL_REDUCES
@@ -305,7 +303,7 @@ ROOT = "communication in data-parallel training"
 
 
 @styled
-def taxonomy_tree(aspects: Sequence[Aspect]) -> Figure:
+def taxonomy_tree(aspects: Sequence[Aspect]) -> plt.Figure:
     """The survey's taxonomy, Fig. 2, made of what this edition has registered.
 
     ``aspects`` are those of `ddlnb.survey.fig2_taxonomy.taxonomy`.
@@ -329,11 +327,10 @@ def taxonomy_tree(aspects: Sequence[Aspect]) -> Figure:
             _line(ax, middle, -2.4 * BOX, (column + 0.5) * COLUMN, -2.7 * BOX)
             _aspect(ax, column, aspects[column], colour)
     origin = "levels, aspects and sections are the survey's"
-    note(figure, f"source: the registries of this edition; {origin}")
-    return figure
+    return note(figure, f"source: the registries of this edition; {origin}")
 
 
-def _aspect(ax: Axes, column: int, aspect: Aspect, colour: str) -> None:
+def _aspect(ax: plt.Axes, column: int, aspect: Aspect, colour: str) -> None:
     middle, left = (column + 0.5) * COLUMN, column * COLUMN + GAP
     text = f"{aspect.name}\nsection {aspect.section}"
     _box(ax, middle, -3.2 * BOX, COLUMN - GAP, text, colour, pale=True)
@@ -351,7 +348,7 @@ def _aspect(ax: Axes, column: int, aspect: Aspect, colour: str) -> None:
 
 
 def _box(
-    ax: Axes, x: float, y: float, width: float, text: str, colour: str, pale: bool = False
+    ax: plt.Axes, x: float, y: float, width: float, text: str, colour: str, pale: bool = False
 ) -> None:
     box = FancyBboxPatch(
         (x - width / 2, y - BOX / 2),
@@ -377,6 +374,6 @@ def _box(
     )
 
 
-def _line(ax: Axes, x: float, y: float, to_x: float, to_y: float) -> None:
+def _line(ax: plt.Axes, x: float, y: float, to_x: float, to_y: float) -> None:
     between = (y + to_y) / 2
     ax.plot([x, x, to_x, to_x], [y, between, between, to_y], color="#999999", lw=1.2, zorder=1)

@@ -20,7 +20,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
@@ -203,8 +202,9 @@ def techniques_overview(found: Overview) -> Figure:
     _architecture(parts[3])
     _protocol(parts[4])
     _topology(parts[5], found.networks)
-    note(figure, "source: (1) and (3) simulated, (2) and (6) computed, (4) and (5) schematic")
-    return figure
+    return note(
+        figure, "source: (1) and (3) simulated, (2) and (6) computed, (4) and (5) schematic"
+    )
 
 
 def _synchronisation(part: SubFigure, activity: pd.DataFrame) -> None:
@@ -286,18 +286,22 @@ def _topology(part: SubFigure, networks: Sequence[Network]) -> None:
         draw_network(ax, network)
 
 
-def _blank(ax: Axes, title: str) -> None:
+def _blank(ax: plt.Axes, title: str) -> None:
     ax.axis("off")
     ax.set_title(title, fontsize=9)
 
 
-def _box(ax: Axes, x: float, y: float, width: float, height: float, text: str, colour: str) -> None:
+def _box(
+    ax: plt.Axes, x: float, y: float, width: float, height: float, text: str, colour: str
+) -> None:
     patch = FancyBboxPatch((x, y), width, height, boxstyle=BOX, facecolor=colour, edgecolor=GREY)
     ax.add_patch(patch)
     ax.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=8)
 
 
-def _arrow(ax: Axes, tail: Point, head: Point, *, both: bool = False, shrink: float = 2.0) -> None:
+def _arrow(
+    ax: plt.Axes, tail: Point, head: Point, *, both: bool = False, shrink: float = 2.0
+) -> None:
     ax.add_patch(
         FancyArrowPatch(
             tail,

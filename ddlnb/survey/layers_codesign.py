@@ -25,7 +25,6 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ddlnb.errors import require, require_whole
@@ -509,7 +508,7 @@ LOOKS = {"aligned": ("-", "o"), "shifted": ("--", "s")}  # of bursts
 
 
 @styled
-def layer_gains(gains: pd.DataFrame, source: str) -> Figure:
+def layer_gains(gains: pd.DataFrame, source: str) -> plt.Figure:
     """What each choice brings alone and after all others, and what all bring together.
 
     ``gains`` is the table of `ddlnb.survey.layers_codesign.gain_table`: speed-ups by topology and
@@ -531,12 +530,11 @@ def layer_gains(gains: pd.DataFrame, source: str) -> Figure:
     most = gains[["alone", "last", "product"]].max(axis=None)
     panels[0][0].set_xlim(0.9, 1.08 * (most - 0.9) + 1)
     legend(figure, where="upper center", columns=len(EACH + TOGETHER))
-    note(figure, f"source: {source}")
-    return figure
+    return note(figure, f"source: {source}")
 
 
 @styled
-def layer_pairs(pairs: pd.DataFrame, source: str) -> Figure:
+def layer_pairs(pairs: pd.DataFrame, source: str) -> plt.Figure:
     """What pairs of choices bring over the product of what each of the two brings alone.
 
     ``pairs`` is the table of `ddlnb.survey.layers_codesign.pair_table`. Above 1 the two need each
@@ -560,12 +558,11 @@ def layer_pairs(pairs: pd.DataFrame, source: str) -> Figure:
     bar = figure.colorbar(shown, ax=figure.axes, label="over the product", shrink=0.8)
     ticks = (1 / LIMIT, 1.0, LIMIT)
     bar.set_ticks([float(np.log2(tick)) for tick in ticks], labels=[f"{t:.2f}" for t in ticks])
-    note(figure, f"in brackets: speed-up of both together; source: {source}")
-    return figure
+    return note(figure, f"in brackets: speed-up of both together; source: {source}")
 
 
 @styled
-def phase_slowdowns(table: pd.DataFrame, source: str) -> Figure:
+def phase_slowdowns(table: pd.DataFrame, source: str) -> plt.Figure:
     """How much longer an iteration takes when two equal jobs share a tree, by their duty cycle.
 
     ``table`` is that of `ddlnb.survey.layers_codesign.slowdown_table`: a row per duty cycle, a
@@ -588,5 +585,4 @@ def phase_slowdowns(table: pd.DataFrame, source: str) -> Figure:
         xlabel="duty cycle: share of an iteration alone in which a job sends (%)", ylabel="slowdown"
     )
     figure.legend(loc="outside right upper", title="jobs, bursts")
-    note(figure, f"source: {source}")
-    return figure
+    return note(figure, f"source: {source}")

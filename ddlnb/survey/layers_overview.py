@@ -13,7 +13,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
 
 from ddlnb.errors import require, require_whole
 from ddlnb.figures.style import note, styled
@@ -235,7 +234,7 @@ MOST_COLUMNS = 5
 
 
 @styled
-def traffic_maps(traffic: Mapping[str, Mapping[str, np.ndarray]], source: str) -> Figure:
+def traffic_maps(traffic: Mapping[str, Mapping[str, np.ndarray]], source: str) -> plt.Figure:
     """The bytes that each rank sends to each other one in an iteration, a panel for every layout.
 
     ``traffic`` has matrices of bytes by layout and axis; those of all axes are added up. White is
@@ -265,5 +264,4 @@ def traffic_maps(traffic: Mapping[str, Mapping[str, np.ndarray]], source: str) -
     for ax in axes.flat[len(sums) :]:
         ax.set_visible(False)
     figure.colorbar(shown, ax=axes, label="GB in an iteration", shrink=0.8)
-    note(figure, f"source: {source}")
-    return figure
+    return note(figure, f"source: {source}")

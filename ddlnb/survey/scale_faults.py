@@ -9,7 +9,6 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from ddlnb.figures.style import DARK, GREY, METHOD_COLOURS, POINT, note, styled
 from ddlnb.parallelism.goodput.compare import (
@@ -165,7 +164,7 @@ HOUR = 3600.0
 
 
 @styled
-def checkpoint_curve(rows: pd.DataFrame, named: dict[str, float]) -> Figure:
+def checkpoint_curve(rows: pd.DataFrame, named: dict[str, float]) -> plt.Figure:
     """The useful share of time by the work between two checkpoints, simulated and by formula.
 
     ``rows`` are those of `checkpoint_intervals`, ``named`` the intervals of Young and Daly, in
@@ -194,12 +193,11 @@ def checkpoint_curve(rows: pd.DataFrame, named: dict[str, float]) -> Figure:
         ylabel="useful time (%)",
     )
     ax.legend()
-    note(figure, "source: simulated, and computed")
-    return figure
+    return note(figure, "source: simulated, and computed")
 
 
 @styled
-def failure_times(records: Sequence[FailureRecord], rate: FailureRate) -> Figure:
+def failure_times(records: Sequence[FailureRecord], rate: FailureRate) -> plt.Figure:
     """The mean time between failures of published jobs by their GPUs, and one rate for them all.
 
     Open marks are projections of their sources, which are not fitted. The band holds 90 % of new
@@ -236,5 +234,4 @@ def failure_times(records: Sequence[FailureRecord], rate: FailureRate) -> Figure
     ax.set_yticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
     ax.set(xlabel="GPUs of the job", ylabel="mean time between failures (hours)")
     ax.legend(ncols=2, fontsize=8)
-    note(figure, "source: published, and fitted; open marks: projected by their source")
-    return figure
+    return note(figure, "source: published, and fitted; open marks: projected by their source")

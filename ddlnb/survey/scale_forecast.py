@@ -7,7 +7,6 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
@@ -133,7 +132,7 @@ NO_LAYOUT = "#f0f0f0"
 
 
 @styled
-def layout_errors(scores: pd.DataFrame, source: str) -> Figure:
+def layout_errors(scores: pd.DataFrame, source: str) -> plt.Figure:
     """Median error of forecasts by the degree that was left out, beside trivial forecasts.
 
     ``scores`` have the columns kind, left_out, forecast and median; a panel per kind, a bar per
@@ -158,12 +157,11 @@ def layout_errors(scores: pd.DataFrame, source: str) -> Figure:
     marks = [Line2D([], [], color=PALETTE[i + 1], linewidth=6, label=name)
              for i, name in enumerate(names)]  # fmt: skip
     legend(figure, marks)
-    say_source(figure, source, "a rule that only picks has no error")
-    return figure
+    return say_source(figure, source, "a rule that only picks has no error")
 
 
 @styled
-def layout_map(rates: pd.DataFrame, title: str, source: str) -> Figure:
+def layout_map(rates: pd.DataFrame, title: str, source: str) -> plt.Figure:
     """Throughput of the best layout of every split, by degrees of tensor and pipeline parallelism.
 
     ``rates`` has tp in its index, pp in its columns, and tokens/s per GPU, NaN where nothing fits.
@@ -189,5 +187,4 @@ def layout_map(rates: pd.DataFrame, title: str, source: str) -> Figure:
     )
     ax.grid(False)
     figure.colorbar(shown, ax=ax)
-    say_source(figure, source, "grey: nothing fits")
-    return figure
+    return say_source(figure, source, "grey: nothing fits")

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import pandas as pd
-from matplotlib.figure import Figure
 
 from ddlnb.figures.layouts import WAY_COLOURS, draw_ways
 from ddlnb.figures.style import DARK, note, styled
@@ -89,7 +88,7 @@ def executed_findings(rows: pd.DataFrame) -> Findings:
 
 
 @styled
-def unlike_shares(table: pd.DataFrame, ratios: pd.DataFrame) -> Figure:
+def unlike_shares(table: pd.DataFrame, ratios: pd.DataFrame) -> plt.Figure:
     """What ways to share a batch or layers among two kinds of GPUs yield, and when both kinds pay.
 
     ``table`` is that of `way_table`; ``ratios`` has rows of it by ``ratio``, with the ``gain``
@@ -107,5 +106,4 @@ def unlike_shares(table: pd.DataFrame, ratios: pd.DataFrame) -> Figure:
         ylim=(0, None),
     )
     right.legend()
-    note(figure, "source: simulated")
-    return figure
+    return note(figure, "source: simulated")

@@ -26,8 +26,6 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 import torch.distributed as dist
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from torch import Tensor, nn
 from torch.autograd import Function
@@ -514,7 +512,7 @@ HALVES = ("first", "second")
 
 
 @styled
-def parallelism_schematic(layers: int = 4) -> Figure:
+def parallelism_schematic(layers: int = 4) -> plt.Figure:
     """The two ways of Fig. 1, and a pipeline of layers beside them, with two workers each."""
     figure, (neurons, batches, pipeline) = plt.subplots(1, 3, figsize=(15, 4.4))
     neurons.set_title("Fig. 1 (a), model parallelism:\nthe neurons of each layer are split")
@@ -533,11 +531,10 @@ def parallelism_schematic(layers: int = 4) -> Figure:
         _arrow(batches, layer + 0.3, layer + 0.3, average.get(layer, ""), 0.12, "<|-|>")
     _arrow(pipeline, half - 0.55, half + 0.35, "activations", 0.42, "-|>")
     _arrow(pipeline, half - 0.85, half + 0.05, "their gradients", -0.75, "<|-")
-    note(figure, "schematic, nothing measured")
-    return figure
+    return note(figure, "schematic, nothing measured")
 
 
-def _boxes(ax: Axes, worker: int, texts: Sequence[str], batch: str) -> None:
+def _boxes(ax: plt.Axes, worker: int, texts: Sequence[str], batch: str) -> None:
     """Draw a worker's layers, one above the other; there is none where the text is empty."""
     ax.set(xlim=(0, 10), ylim=(-0.6, len(texts) + 0.35))
     ax.axis("off")
@@ -550,7 +547,7 @@ def _boxes(ax: Axes, worker: int, texts: Sequence[str], batch: str) -> None:
     ax.text(x + 1.5, -0.12, f"worker {worker}\n{batch}", ha="center", va="top", fontsize=9)
 
 
-def _arrow(ax: Axes, left: float, right: float, text: str, lift: float, style: str) -> None:
+def _arrow(ax: plt.Axes, left: float, right: float, text: str, lift: float, style: str) -> None:
     """Draw an arrow between the workers, from this height to that one; its text is lifted."""
     ends = (4, left), (6, right)
     ax.add_patch(FancyArrowPatch(*ends, arrowstyle=style, mutation_scale=14, color="#333333"))

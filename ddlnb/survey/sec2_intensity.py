@@ -13,7 +13,6 @@ from functools import partial
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ddlnb.figures.style import (
@@ -135,7 +134,7 @@ PUBLISHED = "published\n(survey, s. 1-2)"
 
 
 @styled
-def intensity_bars(rows: pd.DataFrame) -> Figure:
+def intensity_bars(rows: pd.DataFrame) -> plt.Figure:
     """Model intensity under every counting convention, and as published (dashed, hatched)."""
     published = dict(zip(rows["model"], rows["published"], strict=True))
     names = zip(rows["convention"], rows["model"], strict=True)
@@ -164,5 +163,4 @@ def intensity_bars(rows: pd.DataFrame) -> Figure:
     )
     ax.grid(False, axis="x")
     legend(figure, [Patch(color=colour, label=model) for model, colour in colours.items()])
-    note(figure, "source: computed from the layers; hatched and dashed: published")
-    return figure
+    return note(figure, "source: computed from the layers; hatched and dashed: published")

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from ddlnb.engines.bench import Bench
 from ddlnb.engines.settings import MEASURING, MeasurementSettings
@@ -244,7 +243,9 @@ def _time_round_trips(
 
 
 @styled
-def effective_bandwidth(rows: pd.DataFrame, fits: Mapping[str, AlphaBeta] | None = None) -> Figure:
+def effective_bandwidth(
+    rows: pd.DataFrame, fits: Mapping[str, AlphaBeta] | None = None
+) -> plt.Figure:
     """Effective bandwidth against message size, both logarithmic.
 
     ``rows`` have the columns network, bytes, gigabits_per_second and source. ``fits`` gives a
@@ -277,5 +278,4 @@ def effective_bandwidth(rows: pd.DataFrame, fits: Mapping[str, AlphaBeta] | None
         title="Small messages do not fill the link",
     )
     legend(figure)
-    say_source(figure, rows, "dashed: a + M / B")
-    return figure
+    return say_source(figure, rows, "dashed: a + M / B")

@@ -15,8 +15,6 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from ddlnb.errors import require, require_known, require_whole
 from ddlnb.figures.style import PALETTE, doubling_axis, legend, over_seeds, say_source, styled
@@ -376,7 +374,7 @@ APART = 1.02  # between neighbouring recipes, so that their intervals do not hid
 
 
 @styled
-def large_batch_quality(quality: pd.DataFrame, remark: str = "") -> Figure:
+def large_batch_quality(quality: pd.DataFrame, remark: str = "") -> plt.Figure:
     """Final test loss and accuracy against the global batch, a line per recipe.
 
     ``quality`` is that of `ddlnb.survey.sec3_1_1_large_batch`. Bars are 95 % t-intervals over
@@ -396,8 +394,7 @@ def large_batch_quality(quality: pd.DataFrame, remark: str = "") -> Figure:
         ax.set(xlabel="global batch", ylabel=QUALITIES[measure][0])
     legend(figure, where="upper left", columns=3)
     said = ["equal epochs", remark, over_seeds(int(quality["seeds"].max())), "x: diverged"]
-    say_source(figure, quality, "; ".join(filter(None, said)))
-    return figure
+    return say_source(figure, quality, "; ".join(filter(None, said)))
 
 
 def possible(
@@ -413,7 +410,9 @@ def possible(
     return down, np.minimum(half_widths, 100 - means) if measure == "test_accuracy" else half_widths
 
 
-def _draw_quality(ax: Axes, part: pd.DataFrame, measure: str, colour: str, apart: float) -> None:
+def _draw_quality(
+    ax: plt.Axes, part: pd.DataFrame, measure: str, colour: str, apart: float
+) -> None:
     factor = QUALITIES[measure][1]
     x = part["batch"].to_numpy(dtype=float) * apart
     y = part[measure].to_numpy(dtype=float) * factor

@@ -22,8 +22,6 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ddlnb.clusters.cluster import Cluster
@@ -571,7 +569,7 @@ COLOURS = {"compute": KIND_COLOURS["backward"], "wait": KIND_COLOURS["wait"]}
 @styled
 def synchronisation_timelines(
     activity: pd.DataFrame, until_seconds: float | None = None, source: str = "simulated"
-) -> Figure:
+) -> plt.Figure:
     """What every worker of every method does when: compute a gradient, or wait.
 
     Shown is the time until ``until_seconds``, by default while all have work.
@@ -592,12 +590,11 @@ def synchronisation_timelines(
         draw_workers(ax, method, activity[activity["method"] == method], ranks, until)
     grid[-1, 0].set(xlabel="time (s)", xlim=(0, until))
     legend(figure, legend_activity(), "upper right", columns=2)
-    note(figure, f"source: {source}")
-    return figure
+    return note(figure, f"source: {source}")
 
 
 @styled
-def staleness_histogram(staleness: pd.DataFrame, source: str = "simulated") -> Figure:
+def staleness_histogram(staleness: pd.DataFrame, source: str = "simulated") -> plt.Figure:
     """The share of pushes with each staleness, a panel per method; dotted lines are means.
 
     ``staleness`` has the columns method, staleness (updates of other workers that were applied
@@ -622,7 +619,7 @@ def staleness_histogram(staleness: pd.DataFrame, source: str = "simulated") -> F
 
 
 @styled
-def waiting_against_bound(waits: pd.DataFrame) -> Figure:
+def waiting_against_bound(waits: pd.DataFrame) -> plt.Figure:
     """Seconds that a worker waits per gradient against the bound s, a line per straggler's law.
 
     ``waits`` is that of `ddlnb.survey.sec3_1_2_synchronisation`; bands reach from the least to the
@@ -638,12 +635,13 @@ def waiting_against_bound(waits: pd.DataFrame) -> Figure:
     ax.set(ylim=(0, None), xlabel="bound s of SSP", ylabel="waiting per gradient (s)")
     ax.legend(title="seconds of a gradient")
     seeds = waits["seed"].nunique()
-    say_source(figure, waits, f"mean and range over {seeds} seeds" if seeds > 1 else "one seed")
-    return figure
+    return say_source(
+        figure, waits, f"mean and range over {seeds} seeds" if seeds > 1 else "one seed"
+    )
 
 
 @styled
-def throughput_with_a_slow_worker(slowed: pd.DataFrame) -> Figure:
+def throughput_with_a_slow_worker(slowed: pd.DataFrame) -> plt.Figure:
     """Throughput over that without a slow worker, against how many times slower one worker is.
 
     ``slowed`` are the rows of `slowdowns` of ``ddlnb.survey.sec3_1_2_synchronisation``. The
@@ -671,14 +669,13 @@ def throughput_with_a_slow_worker(slowed: pd.DataFrame) -> Figure:
         ylabel="throughput (% of that with none)",
     )
     legend(figure, handles)
-    say_source(
+    return say_source(
         figure, slowed, f"{slowed['model'].iloc[0]}, {counted(slowed['workers'].iloc[0], 'worker')}"
     )
-    return figure
 
 
 @styled
-def loss_against_traffic(periods: pd.DataFrame) -> Figure:
+def loss_against_traffic(periods: pd.DataFrame) -> plt.Figure:
     """Final test loss and accuracy of local SGD against what a worker sent, a point per period.
 
     ``periods`` is a `period_table` of its study; bars are its intervals, cut where no accuracy can
@@ -696,8 +693,7 @@ def loss_against_traffic(periods: pd.DataFrame) -> Figure:
         doubling_axis(ax, megabytes, lambda x: f"{x:.2g}")
         ax.margins(x=0.12)
         ax.set(xlabel="MB sent by a worker", ylabel=label)
-    say_source(figure, periods, over_seeds(int(periods["seeds"].min())))
-    return figure
+    return say_source(figure, periods, over_seeds(int(periods["seeds"].min())))
 
 
 def legend_activity() -> list[Patch]:
@@ -709,7 +705,9 @@ def legend_activity() -> list[Patch]:
     ]
 
 
-def draw_workers(ax: Axes, method: str, rows: pd.DataFrame, ranks: list[int], until: float) -> None:
+def draw_workers(
+    ax: plt.Axes, method: str, rows: pd.DataFrame, ranks: list[int], until: float
+) -> None:
     """Draw what the workers of one method do until then, a lane for each."""
     rows = rows[rows["start_seconds"] < until]
     seconds = rows["stop_seconds"].clip(upper=until) - rows["start_seconds"]

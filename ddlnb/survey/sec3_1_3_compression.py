@@ -10,7 +10,6 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from ddlnb.compression.base import RESIDUAL, Codec, Compressor, Memory, Round, average_with_feedback
@@ -321,7 +320,7 @@ def orderings_table(curves: pd.DataFrame, kept: pd.DataFrame | None = None) -> p
 
 
 @styled
-def lossy_traffic(table: pd.DataFrame) -> Figure:
+def lossy_traffic(table: pd.DataFrame) -> plt.Figure:
     """Bytes per worker and iteration against the workers, by compressor; the dense ring is thick.
 
     ``table`` is a `traffic_table`. Both axes are logarithmic. Lines that rise in proportion to the
@@ -342,15 +341,14 @@ def lossy_traffic(table: pd.DataFrame) -> Figure:
         title=f"{table['model'].iloc[0]}: what is gathered grows with the workers",
     )
     legend(figure)
-    say_source(figure, table, "requests of each compressor, tensor by tensor")
-    return figure
+    return say_source(figure, table, "requests of each compressor, tensor by tensor")
 
 
 MARKERS = ("o", "s", "^", "D")
 
 
 @styled
-def compression_losses(table: pd.DataFrame) -> Figure:
+def compression_losses(table: pd.DataFrame) -> plt.Figure:
     """The share of the squared norm that each compressor loses, and in grey its bound.
 
     ``table`` is one or several of `compression_errors`, one colour for each that was compressed.
@@ -373,12 +371,11 @@ def compression_losses(table: pd.DataFrame) -> Figure:
     handles, _ = ax.get_legend_handles_labels()
     handles.append(legend_mark(GREY, "|", "bound", markersize=11))
     legend(figure, handles, "upper center", columns=4)
-    say_source(figure, table, "tensor by tensor; no mark: no bound")
-    return figure
+    return say_source(figure, table, "tensor by tensor; no mark: no bound")
 
 
 @styled
-def feedback_residuals(table: pd.DataFrame) -> Figure:
+def feedback_residuals(table: pd.DataFrame) -> plt.Figure:
     """What error feedback keeps back, step by step, by compressor.
 
     ``table`` is from `residual_growth`.
@@ -388,5 +385,4 @@ def feedback_residuals(table: pd.DataFrame) -> Figure:
         ax.plot(rows["step"], rows["residual"], label=short(str(name)), **line_look(number))
     ax.set(yscale="log", xlabel="step", ylabel="norm of the residual over that of a gradient")
     legend(figure)
-    say_source(figure, table, "one worker, fed gradient after gradient")
-    return figure
+    return say_source(figure, table, "one worker, fed gradient after gradient")

@@ -11,8 +11,6 @@ from typing import NamedTuple
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from scipy.optimize import nnls
 
 from ddlnb.collective_transport.transport import time_collectives
@@ -431,7 +429,7 @@ def measure_network(
 
 
 @styled
-def architecture_bottleneck(rows: pd.DataFrame, formulas: pd.DataFrame) -> Figure:
+def architecture_bottleneck(rows: pd.DataFrame, formulas: pd.DataFrame) -> plt.Figure:
     """Milliseconds of an iteration against workers (left) and against servers (right).
 
     ``rows`` are those of `measure_architectures`, one point each; ``formulas`` those of
@@ -462,7 +460,7 @@ def architecture_bottleneck(rows: pd.DataFrame, formulas: pd.DataFrame) -> Figur
 
 
 @styled
-def all_reduce_times(rows: pd.DataFrame, formulas: Mapping[str, AlphaBeta]) -> Figure:
+def all_reduce_times(rows: pd.DataFrame, formulas: Mapping[str, AlphaBeta]) -> plt.Figure:
     """Milliseconds of each all-reduce against the message size, both logarithmic.
 
     ``rows`` are those of `measure_topologies`; ``formulas`` give an algorithm's a + b M, dashed.
@@ -494,7 +492,7 @@ def all_reduce_times(rows: pd.DataFrame, formulas: Mapping[str, AlphaBeta]) -> F
     return figure
 
 
-def _draw(ax: Axes, formulas: pd.DataFrame, rows: pd.DataFrame, x: str, colour: str) -> None:
+def _draw(ax: plt.Axes, formulas: pd.DataFrame, rows: pd.DataFrame, x: str, colour: str) -> None:
     formula = formulas.sort_values(x)
     ax.plot(formula[x], formula["iteration_seconds"] / MS, "--", color=colour)
     if not rows.empty:
@@ -508,7 +506,7 @@ def _handles(colours: Mapping[str, str]) -> list:
     return [*lines, legend_line(GREY, "formula", "--")]
 
 
-def _say(figure: Figure, rows: pd.DataFrame, remark: str) -> None:
+def _say(figure: plt.Figure, rows: pd.DataFrame, remark: str) -> None:
     """Say the source of what is drawn: the formulas alone, where nothing could be emulated."""
     if rows.empty:
         say_source(figure, "formulas alone", "no network could be emulated here")

@@ -24,7 +24,6 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
-from matplotlib.figure import Figure
 
 from ddlnb.emulation.network import lacking
 from ddlnb.errors import require, require_whole
@@ -406,7 +405,7 @@ OURS = tuple(colour for colour in PALETTE if colour not in NETWORK_COLOURS.value
 
 
 @styled
-def protocol_times(rows: pd.DataFrame) -> Figure:
+def protocol_times(rows: pd.DataFrame) -> plt.Figure:
     """Microseconds (left) and Gb/s (right) of a message against its size, all logarithmic.
 
     ``rows`` have the columns network, bytes, seconds, gigabits_per_second and source. Emulated
@@ -434,5 +433,4 @@ def protocol_times(rows: pd.DataFrame) -> Figure:
     left.set_title("Small messages: the latency of the path")
     right.set_title("Large messages: copies and the wire")
     legend(figure)
-    say_source(figure, rows, "half of the median round trip, quickest round")
-    return figure
+    return say_source(figure, rows, "half of the median round trip, quickest round")

@@ -14,8 +14,6 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
@@ -303,7 +301,7 @@ CHARACTERS = 76  # of a claim, on one line
 
 
 @styled
-def claim_verdicts(verdicts: Mapping[str, pd.DataFrame]) -> Figure:
+def claim_verdicts(verdicts: Mapping[str, pd.DataFrame]) -> plt.Figure:
     """The verdict on every claim: the share of the cells that support it, and what it needs.
 
     Of a claim of several comparisons the one is drawn that decides. ``verdicts`` gives the frame of
@@ -348,8 +346,7 @@ def claim_verdicts(verdicts: Mapping[str, pd.DataFrame]) -> Figure:
     )
     legend(figure, [*handles, needed])
     remark = "a claim of several comparisons needs all of them: drawn is the one that decides"
-    say_source(figure, "; ".join(verdicts), remark)
-    return figure
+    return say_source(figure, "; ".join(verdicts), remark)
 
 
 def _count(source: str, words: pd.Series) -> str:
@@ -362,7 +359,7 @@ def _count(source: str, words: pd.Series) -> str:
 
 
 def _bar(
-    ax: Axes,
+    ax: plt.Axes,
     y: float,
     height: float,
     row: Mapping[Any, Any],

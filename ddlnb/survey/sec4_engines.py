@@ -10,8 +10,6 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ddlnb.engines.catalogue import installed as installed
@@ -39,7 +37,7 @@ def support_table() -> pd.DataFrame:
 
 
 @styled
-def engine_bars(rows: pd.DataFrame, reference: str = "torch") -> Figure:
+def engine_bars(rows: pd.DataFrame, reference: str = "torch") -> plt.Figure:
     """Throughput by method, one bar per engine, one panel per model and number of workers.
 
     A number on a bar is its ratio to the reference engine's of the same method; lines are one
@@ -56,11 +54,10 @@ def engine_bars(rows: pd.DataFrame, reference: str = "torch") -> Figure:
     handles = [Patch(color=ENGINE_COLOURS.get(e, OTHER_COLOUR), label=e) for e in engines]
     legend(figure, handles, title="engine")
     said = [f"number on a bar: ratio to engine {reference}", *about_lines(rows)]
-    say_source(figure, rows, "; ".join(said))
-    return figure
+    return say_source(figure, rows, "; ".join(said))
 
 
-def _engine_panel(ax: Axes, panel: pd.DataFrame, reference: str) -> None:
+def _engine_panel(ax: plt.Axes, panel: pd.DataFrame, reference: str) -> None:
     methods = in_order(panel["method"])
     base = panel[panel["engine"] == reference].set_index("method")[RATE]
     for slot, method in enumerate(methods):

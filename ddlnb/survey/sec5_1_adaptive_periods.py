@@ -226,5 +226,4 @@ def period_bars(times: pd.DataFrame) -> Figure:
         ax.set(title=part["network"].iloc[0], xlabel=target_label("minutes", times), xlim=(0, None))
     names_down(panels[0][0], [short(name).partition(" on ")[0] for name in methods])
     legend(figure, [legend_line(GREY, "the best fixed H", "--")], "upper right")
-    say_source(figure, times, target_of(times))
-    return figure
+    return say_source(figure, times, target_of(times))

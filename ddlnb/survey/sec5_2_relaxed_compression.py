@@ -318,10 +318,9 @@ def loss_by_bytes(curves: pd.DataFrame) -> Figure:
         ax.set(xlabel="MB through a worker's link", xscale="log")
     panels[0][0].set_ylabel("test loss")
     legend(figure, where="upper center", columns=len(compressions))
-    say_source(
+    return say_source(
         figure, "lockstep, bytes counted", f"mean of {counted(curves['seed'].nunique(), 'seed')}"
     )
-    return figure
 
 
 @styled
@@ -345,5 +344,4 @@ def gradient_histograms(sizes: pd.DataFrame) -> Figure:
         for name, colour in colours.items()
     ]
     legend(figure, handles, "upper center", columns=4)
-    say_source(figure, sizes, "a line per seed; the first bin holds all that is smaller")
-    return figure
+    return say_source(figure, sizes, "a line per seed; the first bin holds all that is smaller")

@@ -410,8 +410,7 @@ def level_curves(table: pd.DataFrame) -> Figure:
         ax.set(title=part["network"].iloc[0], xlabel="density k/D", xscale="log", yscale="log")
     panels[0][0].set_ylabel("times the best lossless method")
     legend(figure, where="upper center", columns=3)
-    say_source(figure, SOURCE, target_of(table))
-    return figure
+    return say_source(figure, SOURCE, target_of(table))
 
 
 @styled
@@ -428,10 +427,9 @@ def density_steps(table: pd.DataFrame) -> Figure:
         ax.set(xlabel="gradient ready after (ms)", yscale="log", ylim=(0.0007, 1.5))
     panels[0][0].set_ylabel("density k/D")
     first = table.iloc[0]
-    say_source(
+    return say_source(
         figure, table[["source"]], f"{first['model']}, {counted(first['workers'], 'worker')}"
     )
-    return figure
 
 
 @styled
@@ -452,5 +450,4 @@ def layer_bars(times: pd.DataFrame) -> Figure:
         names_down(ax, list(part["label"]))
         ax.set(title=part["network"].iloc[0], xlabel=target_label("ms", times), xlim=(0, None))
     legend(figure, [legend_line(GREY, "the best fixed density", "--")], "upper right")
-    say_source(figure, SOURCE, f"{target_of(times)}; pale: communication that nothing hides")
-    return figure
+    return say_source(figure, SOURCE, f"{target_of(times)}; pale: communication that nothing hides")

@@ -157,5 +157,4 @@ def search_gains(rows: pd.DataFrame) -> Figure:
         ylim=(0, ROOM * float((rows["best_ms"] / rows["bound_ms"]).max())),
     )
     legend(figure)
-    note(figure, "source: simulated; dotted: the lower bound of all plans")
-    return figure
+    return note(figure, "source: simulated; dotted: the lower bound of all plans")

@@ -9,7 +9,6 @@ from fractions import Fraction
 
 import matplotlib.pyplot as plt
 import pandas as pd
-from matplotlib.figure import Figure
 
 from ddlnb.clusters.cluster import SERVER_PLACES, Cluster
 from ddlnb.clusters.file import get_cluster
@@ -142,7 +141,7 @@ LOOKS = {"extra machines": (PALETTE[1], "o", "-"), "workers' nodes": (PALETTE[2]
 
 
 @styled
-def servers_needed(rows: pd.DataFrame) -> Figure:
+def servers_needed(rows: pd.DataFrame) -> plt.Figure:
     """Throughput by number of parameter servers, over that of the best all-to-all method.
 
     ``rows`` are those of a sweep: model, network, place ("none" for all-to-all), servers,
@@ -185,5 +184,6 @@ def servers_needed(rows: pd.DataFrame) -> Figure:
     handles, _ = axes[0][0].get_legend_handles_labels()
     legend(figure, [*handles, legend_line(GREY, "the best all-to-all", ":")])
     gpus = int(rows["gpus"].iloc[0])
-    note(figure, f"source: simulated, {counted(gpus, 'GPU')}; the best method of each architecture")
-    return figure
+    return note(
+        figure, f"source: simulated, {counted(gpus, 'GPU')}; the best method of each architecture"
+    )

@@ -243,8 +243,9 @@ def best_collectives(rows: pd.DataFrame) -> Figure:
         ax.grid(False)
     shown = [name for name in names if name in set(best["algorithm"])]
     legend(figure, [Patch(color=colours[names.index(name)], label=name) for name in shown])
-    note(figure, "source: simulated flows; numbers: time of the second best over that of the best")
-    return figure
+    return note(
+        figure, "source: simulated flows; numbers: time of the second best over that of the best"
+    )
 
 
 @styled
@@ -271,5 +272,4 @@ def cut_slowdowns(costs: pd.DataFrame) -> Figure:
     first = panels[0][0]
     first.set_yticks([STOPS_AT, *ticks], ["stops", *(f"{t:g} x" for t in ticks)])
     first.set_ylabel("time, over that without a cut")
-    note(figure, "source: simulated; a dot is a cable that is cut")
-    return figure
+    return note(figure, "source: simulated; a dot is a cable that is cut")

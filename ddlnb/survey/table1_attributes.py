@@ -18,8 +18,6 @@ from typing import NamedTuple
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from ddlnb.clusters.file import get_cluster
@@ -593,7 +591,7 @@ COLOURS = {AGREES: "#cde8dd", DISAGREES: "#f7d3bd", UNKNOWN: "#e2e2e2"}
 
 
 @styled
-def attribute_cells(table: pd.DataFrame) -> Figure:
+def attribute_cells(table: pd.DataFrame) -> plt.Figure:
     """Every cell of Table 1: above the survey's word, below that of this edition and its number.
 
     ``table`` is from `ddlnb.survey.table1_attributes.compared`.
@@ -617,11 +615,12 @@ def attribute_cells(table: pd.DataFrame) -> Figure:
     ]
     legend(figure, handles, "lower left", columns=len(COLOURS))
     sources = ", ".join(sorted(set(table["source"])))
-    note(figure, f"first line: the survey's word (Table 1); second: ours, by a number: {sources}")
-    return figure
+    return note(
+        figure, f"first line: the survey's word (Table 1); second: ours, by a number: {sources}"
+    )
 
 
-def _draw(ax: Axes, x: int, y: int, cell: pd.Series) -> None:
+def _draw(ax: plt.Axes, x: int, y: int, cell: pd.Series) -> None:
     colour, number = COLOURS[cell["verdict"]], float(cell["number"])
     ax.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor="white", linewidth=2))
     short = "never" if math.isinf(number) else f"{number:.2g}"

@@ -161,8 +161,7 @@ def time_to_target(table: pd.DataFrame) -> Figure:
         ax.xaxis.set_major_formatter(ScalarFormatter())
     names_down(panels[0][0], [short(name) for name in methods])
     figure.suptitle(target_of(table), fontsize=10)
-    say_source(figure, SOURCE, _compression_note(table))
-    return figure
+    return say_source(figure, SOURCE, _compression_note(table))
 
 
 def _colour(method: str) -> str:
@@ -202,8 +201,7 @@ def target_speedups(table: pd.DataFrame) -> Figure:
         ax.set_xlabel("workers")
     panels[0][0].set(ylabel="speed-up to the target over the dense best", ylim=(0, None))
     legend(figure, where="upper center", columns=3)
-    say_source(figure, SOURCE, f"{target_of(table)}\n{_compression_note(lossy)}")
-    return figure
+    return say_source(figure, SOURCE, f"{target_of(table)}\n{_compression_note(lossy)}")
 
 
 def _compression_note(table: pd.DataFrame) -> str:
