@@ -20,6 +20,7 @@ import yaml
 from ddlnb.errors import require_known
 from ddlnb.files import DATA, write_atomically
 from ddlnb.progress import Show, bar
+from ddlnb.survey.items import Rows, tabled
 
 KEPT = DATA / "forecasts" / "board.csv"
 NEAR = 0.2
@@ -189,25 +190,24 @@ def worse(found: pd.DataFrame, kept: pd.DataFrame) -> list[str]:
     ]
 
 
-def constants(folder: Path = DATA / "hardware") -> pd.DataFrame:
+@tabled("constant", "source", "kind")
+def constants(folder: Path = DATA / "hardware") -> Rows:
     """Return the constants of GPUs with where they are from: kind (see `kind_of_source`), source.
 
     Data sheets count a row per GPU and number.
     """
-    found = []
     for path in sorted((folder / "gpus").glob("*.yaml")):
         for gpu, entry in yaml.safe_load(path.read_text()).items():
             numbers = [name for name, value in entry.items() if not isinstance(value, str | list)]
             of_one = entry.get("sources", {})
-            found += [
+            yield from (
                 (f"{gpu} {name}", of_one.get(name, entry["source"]), SHEET)
                 for name in numbers
                 if name not in ("sources", "year")
-            ]
+            )
     for name in CONSTANTS:
         tree = yaml.safe_load((folder / f"{name}.yaml").read_text())
-        found += [(where, words, kind_of_source(words)) for where, words in _sources(tree, name)]
-    return pd.DataFrame(found, columns=["constant", "source", "kind"])
+        yield from ((where, words, kind_of_source(words)) for where, words in _sources(tree, name))
 
 
 def _sources(tree: object, where: str) -> list[tuple[str, str]]:

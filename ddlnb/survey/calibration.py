@@ -51,7 +51,7 @@ from ddlnb.plans.methods import METHODS
 from ddlnb.results.schema import read_frame
 from ddlnb.results.tables import GPUS_PER_NODE
 from ddlnb.simulator.simulate import Cell
-from ddlnb.survey.items import Findings, findings
+from ddlnb.survey.items import Findings, Rows, findings, tabled
 from ddlnb.survey.published import FIG4_CELLS as FIG4_CELLS
 from ddlnb.survey.published import fig4_cells as fig4_cells
 from ddlnb.survey.score import BLIND, score_table
@@ -77,24 +77,21 @@ def observed() -> tuple[Observation, ...]:
     return (*quoted_observations(survey_setup().clusters), *cell_observations())
 
 
-def parameter_table() -> pd.DataFrame:
+@tabled(index=["effect", "of", "by"])
+def parameter_table() -> Rows:
     """Return the value, the 90 % interval and the prior of every parameter, with units."""
     fitted, *drawn = fitted_values()
     low, high = np.quantile([one.values for one in drawn], TAILS, axis=0)
-    rows = []
     for index, parameter in enumerate(fitted.parameters):
         show = EFFECTS[parameter.effect].unit.show
-        rows.append(
-            {
-                "effect": parameter.effect,
-                "of": " ".join(parameter.of) or "all",
-                "by": " ".join(parameter.methods) or "all",
-                "value": show(fitted.values[index]),
-                "90 % interval": f"{show(low[index])} to {show(high[index])}",
-                "prior": show(parameter.prior),
-            }
-        )
-    return pd.DataFrame(rows).set_index(["effect", "of", "by"])
+        yield {
+            "effect": parameter.effect,
+            "of": " ".join(parameter.of) or "all",
+            "by": " ".join(parameter.methods) or "all",
+            "value": show(fitted.values[index]),
+            "90 % interval": f"{show(low[index])} to {show(high[index])}",
+            "prior": show(parameter.prior),
+        }
 
 
 def residual_rows() -> pd.DataFrame:

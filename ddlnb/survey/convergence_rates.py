@@ -57,7 +57,7 @@ from ddlnb.figures.style import (
 )
 from ddlnb.results.statistics import Interval, mean_interval
 from ddlnb.seeding import generator
-from ddlnb.survey.items import Findings, findings
+from ddlnb.survey.items import Findings, Rows, findings, tabled
 from ddlnb.training.executors.clock import Clock, LogNormal
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
@@ -378,7 +378,8 @@ def verdict(slope: Interval) -> str:
     return found.worded(AGREES, DISAGREES, OPEN)
 
 
-def rate_slopes(table: pd.DataFrame) -> pd.DataFrame:
+@tabled()
+def rate_slopes(table: pd.DataFrame) -> Rows:
     """Return a row per problem, method, what it is against (T or n) and where gradients are taken.
 
     ``table`` is that of `rate_study`. Columns: problem, method, against, gradient, slope,
@@ -387,31 +388,27 @@ def rate_slopes(table: pd.DataFrame) -> pd.DataFrame:
     Raises InputError for a table that varies nothing.
     """
     known = {str(training_method(method)): stated for method, stated in RATES.items()}
-    rows = []
     for (problem, method), part in table.groupby(["problem", "method"], sort=False):
         rate, tag = known.get(str(method), ("", ""))
         for against, measure in product(HELD, (AT_MEAN, AT_WORKERS)):
             swept = sweep(part, against)
             wide = swept.pivot(index="run", columns=against, values=measure)
             slope = slope_interval(wide.columns.tolist(), wide.to_numpy())
-            rows.append(
-                {
-                    "problem": problem,
-                    "method": method,
-                    "against": against,
-                    "gradient": measure,
-                    "slope": slope.estimate,
-                    "half_width": slope.half_width,
-                    "low": slope.low,
-                    "high": slope.high,
-                    "theory": LEADING,
-                    "verdict": verdict(slope),
-                    "promised": _promised(str(method), swept),
-                    "rate": rate,
-                    "tag": tag,
-                }
-            )
-    return pd.DataFrame(rows)
+            yield {
+                "problem": problem,
+                "method": method,
+                "against": against,
+                "gradient": measure,
+                "slope": slope.estimate,
+                "half_width": slope.half_width,
+                "low": slope.low,
+                "high": slope.high,
+                "theory": LEADING,
+                "verdict": verdict(slope),
+                "promised": _promised(str(method), swept),
+                "rate": rate,
+                "tag": tag,
+            }
 
 
 def _promised(method: str, swept: pd.DataFrame) -> bool:

@@ -34,7 +34,7 @@ from ddlnb.networks.collectives.catalogue import algorithms_for
 from ddlnb.networks.topologies import TOPOLOGIES as NETWORK_TOPOLOGIES
 from ddlnb.plans.bucketing import PLACEMENTS
 from ddlnb.plans.methods import METHODS, spoken
-from ddlnb.survey.items import Findings, findings
+from ddlnb.survey.items import Findings, Rows, findings, tabled
 from ddlnb.survey.sec3_3_1_protocols import KINDS, facts
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.method import ARCHITECTURES, SYNCHRONISATIONS, TrainingMethod, training_method
@@ -270,12 +270,12 @@ def sentences(method: str, scheduling: str | None, protocol: str) -> pd.DataFram
     return pd.DataFrame({"method": said.keys(), "in one sentence": said.values()})
 
 
-def scheduling_refusals() -> pd.DataFrame:
+@tabled("messages as", "scheduling", "with compression", "why")
+def scheduling_refusals() -> Rows:
     """Return which schedules a compressed BSP can follow, one row per lossless method.
 
     The reasons are those of `ddlnb.iteration_cost`, for top-k on a small made-up model.
     """
-    rows = []
     for name, method in METHODS.items():
         reason = ""
         try:
@@ -283,8 +283,7 @@ def scheduling_refusals() -> pd.DataFrame:
         except InputError as error:
             reason = str(error)
         applies = "no" if reason else "yes"
-        rows.append((name, method.scheduling or "none", applies, reason))
-    return pd.DataFrame(rows, columns=["messages as", "scheduling", "with compression", "why"])
+        yield (name, method.scheduling or "none", applies, reason)
 
 
 def _made_up() -> Workload:

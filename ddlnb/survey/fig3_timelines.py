@@ -35,6 +35,7 @@ from ddlnb.networks.topologies import BCube, FatTree, Torus
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.timeline import Timeline
 from ddlnb.simulator.simulate import simulate
+from ddlnb.survey.items import Rows, tabled
 from ddlnb.survey.sec3_1_2_synchronisation import activities, draw_workers, legend_activity
 from ddlnb.survey.time_to_target import made_up_cluster
 from ddlnb.units import MB, MS
@@ -118,14 +119,14 @@ EARLY, LATE = "started in backward", "still sent in next forward"
 PLACES = "places of waits"
 
 
-def overlap_table(timelines: Mapping[str, Timeline], rank: int = 0) -> pd.DataFrame:
+@tabled(index=["method"], digits=3)
+def overlap_table(timelines: Mapping[str, Timeline], rank: int = 0) -> Rows:
     """Return one row per method: times and messages of one rank, averaged over the iterations.
 
     The columns are those of `overlap`, before them the milliseconds of computing and waiting, and
     after them the number of places at which the worker waits: 1 if it waits for all layers at
     once. Raises InputError for a rank without spans.
     """
-    rows = {}
     for name, whole in timelines.items():
         timeline = whole.on(rank)
         require(bool(timeline.spans), f"timeline of {name!r} has no spans of rank {rank}")
@@ -134,8 +135,13 @@ def overlap_table(timelines: Mapping[str, Timeline], rank: int = 0) -> pd.DataFr
         kinds = ("forward", "backward", "wait", "update")
         spent = {f"{kind} (ms)": timeline.seconds(kind) / MS / len(iterations) for kind in kinds}
         largest = {"largest (MB)": counts["largest (MB)"].max()}
-        rows[name] = {**spent, **counts.mean(), **largest, PLACES: places_of_waits(timeline)}
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("method").round(3)
+        yield {
+            "method": name,
+            **spent,
+            **counts.mean(),
+            **largest,
+            PLACES: places_of_waits(timeline),
+        }
 
 
 def overlap(timeline: Timeline, iteration: int) -> dict[str, float]:

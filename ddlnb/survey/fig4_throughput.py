@@ -9,7 +9,7 @@ from dataclasses import asdict
 import pandas as pd
 
 from ddlnb.results.schema import RATE
-from ddlnb.survey.items import Findings, findings
+from ddlnb.survey.items import Findings, Rows, findings, tabled
 from ddlnb.survey.published import about_fig4_cells, fig4_cells, quotes
 from ddlnb.units import counted
 
@@ -56,14 +56,23 @@ def speed_findings(rows: pd.DataFrame) -> Findings:
     )
 
 
-def claims_here(rows: pd.DataFrame) -> pd.DataFrame:
+@tabled(
+    "item",
+    "claim",
+    "workers",
+    "ratio",
+    "spread",
+    "here",
+    index=["item"],
+    digits={"ratio": 2, "spread": 2},
+)
+def claims_here(rows: pd.DataFrame) -> Rows:
     """Judge the survey's claims about speed by these rows: a ratio, its spread and what it says.
 
     The ratio is that of the throughputs, its spread one standard deviation of the ratio as the
     repetitions give it. A ratio closer to 1 than its spread says nothing, and neither does one
     without a spread, of methods that ran only once.
     """
-    found = []
     for gpus, part in rows.groupby("gpus"):
         by_method = part.set_index("method")
         for item, faster, slower, claim in SPEED_CLAIMS:
@@ -71,9 +80,7 @@ def claims_here(rows: pd.DataFrame) -> pd.DataFrame:
                 left, right = by_method.loc[faster], by_method.loc[slower]
                 ratio = left[RATE] / right[RATE]
                 spread = ratio * math.hypot(left["std"] / left[RATE], right["std"] / right[RATE])
-                found.append((item, claim, gpus, ratio, spread, _verdict(ratio, spread)))
-    columns = ["item", "claim", "workers", "ratio", "spread", "here"]
-    return pd.DataFrame(found, columns=columns).round({"ratio": 2, "spread": 2}).set_index("item")
+                yield (item, claim, gpus, ratio, spread, _verdict(ratio, spread))
 
 
 def _verdict(ratio: float, spread: float) -> str:

@@ -1,4 +1,4 @@
-"""The checkable items of the surveys, in our words, and findings that judge them.
+"""The checkable items of the surveys, in our words, and the findings and tables that judge them.
 
 An item is a statement that can be computed, simulated, emulated or measured. Its number is that of
 this edition's notes: A of the survey itself (arXiv 2005.13247), C of that of layers (2403.07585), D
@@ -7,10 +7,11 @@ of that of large scale (2404.06114). Notebooks and tests name the items that the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import pandas as pd
 
@@ -129,6 +130,41 @@ def item_verdict(item: str, verdicts: Iterable[Verdict], how: str, said: str = "
     found = set(verdicts)
     worst = next((one for one in (Verdict.CONTRADICTED, Verdict.UNDECIDED) if one in found), None)
     return ItemVerdict(item, worst or (Verdict.HOLDS if found else None), how, said)
+
+
+P = ParamSpec("P")
+Rows = Iterator[Mapping[str, Any] | tuple[Any, ...]]
+
+
+def tabled(
+    *columns: str,
+    index: Sequence[str] = (),
+    digits: int | Mapping[str, int] | None = None,
+    **same: object,
+) -> Callable[[Callable[P, Rows]], Callable[P, pd.DataFrame]]:
+    """Let a function that yields rows return their table.
+
+    A row is a mapping, or a tuple under ``columns``. All rows are the ``same`` in further columns;
+    numbers are rounded to ``digits``, and the columns of ``index`` become the index.
+
+    >>> @tabled("workers", "share", index=["workers"], digits=2)
+    ... def shares(most: int) -> Rows:
+    ...     for workers in range(1, most + 1):
+    ...         yield workers, 1 / workers
+    >>> shares(3)["share"].to_dict()
+    {1: 1.0, 2: 0.5, 3: 0.33}
+    """
+
+    def declared(rows: Callable[P, Rows]) -> Callable[P, pd.DataFrame]:
+        @wraps(rows)
+        def made(*args: P.args, **given: P.kwargs) -> pd.DataFrame:
+            table = pd.DataFrame(list(rows(*args, **given)), columns=columns or None)
+            table = table.assign(**same) if digits is None else table.assign(**same).round(digits)
+            return table.set_index(list(index)) if index and len(table) else table
+
+        return made
+
+    return declared
 
 
 def with_half_widths(table: pd.DataFrame, *measures: str) -> pd.DataFrame:

@@ -47,7 +47,7 @@ from ddlnb.parallelism.iteration import parts_of, play_iteration
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.memory import get_precision, pipeline_stages, shares_by_layer
 from ddlnb.parallelism.volumes import traffic_matrices
-from ddlnb.survey.items import Findings, findings
+from ddlnb.survey.items import Findings, Rows, findings, tabled
 from ddlnb.survey.layers_overview import DENSE, network_of
 from ddlnb.units import MS, bandwidth_from, seconds_from
 
@@ -65,6 +65,7 @@ ACROSS = ("dp", "cp", "pp", "tp")  # replicas are neighbours, tensor ranks are n
 NONE = 1.005  # a speed-up below it is none
 
 
+@tabled()
 def iterations(
     topologies: Sequence[str],
     layout: str = "dp8 tp4 acc4",
@@ -73,14 +74,13 @@ def iterations(
     between: str = "50 GB/s",
     inside: str = "450 GB/s",
     latency: str = "10 us",
-) -> pd.DataFrame:
+) -> Rows:
     """Return the seconds of an iteration for every combination of choices on every topology.
 
     A row each, with the columns topology, a truth value for each of `CHOICES`, and ``seconds``.
     ``latency`` is what a message between nodes costs before its first byte, a fifth of it inside.
     """
     along = Layout.parse(layout)
-    rows = []
     for topology in topologies:
         network = network_of(topology, per_node, between, inside)
         for taken in product((False, True), repeat=len(CHOICES)):
@@ -92,8 +92,7 @@ def iterations(
                 all_reduce="hierarchical" if choice["collective"] else "ring",
                 overlap=choice["overlap"],
             )
-            rows.append({"topology": topology, **choice, "seconds": seconds})
-    return pd.DataFrame(rows)
+            yield {"topology": topology, **choice, "seconds": seconds}
 
 
 def _iteration_seconds(layout: Layout, network: Network, latency: str, **options: Any) -> float:
@@ -248,6 +247,7 @@ def _load(seconds: Numbers, matrix: Numbers, placement: Whole) -> float:
     return float(loads @ loads)
 
 
+@tabled("topology", "placement", "busiest", "seconds", index=["topology", "placement"])
 def placement_table(
     topologies: Sequence[str],
     layout: str = "dp4 tp4 acc4",
@@ -257,7 +257,7 @@ def placement_table(
     inside: str = "450 GB/s",
     latency: str = "10 us",
     seed: int = 1,
-) -> pd.DataFrame:
+) -> Rows:
     """Return placements of a layout's ranks: a row per topology and placement; simulated.
 
     Columns: ``busiest`` (seconds of the busiest link for its bytes) and ``seconds`` of the played
@@ -267,7 +267,6 @@ def placement_table(
     along = Layout.parse(layout)
     matrix = np.sum(list(traffic_matrices(DENSE.shape, along).values()), axis=0)
     ranks = np.arange(along.ranks)
-    rows = []
     for topology in topologies:
         network = network_of(topology, per_node, between, inside)
         places = {
@@ -279,9 +278,7 @@ def placement_table(
         for name, placement in places.items():
             busiest = busiest_seconds(network, matrix, placement)
             seconds = _iteration_seconds(along, network, latency, placement=placement)
-            rows.append((topology, name, busiest, seconds))
-    columns = ["topology", "placement", "busiest", "seconds"]
-    return pd.DataFrame(rows, columns=columns).set_index(["topology", "placement"])
+            yield (topology, name, busiest, seconds)
 
 
 def placement_findings(table: pd.DataFrame) -> Findings:
@@ -457,9 +454,10 @@ def _round_the_ring(network: Network, size: float, at: float) -> list[Flow]:
     return [(r, (r + 1) % ranks, 2 * (ranks - 1) / ranks * size, at) for r in range(ranks)]
 
 
+@tabled(index=["bandwidth"])
 def deadline_table(
     bandwidths: Sequence[str] = ("25 GB/s", "50 GB/s", "100 GB/s", "200 GB/s"), replicas: int = 8
-) -> pd.DataFrame:
+) -> Rows:
     """Return the seconds of an iteration by bandwidth of a replica (rows) and order (columns).
 
     One more column, ``bound``: computation alone, or communication after the first gradients of
@@ -467,7 +465,6 @@ def deadline_table(
     """
     require_whole(2, replicas=replicas)
     layers = llama_layers()
-    rows = {}
     for text in bandwidths:
         network = Star(replicas).network(bandwidth_from(text))
         sent = 2 * (replicas - 1) / replicas * layers.gradients.sum() / bandwidth_from(text)
@@ -476,8 +473,7 @@ def deadline_table(
             order: layers.iteration_seconds(arrivals(layers, network, order)) for order in ORDERS
         }
         bound = max(computed, layers.backward[-1] + sent + min(layers.forward))
-        rows[text] = {**times, "bound": float(bound)}
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("bandwidth")
+        yield {"bandwidth": text, **times, "bound": float(bound)}
 
 
 def deadline_findings(table: pd.DataFrame) -> Findings:

@@ -24,7 +24,7 @@ from ddlnb.parallelism.layout import Layout, group_size
 from ddlnb.parallelism.memory import get_precision
 from ddlnb.parallelism.model import Transformer, llama
 from ddlnb.parallelism.volumes import traffic_matrices
-from ddlnb.survey.items import Findings, findings
+from ddlnb.survey.items import Findings, Rows, findings, tabled
 from ddlnb.units import GB, MB, MS, bandwidth_from
 
 # Llama 3 8B (its model card) and Mixtral 8x7B (arXiv 2401.04088, table 1), 4096 tokens a sequence.
@@ -52,20 +52,18 @@ def layout_traffic(layouts: Sequence[str]) -> dict[str, dict[str, np.ndarray]]:
     return {text: traffic_matrices(model_of(plan).shape, plan) for text, plan in plans.items()}
 
 
-def volume_table(traffic: Mapping[str, Mapping[str, np.ndarray]]) -> pd.DataFrame:
+@tabled("layout", "axis", "ranks", "row_sum", "formula", "ratio", index=["layout", "axis"])
+def volume_table(traffic: Mapping[str, Mapping[str, np.ndarray]]) -> Rows:
     """Return the largest row sum of every matrix beside the closed form: a row a layout and axis.
 
     Columns: ranks in a group, ``row_sum`` and ``formula`` (bytes), and their ``ratio``.
     """
-    rows = []
     for text, matrices in traffic.items():
         layout = Layout.parse(text)
         for axis, matrix in matrices.items():
             largest, formula = float(matrix.sum(axis=1).max()), closed_form(layout, axis)
             ranks = group_size(layout, axis)
-            rows.append((text, axis, ranks, largest, formula, largest / formula))
-    columns = ["layout", "axis", "ranks", "row_sum", "formula", "ratio"]
-    return pd.DataFrame(rows, columns=columns).set_index(["layout", "axis"])
+            yield (text, axis, ranks, largest, formula, largest / formula)
 
 
 def closed_form(layout: Layout, axis: str) -> float:
@@ -113,6 +111,7 @@ def network_of(topology: str, per_node: int, between: str, inside: str) -> Netwo
     return get_topology(topology).with_gpus(per_node, outside, bandwidth_from(inside))
 
 
+@tabled(index=["topology", "algorithm"])
 def walk_table(
     topologies: Sequence[str],
     algorithms: Sequence[str] = ALGORITHMS,
@@ -121,7 +120,7 @@ def walk_table(
     per_node: int = 8,
     between: str = "50 GB/s",
     inside: str = "450 GB/s",
-) -> pd.DataFrame:
+) -> Rows:
     """Return one number on its way through the layers: a row per algorithm and topology; simulated.
 
     The number are the bytes of gradients that ``layout``'s replicas reduce, per rank. Columns:
@@ -130,7 +129,6 @@ def walk_table(
     of a GPU's share of its node's links.
     """
     plan = Layout.parse(layout)
-    rows = []
     exchanged = gradient_bytes(plan)
     for text in topologies:
         network = network_of(text, per_node, between, inside)
@@ -141,19 +139,18 @@ def walk_table(
             parts = transfers["stop"] - transfers["first"]
             crosses = nodes[transfers["source"]] != nodes[transfers["target"]]
             played = play(collective, network, exchanged)
-            rows.append(
-                {
-                    "topology": text,
-                    "algorithm": name,
-                    "steps": collective.steps,
-                    "sent": float(collective.bytes_sent(exchanged).max()),
-                    "leaves": parts[crosses].sum() * exchanged / collective.parts
-                    / (plan.dp / per_node),
-                    "busiest": played.busiest_name,
-                    "seconds": played.seconds,
-                }
-            )  # fmt: skip
-    return pd.DataFrame(rows).set_index(["topology", "algorithm"])
+            yield {
+                "topology": text,
+                "algorithm": name,
+                "steps": collective.steps,
+                "sent": float(collective.bytes_sent(exchanged).max()),
+                "leaves": parts[crosses].sum()
+                * exchanged
+                / collective.parts
+                / (plan.dp / per_node),
+                "busiest": played.busiest_name,
+                "seconds": played.seconds,
+            }
 
 
 def gradient_bytes(layout: Layout) -> float:
@@ -162,7 +159,8 @@ def gradient_bytes(layout: Layout) -> float:
     return model_of(layout).shape.parameters * get_precision("mixed").reduced
 
 
-def aggregation_table(hosts: Sequence[int], ports: int = 32) -> pd.DataFrame:
+@tabled(index=["hosts"])
+def aggregation_table(hosts: Sequence[int], ports: int = 32) -> Rows:
     """Return what adding up in switches saves: bytes of a host over M, and steps, by hosts.
 
     A ring sends 2 (n - 1)/n M in 2 (n - 1) steps; with switches that add up, a host sends M once,
@@ -170,18 +168,17 @@ def aggregation_table(hosts: Sequence[int], ports: int = 32) -> pd.DataFrame:
     counted on its transfers.
     """
     require_whole(2, ports=ports)
-    rows = {}
     for count in hosts:
         ring = get_collective("ring", count)
         depth = max(1, ceil(log2(count) / log2(ports) - 1e-9))
         sent = float(ring.bytes_sent(1.0).max())
-        rows[count] = {
+        yield {
+            "hosts": count,
             "ring sends": sent,
             "switches: sent": 1.0,
             "ring steps": ring.steps,
             "switches: steps": 2 * depth,
         }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("hosts")
 
 
 def hidden_table(

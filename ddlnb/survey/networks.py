@@ -23,6 +23,7 @@ from ddlnb.networks.topologies import get_topology as get_topology
 from ddlnb.networks.topologies import with_islands
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.simulator.simulate import Cell, steady_seconds
+from ddlnb.survey.items import Rows, tabled
 from ddlnb.survey.sec3_3_2_topologies import judged, rings_at_once
 from ddlnb.survey.testbed import fig4_workload
 from ddlnb.units import MIB, bandwidth_from
@@ -31,16 +32,17 @@ from ddlnb.units import MIB, bandwidth_from
 ALPHA, BETA = 95.6e-6, 0.8816e-9
 
 
-def described(topologies: Sequence[str]) -> pd.DataFrame:
+@tabled(index=["topology"])
+def described(topologies: Sequence[str]) -> Rows:
     """Return what each topology is made of: hosts, switches, cables, diameter, bisection.
 
     Raises UnknownName or InputError for a text that describes none.
     """
-    rows = {}
     for text in topologies:
         network = get_topology(text).network(1.0)
         structure = Structure(network)
-        rows[text] = {
+        yield {
+            "topology": text,
             "ranks": network.ranks,
             "switches": network.switches,
             "cables": network.cables,
@@ -49,7 +51,6 @@ def described(topologies: Sequence[str]) -> pd.DataFrame:
             "cables between halves": structure.bisection,
             "failures that cut a rank off": structure.weakest_host,
         }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("topology")
 
 
 def all_reduce_loads(

@@ -24,7 +24,7 @@ from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.memory import memory
 from ddlnb.parallelism.model import Transformer, gpt
 from ddlnb.registry import several
-from ddlnb.survey.items import Findings, findings
+from ddlnb.survey.items import Findings, Rows, findings, tabled
 from ddlnb.survey.scale_forecast import best_layouts as best_layouts
 from ddlnb.units import GIB, counted
 
@@ -348,9 +348,10 @@ PUBLISHED_PETAFLOPS = 502.0  # of the second, abstract
 A100_PEAK = 312e12
 
 
+@tabled(index=["model"])
 def training_days(
     cases: Sequence[tuple[Transformer, float, int, float, int, float]] = DAYS,
-) -> pd.DataFrame:
+) -> Rows:
     """Return days of training by formula, by the FLOPs of the layers, forecast, and published.
 
     ``formula``: 8 FLOPs per token and parameter over the GPUs' published rate (arXiv 2104.04473,
@@ -358,7 +359,6 @@ def training_days(
     with the throughput of the best layout that `ddlnb.scale` finds, which knows no published rate.
     ``petaflops``: of all GPUs; ``share`` of their peak.
     """
-    rows = {}
     for model, tokens, gpus, rate, batch, published in cases:
         shape = model.shape
         best = scale(
@@ -366,7 +366,8 @@ def training_days(
             global_batch=batch,
         ).rows(1)[0]  # fmt: skip
         flops = shape.iteration_flops(1, "full") / model.sequence
-        rows[model.name] = {
+        yield {
+            "model": model.name,
             "gpus": gpus,
             "formula": 8 * tokens * shape.parameters / (gpus * rate) / DAY,
             "layers": tokens * flops / (gpus * rate) / DAY,
@@ -376,7 +377,6 @@ def training_days(
             "petaflops": gpus * rate / 1e15,
             "share": rate / A100_PEAK,
         }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("model")
 
 
 def days_sentences(table: pd.DataFrame) -> list[str]:

@@ -35,12 +35,13 @@ from ddlnb.parallelism.goodput.failures import (
 )
 from ddlnb.parallelism.goodput.simulate import Job, fit_slow_downs, published_quantiles
 from ddlnb.registry import several
-from ddlnb.survey.items import Findings, findings
+from ddlnb.survey.items import Findings, Rows, findings, tabled
 
 PERCENT = 100.0
 
 
-def left_out_failures() -> pd.DataFrame:
+@tabled()
+def left_out_failures() -> Rows:
     """Return every published rate beside the forecast of a fit that never saw its source.
 
     Hours between failures: ``published``, ``forecast`` with ``low`` and ``high`` (90 %), and two
@@ -49,26 +50,22 @@ def left_out_failures() -> pd.DataFrame:
     source.
     """
     records = failure_records()
-    rows = []
     for one in records:
         family = one.source.partition(",")[0]
         others = [each for each in records if each.source.partition(",")[0] != family]
         found = in_hours(fit_failure_rate(others).mean_time_to_failure(one.gpus))
         nearest = min(others, key=lambda each: abs(math.log(each.gpus / one.gpus)))
-        rows.append(
-            {
-                "source": one.source,
-                "gpus": one.gpus,
-                "published": one.seconds_between / 3600,
-                "forecast": found.estimate,
-                "low": found.low,
-                "high": found.high,
-                "nearest": nearest.seconds_between / 3600,
-                "mean": float(np.mean([each.seconds_between for each in others])) / 3600,
-                "projected": one.is_projected,
-            }
-        )
-    return pd.DataFrame(rows)
+        yield {
+            "source": one.source,
+            "gpus": one.gpus,
+            "published": one.seconds_between / 3600,
+            "forecast": found.estimate,
+            "low": found.low,
+            "high": found.high,
+            "nearest": nearest.seconds_between / 3600,
+            "mean": float(np.mean([each.seconds_between for each in others])) / 3600,
+            "projected": one.is_projected,
+        }
 
 
 def failure_findings(rows: pd.DataFrame) -> Findings:

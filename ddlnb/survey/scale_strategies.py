@@ -16,7 +16,7 @@ from ddlnb.parallelism.memory import memory
 from ddlnb.parallelism.model import Transformer, llama
 from ddlnb.parallelism.schedules import in_flight
 from ddlnb.results.timeline import Timeline
-from ddlnb.survey.items import Findings, findings
+from ddlnb.survey.items import Findings, Rows, findings, tabled
 from ddlnb.units import GIB, bandwidth_from, seconds_from
 
 # Eight equal blocks: the embedding and the head are next to nothing.
@@ -69,14 +69,14 @@ def played_schedules(layouts: Sequence[str]) -> dict[str, Timeline]:
     return {text: played(Layout.parse(text)) for text in layouts}
 
 
-def schedule_table(lines: Mapping[str, Timeline]) -> pd.DataFrame:
+@tabled(index=["layout"])
+def schedule_table(lines: Mapping[str, Timeline]) -> Rows:
     """Return what each schedule costs: its bubble, played and by formula, and what it keeps.
 
     The formulas are those of equal stages whose backward pass takes twice the forward pass:
     (p - 1)/(v m + p - 1) of the iteration; zero-bubble leaves a third, where m is at least p.
     ``kept`` is the most micro batches, in whole stages, that any stage keeps activations of.
     """
-    rows = {}
     for text, line in lines.items():
         layout = Layout.parse(text)
         parts = parts_of(line)
@@ -85,13 +85,13 @@ def schedule_table(lines: Mapping[str, Timeline]) -> pd.DataFrame:
             in_flight(layout.schedule, layout.pp, layout.micro_batches, layout.vpp, stage)
             for stage in range(layout.pp)
         )
-        rows[text] = {
+        yield {
+            "layout": text,
             "schedule": layout.schedule,
             "bubble": parts.get("bubble", 0.0) / sum(parts.values()),
             "formula": idle / (layout.vpp * layout.micro_batches + idle),
             "kept": kept / layout.vpp,
         }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("layout")
 
 
 def played_layouts(

@@ -19,7 +19,7 @@ import pandas as pd
 from ddlnb.errors import require, require_known, require_whole
 from ddlnb.figures.style import PALETTE, doubling_axis, legend, over_seeds, say_source, styled
 from ddlnb.results.statistics import mean_interval, paired_comparison
-from ddlnb.survey.items import Findings, findings, item_verdict, with_half_widths
+from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled, with_half_widths
 from ddlnb.survey.time_to_target import digits_workload
 from ddlnb.training.optimizers import LinearScaling, get_schedule
 from ddlnb.training.optimizers import get_optimizer as get_optimizer
@@ -79,14 +79,14 @@ def tuned_at(recipe: Recipe, batch: int, smallest: int) -> tuple[Recipe, int]:
     return Recipe("at the smallest batch", recipe.optimizer, "tuned"), smallest
 
 
-def quality(curves: pd.DataFrame) -> pd.DataFrame:
+@tabled(source="measured in lockstep")
+def quality(curves: pd.DataFrame) -> Rows:
     """Return one row per recipe and batch, over its seeds, at the end of training.
 
     Columns: steps, learning_rate (the largest that is reached), seeds, diverged, and test_loss and
     test_accuracy with the half widths of 95 % t-intervals. A run that diverged has an infinite loss
     and the accuracy that it had then.
     """
-    rows = []
     for (recipe, batch), last in ends(curves).groupby(["recipe", "batch"], sort=False):
         row: dict[str, Any] = {
             "recipe": recipe,
@@ -99,8 +99,7 @@ def quality(curves: pd.DataFrame) -> pd.DataFrame:
         for measure in reversed(MEASURES):
             found = mean_interval(last[measure].to_numpy(dtype=float))
             row |= {measure: found.estimate, f"{measure}_half_width": found.half_width}
-        rows.append(row)
-    return pd.DataFrame(rows).assign(source="measured in lockstep")
+        yield row
 
 
 def quality_table(found: pd.DataFrame) -> pd.DataFrame:

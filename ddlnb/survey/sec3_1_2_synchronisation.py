@@ -51,7 +51,7 @@ from ddlnb.plans.requests import PushPull
 from ddlnb.plans.server_rules import Rule
 from ddlnb.results.statistics import Verdict, mean_interval, paired_comparison
 from ddlnb.results.timeline import Span
-from ddlnb.survey.items import Findings, findings, item_verdict, with_half_widths
+from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled, with_half_widths
 from ddlnb.survey.sec3_1_1_large_batch import QUALITIES, possible
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.executors.clock import Clock, Link, Straggler, get_straggler
@@ -177,34 +177,32 @@ def activities(
     )
 
 
+@tabled(index=["straggler", "method"])
 def comparison(
     methods: Sequence[str] = METHODS,
     stragglers: Sequence[str] = ("constant", "one-slow(2)", *RANDOM),
     *,
     workers: int = 8,
     steps: int = 60,
-) -> pd.DataFrame:
+) -> Rows:
     """Return waiting, lead, staleness and seconds per iteration, by law and method.
 
     ``waiting_seconds`` are per gradient and include messages; ``staleness`` is a mean, NaN where
     no server applies pushes one by one.
     """
-    rows = []
     for straggler, method in product(stragglers, methods):
         run = timed(method, virtual_clock(straggler), workers, steps)
-        rows.append(
-            {
-                "straggler": straggler,
-                "method": run.method,
-                "iteration_seconds": run.iteration_seconds,
-                "waiting_seconds": run.waiting_seconds,
-                "lead": run.lead,
-                "staleness": run.mean_staleness,
-            }
-        )
-    return pd.DataFrame(rows).set_index(["straggler", "method"])
+        yield {
+            "straggler": straggler,
+            "method": run.method,
+            "iteration_seconds": run.iteration_seconds,
+            "waiting_seconds": run.waiting_seconds,
+            "lead": run.lead,
+            "staleness": run.mean_staleness,
+        }
 
 
+@tabled("straggler", "bound", "seed", "waiting_seconds", "lead", source=SOURCE)
 def waits(
     bounds: Sequence[int] = BOUNDS,
     stragglers: Sequence[str] = RANDOM,
@@ -212,7 +210,7 @@ def waits(
     workers: int = 8,
     steps: int = 40,
     seeds: int = 2,
-) -> pd.DataFrame:
+) -> Rows:
     """Return rows of straggler, bound, seed, waiting_seconds (per gradient) and lead, of SSP.
 
     The seconds of a gradient depend on seed, rank and step alone, so that bounds are compared on
@@ -220,21 +218,19 @@ def waits(
     """
     require_whole(seeds=seeds)
     require(list(bounds) == sorted(set(bounds)), f"bounds {list(bounds)} must rise")
-    rows = []
     for straggler, seed, bound in product(stragglers, range(seeds), bounds):
         run = timed(f"ssp({bound})", virtual_clock(straggler, seed=seed), workers, steps)
-        rows.append((straggler, bound, seed, run.waiting_seconds, run.lead))
-    columns = ["straggler", "bound", "seed", "waiting_seconds", "lead"]
-    return pd.DataFrame(rows, columns=columns).assign(source=SOURCE)
+        yield (straggler, bound, seed, run.waiting_seconds, run.lead)
 
 
+@tabled("method", "staleness", "pushes", source=SOURCE)
 def staleness(
     methods: Sequence[str] = SERVED,
     straggler: str = "log-normal(0.3)",
     *,
     workers: int = 8,
     steps: int = 100,
-) -> pd.DataFrame:
+) -> Rows:
     """Return rows of method, staleness and pushes: the histogram of staleness by method.
 
     The staleness of a push is the number of updates by other workers that were applied since its
@@ -242,7 +238,6 @@ def staleness(
     by one.
     """
     clock = virtual_clock(straggler, 0.0)
-    rows = []
     for method in methods:
         run = timed(method, clock, workers, steps)
         require(
@@ -251,8 +246,7 @@ def staleness(
             f"choose among {', '.join(SERVED)}",
         )
         counts = sorted(Counter(run.staleness).items())
-        rows += [(run.method, value, count) for value, count in counts]
-    return pd.DataFrame(rows, columns=["method", "staleness", "pushes"]).assign(source=SOURCE)
+        yield from ((run.method, value, count) for value, count in counts)
 
 
 def mean_staleness(table: pd.DataFrame) -> pd.Series:

@@ -33,7 +33,7 @@ from ddlnb.figures.style import (
 from ddlnb.files import DATA
 from ddlnb.plans.requests import AllGather, AllReduce, answer_together, lockstep
 from ddlnb.results.schema import read_frame
-from ddlnb.survey.items import with_half_widths
+from ddlnb.survey.items import Rows, tabled, with_half_widths
 from ddlnb.training.cost.requests import compression_ratio, requests, traffic_table
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.runs.compare import Comparison
@@ -57,12 +57,13 @@ def compressors_named(names: Iterable[str]) -> list[Compressor]:
     return [one for one in map(get_compressor, names) if one is not None]
 
 
+@tabled(index=["compressor"], digits=3)
 def compressor_table(
     compressors: Iterable[str] = COMPARED,
     profile: str | CompressionProfile = "cpu-1thread",
     side: int = SIDE,
     seed: int = 0,
-) -> pd.DataFrame:
+) -> Rows:
     """Return bits per coordinate as serialised, ratios and seconds, one row per compressor.
 
     Bits are those of a message of a square matrix of normal numbers; the entropy is that of what
@@ -72,23 +73,19 @@ def compressor_table(
     """
     profile = compression_profile(profile)
     tensor = torch.randn(side, side, generator=torch.Generator().manual_seed(seed))
-    rows = []
     for compressor in compressors_named(compressors):
         bits = 8 * message_bytes(compressor, tensor) / tensor.numel()
         seconds = profile.of(compressor)
-        rows.append(
-            {
-                "compressor": str(compressor),
-                "feedback": compressor.feedback,
-                "bits": bits,
-                "ratio": 32 / bits,
-                "quoted": str(compressor.quoted_ratio((side, side)) or "-"),
-                "entropy (bits)": entropy_bits(compressor, tensor),
-                "encode (ms)": seconds.before(MEGA) / MS,
-                "decode (ms)": seconds.after(MEGA, GATHERED) / MS,
-            }
-        )
-    return pd.DataFrame(rows).set_index("compressor").round(3)
+        yield {
+            "compressor": str(compressor),
+            "feedback": compressor.feedback,
+            "bits": bits,
+            "ratio": 32 / bits,
+            "quoted": str(compressor.quoted_ratio((side, side)) or "-"),
+            "entropy (bits)": entropy_bits(compressor, tensor),
+            "encode (ms)": seconds.before(MEGA) / MS,
+            "decode (ms)": seconds.after(MEGA, GATHERED) / MS,
+        }
 
 
 def message_bytes(compressor: Compressor, tensor: Tensor) -> int:
@@ -161,12 +158,13 @@ def normal_like(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return tuple(torch.randn(tensor.shape, generator=generator) for tensor in tensors)
 
 
+@tabled()
 def compression_errors(
     tensors: Sequence[Tensor],
     what: str,
     compressors: Iterable[str] = COMPARED,
     draws: int = 30,
-) -> pd.DataFrame:
+) -> Rows:
     """Return what compressors lose of the squared norm of these tensors, beside the bounds.
 
     Each tensor is compressed on its own, without memory, ``draws`` times. ``loss`` is the mean,
@@ -178,7 +176,6 @@ def compression_errors(
     tensors = [tensor for tensor in tensors if tensor.abs().max() > 0]
     require(bool(tensors), "there is nothing to lose in tensors of zeros")
     squares = [_squares(tensor) for tensor in tensors]
-    rows = []
     for compressor in compressors_named(compressors):
         bounds = [compressor.error_bound(tensor) for tensor in tensors]
         sent = [
@@ -189,21 +186,18 @@ def compression_errors(
         lost = sum(_squares(drawn - tensor) / draws for drawn, tensor in pairs)
         biased = sum(_squares(drawn.double().mean(0) - tensor) for drawn, tensor in pairs)
         bound = sum(one.loss * size for one, size in zip(bounds, squares, strict=True))
-        rows.append(
-            {
-                "compressor": str(compressor),
-                "on": what,
-                "law": " and ".join(sorted({one.law for one in bounds})),
-                "loss": lost / sum(squares),
-                "bound": bound / sum(squares),
-                "exact": all(one.exact for one in bounds),
-                "left": biased / lost if lost else math.nan,
-                "draws": draws,
-                "formula": bounds[0].formula,
-                "source": "measured",
-            }
-        )
-    return pd.DataFrame(rows)
+        yield {
+            "compressor": str(compressor),
+            "on": what,
+            "law": " and ".join(sorted({one.law for one in bounds})),
+            "loss": lost / sum(squares),
+            "bound": bound / sum(squares),
+            "exact": all(one.exact for one in bounds),
+            "left": biased / lost if lost else math.nan,
+            "draws": draws,
+            "formula": bounds[0].formula,
+            "source": "measured",
+        }
 
 
 def errors_of_digits(gradient: Sequence[Tensor], draws: int = 30) -> pd.DataFrame:

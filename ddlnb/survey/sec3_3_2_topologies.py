@@ -23,7 +23,7 @@ from ddlnb.networks.structure import (
 from ddlnb.networks.topologies import BCube, FatTree, Topology, Torus
 from ddlnb.plans.transfers import Collective
 from ddlnb.results.statistics import Verdict
-from ddlnb.survey.items import Findings, findings, item_verdict
+from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled
 from ddlnb.units import MB, bandwidth_from
 
 SAME = 1.01  # times: equal but for the last digits
@@ -120,24 +120,21 @@ def link_loads(
     }
 
 
-def cost_table(hosts: Sequence[int] = (16, 1024)) -> pd.DataFrame:
+@tabled(index=["hosts", "network"])
+def cost_table(hosts: Sequence[int] = (16, 1024)) -> Rows:
     """Return what the networks are made of: switches, their ports, cables, ports of a host."""
-    rows = []
     for count in hosts:
         for name, topology in topologies_of(count).items():
             network = topology.network(1.0)
             ports = Structure(network).degree(network.endpoints[0])
-            rows.append(
-                {
-                    "hosts": count,
-                    "network": name,
-                    "switches": network.switches,
-                    "ports of switches": 2 * network.cables - ports * count,
-                    "cables": network.cables,
-                    "ports of a host": ports,
-                }
-            )
-    return pd.DataFrame(rows).set_index(["hosts", "network"])
+            yield {
+                "hosts": count,
+                "network": name,
+                "switches": network.switches,
+                "ports of switches": 2 * network.cables - ports * count,
+                "cables": network.cables,
+                "ports of a host": ports,
+            }
 
 
 def verdicts(played: dict[tuple[str, str], Played]) -> pd.DataFrame:

@@ -35,7 +35,7 @@ from ddlnb.results.tables import GPUS_PER_NODE, SINGLE, cell_rates
 from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
 from ddlnb.survey.claims import CLAIMS, NOISE, Strength, Table, evaluate_claims
-from ddlnb.survey.items import Findings, ItemVerdict, findings
+from ddlnb.survey.items import Findings, ItemVerdict, Rows, findings, tabled
 from ddlnb.survey.published import about_fig4_cells, beside_quotes, judged_cells
 from ddlnb.survey.testbed import (
     BATCHES,
@@ -183,19 +183,18 @@ def verdicts_table(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame(columns).fillna("")
 
 
-def failing_cells(rows: pd.DataFrame) -> pd.DataFrame:
+@tabled("claim", *KEY, "value", "unit")
+def failing_cells(rows: pd.DataFrame) -> Rows:
     """Return every cell against a claim that fails, worst first, with the value against it.
 
     A cell stands there once for each comparison it fails.
     """
     judged = evaluate_claims(rows)
     table = Table(cell_rates(rows), GPUS_PER_NODE)
-    lines = []
     for claim in judged.loc[[holds is False for holds in judged["holds"]], "claim"]:
         for part in CLAIMS[claim].parts:
             for cell, value in part.failing(part.values(table)).items():
-                lines.append({"claim": claim, **cell._asdict(), "value": value, "unit": part.unit})
-    return pd.DataFrame(lines, columns=["claim", *KEY, "value", "unit"])
+                yield {"claim": claim, **cell._asdict(), "value": value, "unit": part.unit}
 
 
 def failing_by_place(failing: pd.DataFrame) -> pd.DataFrame:

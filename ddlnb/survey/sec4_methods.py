@@ -10,6 +10,7 @@ import pandas as pd
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.plans.plan import Plan
+from ddlnb.survey.items import Rows, tabled
 from ddlnb.units import show_bytes
 from ddlnb.workloads.workload import Workload
 
@@ -61,12 +62,13 @@ def plans(
     }
 
 
-def plans_table(plans_by_method: Mapping[str, Plan]) -> pd.DataFrame:
+@tabled(index=["method"])
+def plans_table(plans_by_method: Mapping[str, Plan]) -> Rows:
     """One row per plan: its messages, and how often it sends each element of the gradients."""
-    rows = {}
     for name, plan in plans_by_method.items():
         times = _times_sent(plan)
-        rows[name] = {
+        yield {
+            "method": name,
             "messages": len(plan.messages),
             "smallest": show_bytes(min(plan.message_bytes)),
             "largest": show_bytes(max(plan.message_bytes)),
@@ -76,7 +78,6 @@ def plans_table(plans_by_method: Mapping[str, Plan]) -> pd.DataFrame:
             "least_times_sent": int(times.min()),
             "most_times_sent": int(times.max()),
         }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")
 
 
 def _times_sent(plan: Plan) -> np.ndarray:

@@ -33,7 +33,7 @@ from ddlnb.figures.style import (
 )
 from ddlnb.plans.requests import Flow
 from ddlnb.results.statistics import Verdict, mean_interval
-from ddlnb.survey.items import Findings, findings, item_verdict
+from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled
 from ddlnb.training.executors.clock import Clock, LogNormal
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
@@ -71,7 +71,8 @@ def link_bytes(curves: pd.DataFrame) -> pd.DataFrame:
     return curves.assign(link_bytes=spent(curves, "bytes"))
 
 
-def at_equal_bytes(curves: pd.DataFrame, dense_iterations: Sequence[int]) -> pd.DataFrame:
+@tabled(source="lockstep, bytes counted")
+def at_equal_bytes(curves: pd.DataFrame, dense_iterations: Sequence[int]) -> Rows:
     """Return a row per budget and method: the loss when a link has carried that many bytes.
 
     A budget is what the given number of iterations of dense BSP takes. ``loss`` is the mean over
@@ -86,36 +87,31 @@ def at_equal_bytes(curves: pd.DataFrame, dense_iterations: Sequence[int]) -> pd.
     require(DENSE in set(known["method"]), f"the curves lack {DENSE!r}, which others are beside")
     dense = known[(known["method"] == DENSE) & (known["step"] > 0)]
     per_iteration = float((dense["link_bytes"] / dense["step"]).iloc[0])
-    rows = []
     for iterations in dense_iterations:
         budget = iterations * per_iteration
         ends = {method: _within(runs, budget) for (method,), runs in cells.items()}
         for method, runs in ends.items():
             loss = mean_interval(runs["loss"].to_numpy())
-            rows.append(
-                {
-                    "dense_iterations": iterations,
-                    "bytes": budget,
-                    "method": method,
-                    "loss": loss.estimate,
-                    "half_width": loss.half_width,
-                    "steps": float(runs["step"].mean()),
-                    "ended": bool(runs["ended"].all()),
-                    **_gap(runs["loss"].to_numpy(), ends[DENSE]["loss"].to_numpy()),
-                    **(IS_DENSE if method == DENSE else {}),
-                }
-            )
-    return pd.DataFrame(rows).assign(source="lockstep, bytes counted")
+            yield {
+                "dense_iterations": iterations,
+                "bytes": budget,
+                "method": method,
+                "loss": loss.estimate,
+                "half_width": loss.half_width,
+                "steps": float(runs["step"].mean()),
+                "ended": bool(runs["ended"].all()),
+                **_gap(runs["loss"].to_numpy(), ends[DENSE]["loss"].to_numpy()),
+                **(IS_DENSE if method == DENSE else {}),
+            }
 
 
-def _within(runs: Runs, budget: float) -> pd.DataFrame:
+@tabled("step", "loss", "ended")
+def _within(runs: Runs, budget: float) -> Rows:
     """Return the last row within the budget, by seed."""
-    rows = []
     for run in runs.values():
         within = run[run["link_bytes"] <= budget * (1 + 1e-9)]
         step = within["step"].iloc[-1]
-        rows.append((step, final_loss(within), step == run["step"].iloc[-1]))
-    return pd.DataFrame(rows, columns=["step", "loss", "ended"])
+        yield (step, final_loss(within), step == run["step"].iloc[-1])
 
 
 def _gap(losses: np.ndarray, dense: np.ndarray) -> dict[str, object]:
@@ -242,7 +238,8 @@ def _histograms(
     )
 
 
-def similarity(sizes: pd.DataFrame, base: str = "bsp") -> pd.DataFrame:
+@tabled()
+def similarity(sizes: pd.DataFrame, base: str = "bsp") -> Rows:
     """Return a row per measure and method: how much of its histogram is common with the base's.
 
     ``overlap`` is the mean over all pairs of runs of different seeds, ``base_overlap`` that of the
@@ -251,7 +248,6 @@ def similarity(sizes: pd.DataFrame, base: str = "bsp") -> pd.DataFrame:
     Raises InputError for fewer than two seeds, and if the base is missing.
     """
     name = str(training_method(base))
-    rows = []
     for measure, part in sizes.groupby("measure", sort=False):
         shares = part.pivot(index=["method", "seed"], columns="bin", values="share")
         seeds = part.loc[part["method"] == name, "seed"].nunique()
@@ -259,18 +255,15 @@ def similarity(sizes: pd.DataFrame, base: str = "bsp") -> pd.DataFrame:
         own = _overlaps(shares.loc[name], shares.loc[name])
         for method in part["method"].unique():
             common = _overlaps(shares.loc[method], shares.loc[name])
-            rows.append(
-                {
-                    "measure": measure,
-                    "method": method,
-                    "overlap": common.mean(),
-                    "least": common.min(),
-                    "base_overlap": own.mean(),
-                    "base_least": own.min(),
-                    "alike": bool(common.mean() >= own.min()),
-                }
-            )
-    return pd.DataFrame(rows)
+            yield {
+                "measure": measure,
+                "method": method,
+                "overlap": common.mean(),
+                "least": common.min(),
+                "base_overlap": own.mean(),
+                "base_least": own.min(),
+                "alike": bool(common.mean() >= own.min()),
+            }
 
 
 def _overlaps(some: pd.DataFrame, others: pd.DataFrame) -> np.ndarray:

@@ -39,7 +39,7 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.results.statistics import Verdict, ratio_interval
-from ddlnb.survey.items import Findings, findings, item_verdict
+from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled
 from ddlnb.survey.sec5_1_adaptive_periods import over_fixed
 from ddlnb.survey.time_to_target import made_up_cluster, made_up_digits
 from ddlnb.training.cost.estimate import best_lossless, iteration_cost
@@ -85,7 +85,8 @@ def level_times(
     return table.assign(density=density).sort_values("density", kind="stable")
 
 
-def level_verdicts(table: pd.DataFrame, curves: pd.DataFrame, target: float) -> pd.DataFrame:
+@tabled()
+def level_verdicts(table: pd.DataFrame, curves: pd.DataFrame, target: float) -> Rows:
     """Return a row per machine: the density with the least time, and where in the sweep it is.
 
     Both ends of the sweep are compared with the best density, seed by seed. The minimum is
@@ -100,7 +101,6 @@ def level_verdicts(table: pd.DataFrame, curves: pd.DataFrame, target: float) -> 
         values = list(curves[name].unique())
         require(len(values) == 1, f"levels are of one {name}, and the curves have {values}")
     needed = iterations_to_target(curves, target)
-    rows = []
     for machine, part in table.groupby("machine", sort=False):
         sparse = part[~part["is_dense"]].sort_values("density")
         dense = float(part.loc[part["is_dense"], "seconds"].iloc[0])
@@ -111,20 +111,17 @@ def level_verdicts(table: pd.DataFrame, curves: pd.DataFrame, target: float) -> 
             f"no density reaches a loss of {target:g} in all runs; take more steps",
         )
         best = int(np.argmin(means))
-        rows.append(
-            {
-                "machine": machine,
-                "network": part["network"].iloc[0],
-                "best_density": float(sparse["density"].iloc[best]),
-                "seconds": means[best],
-                "least_over_best": means[0] / means[best],
-                "largest_over_best": means[-1] / means[best],
-                "dense_over_best": dense / means[best],
-                "beats_dense": means[best] < dense,
-                "verdict": _where(seconds, best),
-            }
-        )
-    return pd.DataFrame(rows)
+        yield {
+            "machine": machine,
+            "network": part["network"].iloc[0],
+            "best_density": float(sparse["density"].iloc[best]),
+            "seconds": means[best],
+            "least_over_best": means[0] / means[best],
+            "largest_over_best": means[-1] / means[best],
+            "dense_over_best": dense / means[best],
+            "beats_dense": means[best] < dense,
+            "verdict": _where(seconds, best),
+        }
 
 
 def _seconds_of(row: Mapping[str, Any], needed: pd.DataFrame) -> np.ndarray:
@@ -175,11 +172,12 @@ def _method_by_layer(workload: Workload, cluster: Cluster, longer: float) -> str
     return by_layer(layer_densities(workload, cluster, longer=longer))
 
 
+@tabled()
 def hidden_table(
     workload: Workload,
     clusters: Sequence[str | Cluster],
     workers: int | None = None,
-) -> pd.DataFrame:
+) -> Rows:
     """Return a row per cluster: an iteration with densities by layer, and with the best for all.
 
     ``sent`` is the share of entries that travel by layer, with densities from ``least`` to
@@ -187,7 +185,6 @@ def hidden_table(
     Seconds are those of an iteration: ``seconds`` by layer, ``fixed_seconds``, ``dense_seconds`` of
     the best lossless method on the workers' machines, and ``computing`` alone.
     """
-    rows = []
     for name in clusters:
         cluster = get_cluster(name, workers)
         chosen = layer_densities(workload, cluster)
@@ -202,26 +199,21 @@ def hidden_table(
         within = [density for density, seconds in fixed.items() if seconds <= allowed]
         best = max(within, default=math.nan)
         tensors = density_table(workload, chosen)
-        rows.append(
-            {
-                "network": cluster.network,
-                "workers": cluster.workers,
-                "sent": float(np.average(tensors["density"], weights=tensors["elements"])),
-                "least": tensors["density"].min(),
-                "largest": tensors["density"].max(),
-                "fixed": best,
-                "seconds": cost.iteration_seconds,
-                "fixed_seconds": fixed.get(best, math.nan),
-                "dense_seconds": best_lossless(
-                    workload, cluster, most_machines=0
-                ).iteration_seconds,
-                "computing": cost.compute_seconds,
-                "machine": cluster.name,
-                "model": workload.model,
-                "source": "simulated",
-            }
-        )
-    return pd.DataFrame(rows)
+        yield {
+            "network": cluster.network,
+            "workers": cluster.workers,
+            "sent": float(np.average(tensors["density"], weights=tensors["elements"])),
+            "least": tensors["density"].min(),
+            "largest": tensors["density"].max(),
+            "fixed": best,
+            "seconds": cost.iteration_seconds,
+            "fixed_seconds": fixed.get(best, math.nan),
+            "dense_seconds": best_lossless(workload, cluster, most_machines=0).iteration_seconds,
+            "computing": cost.compute_seconds,
+            "machine": cluster.name,
+            "model": workload.model,
+            "source": "simulated",
+        }
 
 
 def alike(density: float, chosen: LayerTopK) -> LayerTopK:

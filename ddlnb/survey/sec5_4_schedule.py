@@ -22,7 +22,7 @@ from ddlnb.search.result import SearchResult
 from ddlnb.search.search import search_plan
 from ddlnb.simulator.profiles import workload_on
 from ddlnb.simulator.simulate import simulate
-from ddlnb.survey.items import Findings, findings, item_verdict
+from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled
 from ddlnb.units import MS, counted
 
 Cell = tuple[str, str]  # a model and a cluster
@@ -44,31 +44,28 @@ def searches(
     return found
 
 
-def search_table(found: Mapping[Cell, SearchResult]) -> pd.DataFrame:
+@tabled()
+def search_table(found: Mapping[Cell, SearchResult]) -> Rows:
     """Return a row per cell: the best of the seven, the searched plan, the bound, in milliseconds.
 
     ``faster`` is how many times as fast the searched plan is as the best of the seven, ``above``
     its distance to the lower bound, and ``plan`` what it does.
     """
-    rows = []
     for (model, cluster), one in found.items():
         seven = {name: seconds for name, seconds in one.fixed.items() if name in SURVEYED}
         best = min(seven, key=lambda name: seven[name])
-        rows.append(
-            {
-                "model": model,
-                "network": get_cluster(cluster).network,
-                "best of the seven": best,
-                "best_ms": seven[best] / MS,
-                "searched_ms": one.iteration_seconds / MS,
-                "bound_ms": one.lower_bound_seconds / MS,
-                "faster": seven[best] / one.iteration_seconds,
-                "above": one.gap,
-                "limit": one.bound.limit,
-                "plan": in_words(one.plan),
-            }
-        )
-    return pd.DataFrame(rows)
+        yield {
+            "model": model,
+            "network": get_cluster(cluster).network,
+            "best of the seven": best,
+            "best_ms": seven[best] / MS,
+            "searched_ms": one.iteration_seconds / MS,
+            "bound_ms": one.lower_bound_seconds / MS,
+            "faster": seven[best] / one.iteration_seconds,
+            "above": one.gap,
+            "limit": one.bound.limit,
+            "plan": in_words(one.plan),
+        }
 
 
 def in_words(plan: Plan) -> str:

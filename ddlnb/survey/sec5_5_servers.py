@@ -16,7 +16,7 @@ from ddlnb.errors import require
 from ddlnb.figures.style import GREY, PALETTE, doubling_axis, legend, legend_line, note, styled
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.simulator.simulate import Cell, steady_seconds
-from ddlnb.survey.items import Findings, findings
+from ddlnb.survey.items import Findings, Rows, findings, tabled
 from ddlnb.survey.testbed import BATCHES, CLUSTERS, fig4_workload
 from ddlnb.units import counted
 from ddlnb.workloads.workload import Workload
@@ -25,6 +25,7 @@ PLACES = SERVER_PLACES
 MATCHES = 0.99  # of the best all-to-all throughput: as good as equal
 
 
+@tabled()
 def sweep(
     models: Sequence[str] = tuple(BATCHES),
     clusters: Sequence[str] = tuple(CLUSTERS.values()),
@@ -32,7 +33,7 @@ def sweep(
     gpus: int = 32,
     servers: Sequence[int] = (1, 2, 4, 8, 16),
     places: Sequence[str] = PLACES,
-) -> pd.DataFrame:
+) -> Rows:
     """Return the throughput of the best method by number of servers, and that of all-to-all.
 
     A row per model, cluster, place of the servers and number of them, with columns ``method``,
@@ -41,7 +42,6 @@ def sweep(
     them. Servers beside workers are at most as many as nodes. Raises InputError for a cluster
     of one node, on which no server takes part.
     """
-    rows = []
     for name in clusters:
         cluster = get_cluster(name, gpus)
         require(
@@ -51,15 +51,14 @@ def sweep(
         )
         for model in models:
             workload = fig4_workload(model)
-            rows.append(_best(workload, cluster, "A2A", 0, "none"))
+            yield _best(workload, cluster, "A2A", 0, "none")
             swept = sorted({*servers, rule(cluster.nodes_in_use)})
-            rows += [
+            yield from (
                 _best(workload, replace(cluster, server_place=place), "PS", count, place)
                 for place in places
                 for count in swept
                 if place == "extra machines" or count <= cluster.nodes_in_use
-            ]
-    return pd.DataFrame(rows)
+            )
 
 
 def _best(

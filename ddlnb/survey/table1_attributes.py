@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
@@ -32,7 +32,7 @@ from ddlnb.plans.alpha_beta import AlphaBeta, push_pull, ring_all_reduce
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.results.schema import read_cells
 from ddlnb.simulator.simulate import plan_on
-from ddlnb.survey.items import Findings, findings
+from ddlnb.survey.items import Findings, Rows, findings, tabled
 from ddlnb.survey.sec2_message_size import quoted_fits
 from ddlnb.survey.sec3_3_1_protocols import facts
 from ddlnb.survey.sec3_3_2_topologies import rings_of, topologies_of
@@ -160,15 +160,16 @@ def survey_attributes() -> pd.DataFrame:
     return pd.DataFrame(read_cells(PUBLISHED / "table1.csv", COLUMNS), columns=list(COLUMNS))
 
 
-def compared(derived: Sequence[Derived]) -> pd.DataFrame:
+def compared(derived: Iterable[Derived]) -> pd.DataFrame:
     """Return the cells of Table 1 that were derived, in its order, with both words and a verdict.
 
     Columns: row, attribute, survey (its word), here (ours), verdict, number, source, note. Raises
     InputError for a cell that the table does not have or that is derived twice.
     """
-    cells = pd.Index([(one.row, one.attribute) for one in derived])
+    numbers = pd.DataFrame(derived)
+    cells = pd.MultiIndex.from_frame(numbers[["row", "attribute"]])
     require(cells.is_unique, "a cell was derived twice")
-    table = survey_attributes().merge(pd.DataFrame(derived), on=["row", "attribute"])
+    table = survey_attributes().merge(numbers, on=["row", "attribute"])
     require(len(table) == len(cells), f"Table 1 lacks some of the cells {list(cells)}")
     scales = [SCALES[key] for key in zip(table["aspect"], table["attribute"], strict=True)]
     table["here"] = [scale.word(one) for scale, one in zip(scales, table["number"], strict=True)]
@@ -327,9 +328,8 @@ def iterations_needed(
 
 def synchronisation_numbers(
     needed: pd.DataFrame, *, workers: int = 8, steps: int = 64
-) -> list[Derived]:
+) -> Iterator[Derived]:
     """Derive the cells of the four synchronisations; ``needed`` is that of `iterations_needed`."""
-    found = []
     did = {
         row: behaviour(method, workers=workers, steps=steps)
         for row, method in SYNCHRONISATION.items()
@@ -341,24 +341,22 @@ def synchronisation_numbers(
         rarer = f"{one.sent:.3g} per iteration, as exchanges are rarer"
         note = "" if math.isclose(one.exchanges, 1) else rarer
         law = f"{method}, stragglers {STRAGGLER}"
-        found += [
+        yield from (
             Derived(row, "loss", distance, "measured", f"{workers} workers, digits"),
             Derived(row, "synchronisation frequency", waits, "simulated", law),
             Derived(row, "communication frequency", one.exchanges, "measured", "counted"),
             Derived(row, "traffic", per_exchange, "measured", note),
             _convergence(row, needed),
-        ]
-    return found
+        )
 
 
 def compression_numbers(
     needed: pd.DataFrame, workload: Workload, *, gpus: int = 32, workers: int = 8
-) -> list[Derived]:
+) -> Iterator[Derived]:
     """Derive the cells of the two kinds of compression from all their registered compressors.
 
     Traffic is that of the ``workload`` on that many ``gpus``; the rest is that of digits.
     """
-    found = []
     shapes, sparse = pieces(workload, whole_model=False), compressions(DENSITY)
     for row, methods in compressions().items():
         shares = {
@@ -371,12 +369,11 @@ def compression_numbers(
         )
         each = ", ".join(f"{name} {share:.3g}" for name, share in shares.items())
         where = f"{workload.model}, {gpus} GPUs, density {DENSITY}: {each}"
-        found += [
+        yield from (
             Derived(row, "loss", apart, "measured", f"the nearest is {nearest}"),
             Derived(row, "traffic", median(shares.values()), "computed", where),
             _convergence(row, needed),
-        ]
-    return found
+        )
 
 
 def _convergence(row: str, needed: pd.DataFrame) -> Derived:
@@ -423,23 +420,22 @@ FOR_EVER = 1e9  # seconds of a gradient of the worker that has stopped
 STEPS = 200  # more than any registered synchronisation does without an exchange
 
 
-def hidden_shares(models: Sequence[str] = tuple(BATCHES), gpus: int = 32) -> pd.DataFrame:
+@tabled("row", "model", "network", "method", "hidden")
+def hidden_shares(models: Sequence[str] = tuple(BATCHES), gpus: int = 32) -> Rows:
     """Return what every schedule hides, simulated: a row per model, network and method.
 
     ``hidden`` is the time saved over BSP on the same architecture, as a share of what computation
     could hide at best: the shorter one of BSP's computation and communication. Below zero where
     the schedule costs more than it hides. Columns: row, model, network, method, hidden.
     """
-    rows = []
     for model, (network, name) in product(models, CLUSTERS.items()):
         workload, cluster = fig4_workload(model), get_cluster(name, gpus)
         costs = {method: iteration_cost(workload, cluster, method) for method in SURVEYED}
-        rows += [
+        yield from (
             (row, model, network, method, _hidden(costs, method))
             for row, methods in SCHEDULES.items()
             for method in methods
-        ]
-    return pd.DataFrame(rows, columns=["row", "model", "network", "method", "hidden"])
+        )
 
 
 def _hidden(costs: Mapping[str, IterationCost], method: str) -> float:
@@ -448,9 +444,8 @@ def _hidden(costs: Mapping[str, IterationCost], method: str) -> float:
     return saved / min(plain.compute_seconds, plain.waiting_seconds)
 
 
-def scheduling_numbers(hidden: pd.DataFrame, gpus: int = 32) -> list[Derived]:
+def scheduling_numbers(hidden: pd.DataFrame, gpus: int = 32) -> Iterator[Derived]:
     """Derive the cells of the three schedules; ``hidden`` comes from `hidden_shares`."""
-    found = []
     workload = fig4_workload(str(hidden["model"].iloc[0]))
     cluster = get_cluster(next(iter(CLUSTERS.values())), gpus)
     for row, methods in SCHEDULES.items():
@@ -458,30 +453,28 @@ def scheduling_numbers(hidden: pd.DataFrame, gpus: int = 32) -> list[Derived]:
         wrong = (sent["least_times_sent"] != 1) | (sent["most_times_sent"] != 1)
         mine = hidden.loc[hidden["row"] == row, "hidden"]
         note = f"from {mine.min():.2f} to {mine.max():.2f} over {len(mine)} cells, {gpus} GPUs"
-        found += [
+        yield from (
             Derived(row, "loss", float(wrong.mean()), "computed", f"plans of {workload.model}"),
             Derived(row, "efficiency", float(mine.median()), "simulated", note),
-        ]
-    return found
+        )
 
 
-def architecture_numbers(workers: int = 32) -> list[Derived]:
+def architecture_numbers(workers: int = 32) -> Iterator[Derived]:
     """Derive the cells of parameter servers and all-to-all."""
     byte = AlphaBeta(0.0, 1.0)
     server, many = (push_pull(byte, workers, k).seconds_per_byte for k in (1, workers))
     ring = ring_all_reduce(byte, workers).seconds_per_byte
     shared = f"{workers} workers, one server; {many:g} with as many servers as workers"
-    found = [
+    yield from (
         Derived("PS", "traffic", server, "computed", shared),
         Derived("all-to-all", "traffic", ring, "computed", f"a ring of {workers} workers"),
-    ]
+    )
     alone = {"PS": "; a server that stops, stops all", "A2A": ""}
     for row, architecture in ARCHITECTURES.items():
         shares = work_without_one(architecture)
         best = max(shares, key=shares.__getitem__)
         said = f"{best}; bsp {shares['bsp']:.2g}{alone[architecture]}"
-        found.append(Derived(row, "robustness", shares[best], "simulated", said))
-    return found
+        yield Derived(row, "robustness", shares[best], "simulated", said)
 
 
 @cache
@@ -509,11 +502,10 @@ def work_without_one(architecture: str, workers: int = 4) -> dict[str, float]:
     return found
 
 
-def protocol_numbers() -> list[Derived]:
+def protocol_numbers() -> Iterator[Derived]:
     """Derive the cells of the three protocols from the survey's own messages (A14 and A15)."""
     latencies = quoted_fits()["latency_us"]
     said = facts().groupby(["property", "protocol"], sort=False)["value"].agg(list)
-    found = []
     for row in said["latency"].index:
         fits = latencies[said["network"].get(row, [])]
         each = ", ".join(f"{name} {microseconds:.3g} us" for name, microseconds in fits.items())
@@ -523,11 +515,11 @@ def protocol_numbers() -> list[Derived]:
             else "the survey quotes no message of it, and there is no such card here"
         )
         number = float(fits.min() / latencies.min())
-        found.append(Derived(str(row), "latency", number, "computed", note))
-    return found
+        yield Derived(str(row), "latency", number, "computed", note)
 
 
-def network_table(servers: int = 16, failures: int = 2, draws: int = 2000) -> pd.DataFrame:
+@tabled(index=["network"])
+def network_table(servers: int = 16, failures: int = 2, draws: int = 2000) -> Rows:
     """Return the networks of Table 1 at this size: what they cost, and what they give.
 
     rings: through all servers, at once; they are checked, and no more are possible.
@@ -535,13 +527,13 @@ def network_table(servers: int = 16, failures: int = 2, draws: int = 2000) -> pd
     that leave all servers connected. cutting: link failures that it takes to cut a server off.
     halves: links between halves.
     """
-    rows = {}
     for name, topology in topologies_of(servers).items():
         network, rings = topology.network(1.0), rings_of(topology)
         check_rings(network, rings)
         assert len(rings) == rings_bound(network), f"{network!r} could carry more rings"
         made = Structure(network)
-        rows[name] = {
+        yield {
+            "network": name,
             "servers": network.ranks,
             "switches": network.switches,
             "links": network.cables,
@@ -554,23 +546,20 @@ def network_table(servers: int = 16, failures: int = 2, draws: int = 2000) -> pd
             "cutting": made.weakest_host,
             "survival": made.survival(failures, draws),
         }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("network")
 
 
-def topology_numbers(table: pd.DataFrame, failures: int = 2) -> list[Derived]:
+def topology_numbers(table: pd.DataFrame, failures: int = 2) -> Iterator[Derived]:
     """Derive the cells of the three topologies from `network_table` with the same ``failures``."""
-    found = []
     for name, row in table.iterrows():
         gives = (
             f"{row['rings_per_link']:g} per link of a server; mean path {row['mean_hops']:.2f} "
             f"links, {row['halves']:g} links between halves"
         )
         lost = f"{failures} of {row['links']:g} links lost; {row['cutting']:g} cut a server off"
-        found += [
+        yield from (
             Derived(str(name), "efficiency", float(row["rings"]), "computed", gives),
             Derived(str(name), "robustness", float(row["survival"]), "simulated", lost),
-        ]
-    return found
+        )
 
 
 def all_numbers(

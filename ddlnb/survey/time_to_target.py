@@ -35,7 +35,7 @@ from ddlnb.figures.style import (
     short,
     styled,
 )
-from ddlnb.survey.items import Findings, findings
+from ddlnb.survey.items import Findings, Rows, findings, tabled
 from ddlnb.training.cost.time_to_target import (
     NO,
     UNSURE,
@@ -96,18 +96,17 @@ def quickest_table(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(parts, axis=1)
 
 
-def verdict_table(table: pd.DataFrame) -> pd.DataFrame:
+@tabled("network", "workers", "method", "choice", "said")
+def verdict_table(table: pd.DataFrame) -> Rows:
     """Return a row per verdict on a `time_to_target`: network, workers, method, choice, said.
 
     ``said`` begins with the network and the number of workers.
     """
     networks = table.drop_duplicates("machine").set_index("machine")["network"]
-    rows = []
     for one in recommendations(table):
         network = networks[one.machine]
         said = f"{network}, {counted(one.workers, 'worker')}: {one}"
-        rows.append((network, one.workers, one.method, one.choice, said))
-    return pd.DataFrame(rows, columns=["network", "workers", "method", "choice", "said"])
+        yield (network, one.workers, one.method, one.choice, said)
 
 
 def verdict_list(table: pd.DataFrame, workers: int) -> Findings:

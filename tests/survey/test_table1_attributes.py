@@ -128,7 +128,7 @@ def test_iterations_are_whole_numbers_of_the_best_rate(needed):
 def test_a_target_that_bsp_misses_is_refused(needed):
     missed = needed.assign(iterations=math.inf, row=list(SYNCHRONISATION)[:3])
     with pytest.raises(InputError, match="BSP does not reach the target"):
-        synchronisation_numbers(missed, workers=2, steps=8)
+        list(synchronisation_numbers(missed, workers=2, steps=8))
 
 
 def test_compressed_traffic_is_judged_over_all_compressors(needed):
