@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import Csv, print_table
+from ddlnb.cli.options import Csv, print_table, say
 from ddlnb.errors import require_known
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ def board(
     rows = rows[rows["kind"].isin(kinds)]
     print_table(rows.to_dict("records") if csv else _shown(rows), csv, "Forecasts by source")
     if not csv:
-        for line in _notes(boards.constants(), kinds):
-            typer.echo(line)
+        say(_notes(boards.constants(), kinds))
 
 
 def _shown(rows: pd.DataFrame) -> list[dict[str, Any]]:

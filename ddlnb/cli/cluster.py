@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlnb.cli.fit import collectives, fit, import_logs
-from ddlnb.cli.options import App, Csv, Family, first_line, grouped, print_table, refuse_unused
+from ddlnb.cli.options import App, Csv, Family, first_line, grouped, print_table, refuse_unused, say
 from ddlnb.cli.questions import Changes, Hardware
 from ddlnb.errors import InputError, UnknownName, require, require_known
 from ddlnb.registry import usage
@@ -148,10 +148,8 @@ def _show_cluster(name: str, csv: bool) -> None:
     print_table(short, csv, f"{one!r}: {one.about}")
     if str(one.heterogeneity):
         typer.echo(f"Unlike workers: {one.heterogeneity}.")
-    for row in rows:
-        typer.echo(f"{row['effect']}: {row['meaning']}")
-    for fact, value in one.facts.items():
-        typer.echo(f"fact about {fact}: {value}")
+    say(f"{row['effect']}: {row['meaning']}" for row in rows)
+    say(f"fact about {fact}: {value}" for fact, value in one.facts.items())
 
 
 def _gpu_row(gpu: Gpu) -> dict[str, Any]:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import Csv, numbers, print_table, refuse_unused, require_writable_files
+from ddlnb.cli.options import (
+    Csv,
+    numbers,
+    print_table,
+    refuse_unused,
+    require_writable_files,
+    say,
+    write_picture,
+)
 from ddlnb.errors import require
 from ddlnb.files import BUILD, require_writable, write_atomically
 from ddlnb.units import counted
@@ -79,8 +87,7 @@ def fit(
     typer.echo(found.in_words)
     if result.load:
         typer.echo(result.load)
-    for path in result.paths:
-        typer.echo(f"written: {path}")
+    say(f"written: {path}" for path in result.paths)
 
 
 def _fit_log(log: str, named: dict[str, Any], out: Path | None, csv: bool) -> None:
@@ -177,11 +184,7 @@ def collectives(
         print_table(described(fitted), csv, f"Fitted to {counted(len(rows), 'row')}")
         if not csv:
             print_table(residuals(fitted, rows), csv, "The fitted rows, and what the model says")
-    if figure is not None:
-        from ddlnb.figures.collectives import collective_rates
-
-        collective_rates(rows, fitted).savefig(figure, dpi=150)
-        typer.echo(f"Figure: {figure}", err=True)
+    write_picture(figure, "collective_rates", rows, fitted, err=True)
 
 
 def _write(table: pd.DataFrame, out: Path | None) -> None:

@@ -99,10 +99,7 @@ def scaling(
     found = answer(cluster=hardware.chosen(), **asked)
     print_answer(found)
     write_rows(found.rows, csv)
-    if figure is not None:
-        from ddlnb.figures import scaling_curves
-
-        write_picture(scaling_curves(found.rows, found.share, found.title), figure)
+    write_picture(figure, "scaling_curves", found.rows, found.share, found.title)
 
 
 app.command()(lossy)

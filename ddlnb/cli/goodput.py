@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ddlnb.cli.options import App, numbers, print_table, require_writable_files, write_rows
+from ddlnb.cli.options import App, numbers, print_table, require_writable_files, say, write_rows
 from ddlnb.errors import require_positive
 from ddlnb.units import counted, seconds_from
 
@@ -82,6 +82,5 @@ def goodput(
         for row in table.to_dict("records")
     ]
     print_table(shown, False, f"Simulated: {days:g} days of a job on {counted(gpus, 'GPU')}")
-    for said in goodput_sentences(job, table):
-        typer.echo(said)
+    say(goodput_sentences(job, table))
     write_rows(table, csv)

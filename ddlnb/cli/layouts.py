@@ -21,6 +21,8 @@ from ddlnb.cli.options import (
     refuse_others,
     refuse_unused,
     require_writable_files,
+    say,
+    write_picture,
 )
 from ddlnb.cli.questions import MachineName
 from ddlnb.errors import InputError, require
@@ -233,9 +235,7 @@ def iteration(
     from ddlnb.parallelism.machines import machines_of
     from ddlnb.parallelism.memory import memory
 
-    for path, example in ((trace, "iteration.json"), (picture, "stages.png")):
-        if path is not None:
-            require_writable_file(path, example)
+    require_writable_files(iteration_json=trace, stages_png=picture)
     require(
         trace is None or len(layout) == 1,
         f"a trace is of one layout, and {len(layout)} are given; leave out --trace or the others",
@@ -294,10 +294,7 @@ def iteration(
         rows.append(row)
     if trace is not None:
         lines[layout[0]].write_chrome_trace(trace)
-    if picture is not None:
-        from ddlnb.figures import pipeline_schedules
-
-        pipeline_schedules(lines).savefig(picture)
+    write_picture(picture, "pipeline_schedules", lines, err=csv)
     print_table(_aligned(rows), csv, f"One iteration of {model} on {machines.network.name}")
     if csv:
         return
@@ -305,8 +302,7 @@ def iteration(
         said += verdict_of(asked).said
     except InputError as error:  # nothing fits: what was asked is played all the same
         said.append(f"Verdict: {error}.")
-    for line_said in said:
-        typer.echo(line_said)
+    say(said)
 
 
 def _aligned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -351,8 +347,7 @@ def balance(
     """
     from ddlnb.parallelism.heterogeneous import balance as shared
 
-    if picture is not None:
-        require_writable_file(picture, "ways.png")
+    require_writable_files(ways_png=picture)
     found = shared(
         model,
         counts(gpu or []),
@@ -365,15 +360,8 @@ def balance(
     if csv:
         return typer.echo(found.rows.to_csv(index=False), nl=False)
     print_table(_shown_ways(found), False, f"Simulated: {model} on {' + '.join(gpu or [])}")
-    for said in found.sentences:
-        typer.echo(said)
-    for said in found.unknowns:
-        typer.echo(f"Not known: {said}")
-    if picture is not None:
-        from ddlnb.figures import unlike_ways
-
-        unlike_ways(found.rows).savefig(picture, dpi=110, bbox_inches="tight")
-        typer.echo(f"Picture: {picture}")
+    say([*found.sentences, *(f"Not known: {one}" for one in found.unknowns)])
+    write_picture(picture, "unlike_ways", found.rows)
 
 
 def counts(words: list[str]) -> dict[str, int]:

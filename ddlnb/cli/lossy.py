@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import Csv, WorkerCounts, grouped, print_table
+from ddlnb.cli.options import Csv, WorkerCounts, grouped, print_table, say
 from ddlnb.cli.questions import KeptHardware
 from ddlnb.errors import InputError, ResultsError, require
 from ddlnb.plans.methods import METHODS
@@ -101,8 +101,7 @@ def lossy(
     shown = rows if csv else [_shown(row) for row in rows]
     print_table(shown, csv, f"Simulated: {asked['model']} on {first.name}, {how}")
     if not csv:
-        for note in _notes(rows):
-            typer.echo(note)
+        say(_notes(rows))
 
 
 def _require_counts(names: Sequence[str], compression: str, base: str | None) -> None:
@@ -252,8 +251,7 @@ def _print_times(
     shown = table[columns].round(4)
     shown["method"] = shown["method"].mask(table["is_dense"], table["carried_by"] + " (lossless)")
     print_table(shown.to_dict("records"), csv, title)
-    for one in recommendations(table):
-        typer.echo(f"{counted(one.workers, 'worker')}: {one}.")
+    say(f"{counted(one.workers, 'worker')}: {one}." for one in recommendations(table))
     typer.echo(
         f"Intervals are of 95 % over seeds, widened by the steps between two evaluations. What is "
         f"uncertain of the cluster and of compression is not in them, nor whether "

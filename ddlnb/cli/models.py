@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import App, Batch, Csv, Model, print_table, refuse_unused
+from ddlnb.cli.options import App, Batch, Csv, Model, print_table, refuse_unused, say
 from ddlnb.engines.catalogue import ENGINES, support
 from ddlnb.plans.methods import METHODS
 from ddlnb.units import MB, show_bytes
@@ -141,8 +141,7 @@ def methods(csv: Csv = False) -> None:
     ]
     print_table(rows, csv, "Methods")
     if not csv:
-        for method in METHODS.values():
-            typer.echo(f"{method.name}: {method.sentence()}.")
+        say(f"{method.name}: {method.sentence()}." for method in METHODS.values())
         for engine in ENGINES.values():
             lack = engine.missing()
             typer.echo(f"engine {engine.name}: {engine.about}{lack and f' (not here: {lack})'}.")

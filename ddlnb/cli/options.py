@@ -12,7 +12,7 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from functools import cache, wraps
@@ -207,24 +207,33 @@ def print_answer(found: Answer) -> None:
     """Print the tables of an answer, and all that it says below them."""
     for table in found.tables:
         print_table([dict(row) for row in table.rows], False, table.title)
-    for said in found.said:
-        typer.echo(said)
+    say(found.said)
 
 
-def write_picture(figure: Any, path: Path, err: bool = False) -> None:
-    """Write a figure as its suffix says, and say where it is."""
-
-    image = io.BytesIO()
-    figure.savefig(image, format=path.suffix[1:], dpi=150, bbox_inches="tight")
-    typer.echo(f"picture: {write_atomically(path, image.getvalue())}", err=err)
+def say(lines: Iterable[str]) -> None:
+    """Print each of the lines."""
+    for line in lines:
+        typer.echo(line)
 
 
-def write_rows(rows: pd.DataFrame, path: Path | None, what: str = "Rows") -> None:
+def write_picture(path: Path | None, name: str, *shown: Any, err: bool = False, **how: Any) -> None:
+    """Draw the figure of this name where it is to go, as its suffix says, and say so."""
+    if path is not None:
+        from ddlnb import figures
+
+        image = io.BytesIO()
+        figure = getattr(figures, name)(*shown, **how)
+        figure.savefig(image, format=path.suffix[1:], dpi=150, bbox_inches="tight")
+        typer.echo(f"picture: {write_atomically(path, image.getvalue())}", err=err)
+
+
+def write_rows(
+    rows: pd.DataFrame, path: Path | None, what: str = "Rows", err: bool = False
+) -> None:
     """Write rows where they are to go, and say so."""
-
     if path is not None:
         write_atomically(path, rows.to_csv(index=False))
-        typer.echo(f"{what} in {path}")
+        typer.echo(f"{what} in {path}", err=err)
 
 
 def require_writable_files(**examples: Path | None) -> None:

@@ -114,11 +114,9 @@ def _lanes(line: Timeline) -> str:
 
 def _draw(lines: dict[str, Timeline], path: Path) -> None:
     """Draw the timelines one below the other into a .png file."""
-    from ddlnb.figures import timelines
-
     drawn = {}
     for name, line in lines.items():
         ranks = sorted({span.rank for span in line.spans})
         for rank in ranks:
             drawn[name if len(ranks) == 1 else f"{name}, worker {rank}"] = line.on(rank)
-    write_picture(timelines(drawn, rank=None), path)
+    write_picture(path, "timelines", drawn, rank=None)

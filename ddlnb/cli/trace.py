@@ -18,7 +18,9 @@ from ddlnb.cli.options import (
     print_table,
     refuse_unused,
     require_writable_files,
+    say,
     write_picture,
+    write_rows,
 )
 from ddlnb.cli.questions import Hardware
 from ddlnb.errors import InputError, require
@@ -54,10 +56,8 @@ def write_lines(lines: Mapping[str, Timeline], perfetto: Path | None, figure: Pa
             path = perfetto if len(lines) == 1 else perfetto.with_stem(f"{perfetto.stem}-{name}")
             typer.echo(f"trace: {line.write_chrome_trace(path)} (open it at ui.perfetto.dev)")
     if figure is not None:
-        from ddlnb.figures import timelines
-
         drawn = {name: line.on(min(s.rank for s in line.spans)) for name, line in lines.items()}
-        write_picture(timelines(drawn, rank=None), figure)
+        write_picture(figure, "timelines", drawn, rank=None)
 
 
 def show_job(job: JobTrace, out: Path | None, figure: Path | None, csv: bool) -> None:
@@ -88,15 +88,10 @@ def show_job(job: JobTrace, out: Path | None, figure: Path | None, csv: bool) ->
             for row in found.causes.to_dict("records")
         ]
         print_table(causes, False, "What each cause costs: the iteration, less one without it")
-        for said in sentences(found):
-            typer.echo(said)
-    if out is not None:
-        write_atomically(out, found.iterations.to_csv(index=False))
-        typer.echo(f"Rows of {counted(len(found.iterations), 'iteration')} in {out}", err=csv)
-    if figure is not None:
-        from ddlnb.figures import job_stragglers
-
-        write_picture(job_stragglers(found), figure, err=csv)
+        say(sentences(found))
+    what = f"Rows of {counted(len(found.iterations), 'iteration')}"
+    write_rows(found.iterations, out, what, err=csv)
+    write_picture(figure, "job_stragglers", found, err=csv)
 
 
 def show_messages(
@@ -122,9 +117,7 @@ def show_messages(
         sent = f"{counted(len(frame), 'message')} of {counted(len(largest), 'tensor')}"
         title = f"{sent} in {counted(line.iterations, 'iteration')}"
         print_table(rows, False, f"{line.method}: {title}; the slowest {len(rows)}")
-    if out is not None:
-        write_atomically(out, frame.to_csv(index=False))
-        typer.echo(f"Rows of {counted(len(frame), 'message')} in {out}", err=csv)
+    write_rows(frame, out, f"Rows of {counted(len(frame), 'message')}", err=csv)
     write_lines({line.method: line}, perfetto, figure)
 
 
