@@ -133,7 +133,6 @@ def _draw_errors(
     reach = 1.15 * max(100 * BAND, 100 * rows["error"].abs().max())
     ax.set_xlim(-reach, reach)
     names_down(ax, methods)
-    ax.grid(False, axis="y")
     ax.set_xlabel("simulated over measured, less 1 (%)")
 
 

@@ -337,4 +337,3 @@ def _panel(ax: plt.Axes, rows: pd.DataFrame, methods: list[str]) -> None:
         share = row["computation"] / row["iteration_seconds"]
         beside(ax, left, y, f"{row['iteration_seconds'] / MS:.0f} ms, {100 * share:.0f} %")
     names_down(ax, methods)
-    ax.grid(False, axis="y")

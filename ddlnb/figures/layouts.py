@@ -176,7 +176,6 @@ def layout_times(table: pd.DataFrame, source: str) -> plt.Figure:
         beside(ax, left, y, text)
     names_down(ax, list(table.index))
     ax.set(xlim=(0, ROOM * table["seconds"].max()), xlabel="time of an iteration (s)")
-    ax.grid(False, axis="y")
     handles = [Patch(color=PART_COLOURS[one], label=MEANINGS.get(one, one)) for one in parts]
     legend(figure, handles)
     return say_source(

@@ -103,7 +103,6 @@ def _draw_causes(ax: plt.Axes, found: WhatIf) -> None:
         beside(ax, max(0.0, seconds), place, f"{seconds:.3g} s ({share:.1%})")
     names_down(ax, names)
     ax.axvline(0, color="black", linewidth=0.8, zorder=3)
-    ax.grid(axis="y", visible=False)
     low, high = ax.get_xlim()
     ax.set(xlim=(low, high + 0.15 * (high - low)), xlabel="costs, seconds per iteration")
     ax.set_title("what each cause costs: the iteration, less the same without it", loc="left")

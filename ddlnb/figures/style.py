@@ -353,9 +353,10 @@ def beside(ax: Axes, x: float, y: float, text: str, **look: Any) -> Annotation:
     return ax.annotate(text, (x, y), **{**place, **look})
 
 
-def names_down(ax: Axes, names: Sequence[str], **look: Any) -> None:
-    """Name the lines 0, 1, 2, ... of a panel, from its top to its bottom."""
+def names_down(ax: Axes, names: Sequence[str], *, ruled: bool = False, **look: Any) -> None:
+    """Name the lines 0, 1, 2, ... of a panel, from its top to its bottom; ``ruled`` draws them."""
     ax.set_yticks(range(len(names)), names, **look)
+    ax.grid(ruled, axis="y")
     ax.set_ylim(len(names) - 0.5, -0.5)
 
 

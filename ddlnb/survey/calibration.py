@@ -205,7 +205,8 @@ def fit_table(rows: pd.DataFrame) -> pd.DataFrame:
     return table.assign(cells=known.count())
 
 
-def ablation_table() -> pd.DataFrame:
+@tabled(index=["without"], digits=2)
+def ablation_table() -> Rows:
     """Return the mean error without each effect, not refitted, the most important effect first.
 
     ``most of it`` is where the mean error of cells grows most, by method and network: what the
@@ -216,17 +217,16 @@ def ablation_table() -> pd.DataFrame:
         f"{one.method}, {one.network if (one.gpus or 0) > GPUS_PER_NODE else 'one node'}"
         for one in labels
     ]
-    rows = []
     for one in ablation(observed(), fitted_values()[0]):
         there = pd.Series(one.growths).groupby(places).mean()
-        found = (one.effect, one.error_without, one.error, one.growth, there.idxmax(), there.max())
-        rows.append(found)
-    columns = ["without", "mean error", "with it", "growth", "most of it", "growth there"]
-    table = pd.DataFrame(rows, columns=columns).set_index("without")
-    numbers = [name for name in columns[1:] if name != "most of it"]
-    return table.assign(**(100 * table[numbers]).round(2)).rename(
-        columns={name: f"{name} (%)" for name in numbers}
-    )
+        yield {
+            "without": one.effect,
+            "mean error (%)": 100 * one.error_without,
+            "with it (%)": 100 * one.error,
+            "growth (%)": 100 * one.growth,
+            "most of it": there.idxmax(),
+            "growth there (%)": 100 * there.max(),
+        }
 
 
 def fit_findings(rows: pd.DataFrame) -> Findings:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict
 
 import pandas as pd
 
@@ -27,8 +26,7 @@ SPEED_CLAIMS = (
 def quotes_table(ids: Iterable[str]) -> pd.DataFrame:
     """Return the values that the survey's text quotes under these ids."""
     known = quotes()
-    rows = [asdict(quote) for quote_id in ids for quote in known[quote_id]]
-    return pd.DataFrame(rows).set_index("id")
+    return pd.DataFrame([quote for one in ids for quote in known[one]]).set_index("id")
 
 
 def beside_published(rows: pd.DataFrame) -> pd.DataFrame:

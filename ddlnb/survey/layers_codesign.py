@@ -109,41 +109,35 @@ def _iteration_seconds(layout: Layout, network: Network, latency: str, **options
     return sum(parts_of(timeline).values())
 
 
-def gain_table(rows: pd.DataFrame) -> pd.DataFrame:
+@tabled("topology", "choice", "alone", "last", "product", index=["topology", "choice"])
+def gain_table(rows: pd.DataFrame) -> Rows:
     """Return what each choice brings: a row per topology and choice, speed-ups.
 
     ``alone`` over none of the choices; ``last`` of all of them over all but this one. The rows
     ``all`` have what all bring together, and as ``product`` what would follow from each alone.
     """
-    tables = []
     for topology, part in rows.groupby("topology", sort=False):
         gain, every = speed_ups(part), frozenset(CHOICES)
-        alone = [gain[frozenset([name])] for name in CHOICES]
-        table = pd.DataFrame({"topology": topology, "choice": [*CHOICES, "all"]})
-        table["alone"] = [*alone, gain[every]]
-        table["last"] = [*(gain[every] / gain[every - {name}] for name in CHOICES), np.nan]
-        table["product"] = [*(np.nan for _ in CHOICES), prod(alone)]
-        tables.append(table)
-    return pd.concat(tables).set_index(["topology", "choice"])
+        alone = {name: gain[frozenset([name])] for name in CHOICES}
+        for name in CHOICES:
+            yield topology, name, alone[name], gain[every] / gain[every - {name}], np.nan
+        yield topology, "all", gain[every], np.nan, prod(alone.values())
 
 
-def pair_table(rows: pd.DataFrame) -> pd.DataFrame:
+@tabled("topology", "one", "other", "one alone", "other alone", "both", "interaction")
+def pair_table(rows: pd.DataFrame) -> Rows:
     """Return what each pair of choices brings: a row per topology and pair.
 
     Columns: ``one`` and ``other``, the speed-ups ``one alone``, ``other alone`` and ``both``, and
     ``interaction``, that of both over the product: above 1 the two need each other, below 1 one
     does a part of the other's work.
     """
-    pairs = []
     for topology, part in rows.groupby("topology", sort=False):
         gain = speed_ups(part)
-        pairs += [
-            (topology, *pair, *(gain[frozenset([name])] for name in pair), gain[frozenset(pair)])
-            for pair in combinations(CHOICES, 2)
-        ]
-    columns = ["topology", "one", "other", "one alone", "other alone", "both"]
-    table = pd.DataFrame(pairs, columns=columns)
-    return table.assign(interaction=table["both"] / table["one alone"] / table["other alone"])
+        for pair in combinations(CHOICES, 2):
+            one, other = (gain[frozenset([name])] for name in pair)
+            both = gain[frozenset(pair)]
+            yield topology, *pair, one, other, both, both / one / other
 
 
 def speed_ups(rows: pd.DataFrame) -> dict[frozenset[str], float]:
@@ -522,7 +516,6 @@ def layer_gains(gains: pd.DataFrame, source: str) -> plt.Figure:
         names_down(ax, part["choice"].tolist())
         ax.axvline(1, color=DARK, linewidth=0.8)
         ax.set_xlabel("speed-up of an iteration")
-        ax.grid(False, axis="y")
     most = gains[["alone", "last", "product"]].max(axis=None)
     panels[0][0].set_xlim(0.9, 1.08 * (most - 0.9) + 1)
     legend(figure, where="upper center", columns=len(EACH + TOGETHER))

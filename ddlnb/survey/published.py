@@ -16,6 +16,7 @@ from ddlnb.files import PUBLISHED
 from ddlnb.results.schema import KEY, NAMED_NETWORK, THROUGHPUT, Column, Kind, Schema
 from ddlnb.results.tables import NETWORKS
 from ddlnb.survey.checks import check_table, without_suspicious
+from ddlnb.survey.items import Rows, tabled
 from ddlnb.units import counted
 
 FIG4_CELLS = PUBLISHED / "fig4.csv"
@@ -155,12 +156,12 @@ QUOTED_SPEEDUPS = (
 )
 
 
-def beside_quotes(rows: pd.DataFrame) -> pd.DataFrame:
+@tabled("id", *COLUMNS, index=["id"], digits={"published": 2, "simulated": 2, "difference (%)": 1})
+def beside_quotes(rows: pd.DataFrame) -> Rows:
     """Return the quoted speed-ups that the rows forecast, beside that of the best method.
 
     The last column says whether the calibration of the clusters has seen the cells of the quote.
     """
-    found = []
     for quote in QUOTED_SPEEDUPS:
         wanted = {
             name: getattr(quote, name) for name in ("model", "gpus", "network", "local_batch")
@@ -170,10 +171,8 @@ def beside_quotes(rows: pd.DataFrame) -> pd.DataFrame:
         if cells.empty:
             continue
         best, value = cells.loc[cells["speedup"].idxmax()], quote.value
-        found.append((
+        yield (
             quote.id, quote.model, quote.gpus, quote.network or "any", value, best["speedup"],
             100 * (best["speedup"] / value - 1), best["method"],
             "saw its cells" if quote.fitted else "has not seen it",
-        ))  # fmt: skip
-    table = pd.DataFrame(found, columns=["id", *COLUMNS]).set_index("id")
-    return table.round({"published": 2, "simulated": 2, "difference (%)": 1})
+        )  # fmt: skip

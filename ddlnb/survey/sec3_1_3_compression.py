@@ -208,7 +208,8 @@ def errors_of_digits(gradient: Sequence[Tensor], draws: int = 30) -> pd.DataFram
     )
 
 
-def residual_growth(compressors: Iterable[str], gradients: Sequence[Tensor]) -> pd.DataFrame:
+@tabled("compressor", "step", "residual", source="measured")
+def residual_growth(compressors: Iterable[str], gradients: Sequence[Tensor]) -> Rows:
     """Return what error feedback keeps, step by step, while one worker is fed these gradients.
 
     Columns: compressor, step, residual (its norm over the root mean square of the gradients'
@@ -217,7 +218,6 @@ def residual_growth(compressors: Iterable[str], gradients: Sequence[Tensor]) -> 
     """
     norm = math.sqrt(sum(_squares(gradient) for gradient in gradients) / len(gradients))
     require(norm > 0, "gradients of zeros leave no residual")
-    rows = []
     for compressor in compressors_named(compressors):
         require(
             compressor.feedback != "refused",
@@ -229,10 +229,7 @@ def residual_growth(compressors: Iterable[str], gradients: Sequence[Tensor]) -> 
                 lockstep([average_with_feedback(compressor, gradient, Round(0, 1, step), memory)])
             except NotFinite:  # beyond float32
                 break
-            kept = math.sqrt(_squares(memory[RESIDUAL])) / norm
-            rows.append((str(compressor), step + 1, kept))
-    frame = pd.DataFrame(rows, columns=["compressor", "step", "residual"])
-    return frame.assign(source="measured")
+            yield str(compressor), step + 1, math.sqrt(_squares(memory[RESIDUAL])) / norm
 
 
 def _alone(compressor: Compressor, tensor: Tensor, draw: int) -> Tensor:
@@ -360,7 +357,7 @@ def compression_losses(table: pd.DataFrame) -> plt.Figure:
         ax.plot(part["loss"], lines, marker, color=colour, markersize=6, label=what)
     ax.axvline(1.0, color="black", linewidth=0.8, linestyle="--")
     ax.set_xscale("log")
-    names_down(ax, [short(name) for name in names])
+    names_down(ax, [short(name) for name in names], ruled=True)
     ax.set_xlabel("mean squared error over squared norm, one round without memory")
     handles, _ = ax.get_legend_handles_labels()
     handles.append(legend_mark(GREY, "|", "bound", markersize=11))

@@ -33,6 +33,7 @@ from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.topology import Link, get_link
 from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta, push_pull, ring_all_reduce
+from ddlnb.survey.items import Rows, tabled
 from ddlnb.units import KIB, MS, size_in_words
 from ddlnb.workloads.replay import replayed
 from ddlnb.workloads.workload import Gradient, Layer, Workload
@@ -124,9 +125,10 @@ def measure_architectures(
     return table.assign(architecture=table["method"].map(names))[COLUMNS]
 
 
+@tabled(source="formula")
 def architecture_formulas(
     workload: Workload, workers: Sequence[int], servers: Sequence[int], network: str | Link
-) -> pd.DataFrame:
+) -> Rows:
     """Return the same cells by formula, from what the network promises; nothing is fitted.
 
     ``link_seconds`` is the survey's bandwidth term (section 3.2): max(M, n M / k) b with k servers,
@@ -134,7 +136,6 @@ def architecture_formulas(
     soon as they are there, as WFBP does, with latencies, forward and backward pass.
     """
     link = asked_link(network)
-    rows = []
     for count, methods, behind in _runs(workers, servers):
         ring = ring_all_reduce(link, count)
         found = {
@@ -145,18 +146,18 @@ def architecture_formulas(
             ),
             "A2A": (0, ring, wait_free(workload, ring)),
         }
-        rows += [
+        yield from (
             {
                 "architecture": name,
                 "workers": count,
                 "servers": used,
                 "link_seconds": cost.seconds_per_byte * workload.gradient_bytes,
                 "iteration_seconds": seconds,
+                "network": str(network),
             }
             for name, (used, cost, seconds) in found.items()
             if METHODS[name] in methods
-        ]
-    return pd.DataFrame(rows).assign(network=str(network), source="formula")
+        )
 
 
 def wait_free(workload: Workload, cost: AlphaBeta) -> float:

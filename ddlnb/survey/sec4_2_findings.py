@@ -331,7 +331,6 @@ def claim_verdicts(verdicts: Mapping[str, pd.DataFrame]) -> plt.Figure:
     ax.set_xlim(0, 1.42)
     ax.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
     ax.set_xlabel("share of the cells that support the claim")
-    ax.grid(False, axis="y")
     ax.set_title("; ".join(map(_count, words, words.values())), fontsize=11)
     handles: list[Patch | Line2D] = [
         Patch(color=colour, label=verdict)

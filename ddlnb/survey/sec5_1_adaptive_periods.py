@@ -224,6 +224,6 @@ def period_bars(times: pd.DataFrame) -> Figure:
         best = part.loc[part["best_fixed"], "seconds"].iloc[0] / 60
         ax.axvline(best, color=GREY, linestyle="--", linewidth=1)
         ax.set(title=part["network"].iloc[0], xlabel=target_label("minutes", times), xlim=(0, None))
-    names_down(panels[0][0], [short(name).partition(" on ")[0] for name in methods])
+    names_down(panels[0][0], [short(name).partition(" on ")[0] for name in methods], ruled=True)
     legend(figure, [legend_line(GREY, "the best fixed H", "--")], "upper right")
     return say_source(figure, times, target_of(times))

@@ -439,7 +439,7 @@ def layer_bars(times: pd.DataFrame) -> Figure:
             draw_time(ax, number, row, KIND_COLOURS[row["kind"]], unit=MS, hidden=hidden)
         best = part.loc[part["kind"] == "fixed", "seconds"].min() / MS
         ax.axvline(best, color=GREY, linestyle="--", linewidth=1)
-        names_down(ax, list(part["label"]))
+        names_down(ax, list(part["label"]), ruled=True)
         ax.set(title=part["network"].iloc[0], xlabel=target_label("ms", times), xlim=(0, None))
     legend(figure, [legend_line(GREY, "the best fixed density", "--")], "upper right")
     return say_source(figure, SOURCE, f"{target_of(times)}; pale: communication that nothing hides")
