@@ -5,7 +5,7 @@ with that worker's parameters up to rounding.
 
 Before a layer every worker needs the outputs of all neurons below: an all-gather. Backward, every
 worker has a part of the gradient of each of these outputs, and the owner needs the sum: a
-reduce-scatter. Both are built of sends, because workers own different numbers of neurons.
+reduce-scatter. Both are built of an all-to-all, as workers own different numbers of neurons.
 
 Model parallelism as Fig. 1 (a) draws it: the neurons of each layer are split over workers.
 
@@ -15,6 +15,7 @@ Model and data parallelism as a schematic (survey, Fig. 1). Nothing in it is mea
 from __future__ import annotations
 
 import copy
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -289,17 +290,13 @@ class Exchange:
 
     def _swap(self, leaving: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
         """Send every worker its tensor, and return those that they sent, each of its shape."""
-        entering = [torch.empty(shape) for shape in shapes]
-        entering[self.rank] = leaving[self.rank]
-        waiting: list[Any] = []
-        for other in (rank for rank in range(self.count) if rank != self.rank):
-            tensor = leaving[other].contiguous()
-            waiting += [dist.isend(tensor, other), dist.irecv(entering[other], other)]
-            self.bytes_sent += tensor.nbytes
-        for work in waiting:
-            work.wait()
+        sizes = [math.prod(shape) for shape in shapes]
+        entering, flat = torch.empty(sum(sizes)), [tensor.reshape(-1) for tensor in leaving]
+        dist.all_to_all_single(entering, torch.cat(flat), sizes, list(map(len, flat)))
+        self.bytes_sent += sum(one.nbytes for rank, one in enumerate(flat) if rank != self.rank)
         self.exchanges += 1
-        return entering
+        parts = zip(entering.split(sizes), shapes, strict=True)
+        return [part.view(shape) for part, shape in parts]
 
 
 class AllGather(Function):
