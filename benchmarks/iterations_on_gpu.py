@@ -31,8 +31,7 @@ import torch
 
 from benchmarks.command import command
 from benchmarks.errors import error_table
-from benchmarks.roofline_fit import measured as published_runs
-from benchmarks.roofline_fit import total_work
+from benchmarks.roofline_fit import measured as published_runs, total_work
 from ddlnb.errors import require
 from ddlnb.files import DATA, HARDWARE, write_atomically
 from ddlnb.hardware.catalogue import get_gpu

@@ -7,8 +7,7 @@ import types
 import typing
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
 from ddlnb.errors import InputError

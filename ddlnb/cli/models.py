@@ -170,12 +170,12 @@ def profile(
     """
     from ddlnb.workloads.profiling import (
         hardware_of,
+        profile as measure_profile,
         require_device,
         require_profile_place,
         torch_threads,
         write_profile,
     )
-    from ddlnb.workloads.profiling import profile as measure_profile
     from ddlnb.workloads.resolve import get_task
 
     require_device(device)

@@ -52,21 +52,23 @@ from ddlnb.results.schema import read_frame
 from ddlnb.results.tables import GPUS_PER_NODE
 from ddlnb.simulator.simulate import Cell
 from ddlnb.survey.items import Findings, Rows, findings, tabled
-from ddlnb.survey.published import FIG4_CELLS as FIG4_CELLS
-from ddlnb.survey.published import fig4_cells as fig4_cells
-from ddlnb.survey.score import BLIND, score_table
-from ddlnb.survey.score import blind_rows as blind_rows
-from ddlnb.survey.score import mean_errors as mean_errors
-from ddlnb.survey.score import summary_table as summary_table
-from ddlnb.survey.testbed import CLUSTERS as CLUSTERS
+from ddlnb.survey.published import FIG4_CELLS as FIG4_CELLS, fig4_cells as fig4_cells
+from ddlnb.survey.score import (
+    BLIND,
+    blind_rows as blind_rows,
+    mean_errors as mean_errors,
+    score_table,
+    summary_table as summary_table,
+)
 from ddlnb.survey.testbed import (
+    CLUSTERS as CLUSTERS,
     HELD_OUT,
     cell_observations,
+    fig4_workload as fig4_workload,
     fitted_values,
     quoted_observations,
     survey_setup,
 )
-from ddlnb.survey.testbed import fig4_workload as fig4_workload
 
 TAILS = (0.05, 0.95)  # of a 90 % interval
 

@@ -12,9 +12,9 @@ from ddlnb.calibration.comparison import (
     WARMUP,
     calibrate_and_compare,
     error_sentence,
+    error_table as error_table,
     forecast_errors,
 )
-from ddlnb.calibration.comparison import error_table as error_table
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.launch.options import emulated
 from ddlnb.survey.items import Findings, findings

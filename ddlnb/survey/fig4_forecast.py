@@ -6,9 +6,11 @@ import pandas as pd
 
 from ddlnb.results.schema import KEY, RATE
 from ddlnb.survey.items import Findings, findings
-from ddlnb.survey.published import about_fig4_cells
-from ddlnb.survey.published import beside_quotes as beside_quotes
-from ddlnb.survey.published import judged_cells as judged_cells
+from ddlnb.survey.published import (
+    about_fig4_cells,
+    beside_quotes as beside_quotes,
+    judged_cells as judged_cells,
+)
 from ddlnb.survey.testbed import forecast_fig4 as forecast_fig4
 from ddlnb.units import counted
 

@@ -16,11 +16,9 @@ from ddlnb.clusters.file import get_cluster
 from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.networks.flows import Startup
 from ddlnb.networks.network import Network, changed
-from ddlnb.networks.play import play
-from ddlnb.networks.play import share as share
+from ddlnb.networks.play import play, share as share
 from ddlnb.networks.structure import Structure
-from ddlnb.networks.topologies import get_topology as get_topology
-from ddlnb.networks.topologies import with_islands
+from ddlnb.networks.topologies import get_topology as get_topology, with_islands
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.survey.items import Rows, tabled

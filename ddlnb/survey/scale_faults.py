@@ -13,14 +13,8 @@ import pandas as pd
 from ddlnb.figures.style import DARK, GREY, METHOD_COLOURS, POINT, note, styled
 from ddlnb.parallelism.goodput.compare import (
     checkpoint_intervals as checkpoint_intervals,
-)
-from ddlnb.parallelism.goodput.compare import (
     goodput_sentences,
-)
-from ddlnb.parallelism.goodput.compare import (
     goodput_table as goodput_table,
-)
-from ddlnb.parallelism.goodput.compare import (
     named_intervals as named_intervals,
 )
 from ddlnb.parallelism.goodput.failures import (

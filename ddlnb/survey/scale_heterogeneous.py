@@ -10,8 +10,13 @@ import pandas as pd
 from ddlnb.figures.layouts import WAY_COLOURS, draw_ways
 from ddlnb.figures.style import DARK, note, styled
 from ddlnb.files import DATA
-from ddlnb.parallelism.heterogeneous import Kind, gpu_kinds, way_table, ways_to_share
-from ddlnb.parallelism.heterogeneous import in_words as in_words
+from ddlnb.parallelism.heterogeneous import (
+    Kind,
+    gpu_kinds,
+    in_words as in_words,
+    way_table,
+    ways_to_share,
+)
 from ddlnb.parallelism.model import ModelShape, llama
 from ddlnb.registry import several
 from ddlnb.results.schema import read_frame

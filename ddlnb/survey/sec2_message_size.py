@@ -24,8 +24,7 @@ from ddlnb.figures.style import (
 from ddlnb.files import machine
 from ddlnb.launch.rank import RankContext, process_group
 from ddlnb.launch.ranks import Ranks
-from ddlnb.plans.alpha_beta import AlphaBeta, ring_all_reduce
-from ddlnb.plans.alpha_beta import fit_alpha_beta as fit_alpha_beta
+from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta as fit_alpha_beta, ring_all_reduce
 from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.published import quoted
 from ddlnb.units import BITS_PER_BYTE, GB, KIB, MIB, MS, US, gigabits_per_second, size_in_words

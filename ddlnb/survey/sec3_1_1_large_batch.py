@@ -21,8 +21,7 @@ from ddlnb.figures.style import PALETTE, doubling_axis, legend, over_seeds, say_
 from ddlnb.results.statistics import mean_interval, paired_comparison
 from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled, with_half_widths
 from ddlnb.survey.time_to_target import digits_workload
-from ddlnb.training.optimizers import LinearScaling, get_schedule
-from ddlnb.training.optimizers import get_optimizer as get_optimizer
+from ddlnb.training.optimizers import LinearScaling, get_optimizer as get_optimizer, get_schedule
 from ddlnb.training.runs.compare import tuned_rate
 from ddlnb.training.runs.runner import in_parallel
 from ddlnb.training.runs.summaries import final_losses, runs_by

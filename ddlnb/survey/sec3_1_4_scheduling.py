@@ -19,11 +19,14 @@ from ddlnb.replanning.searched import measured_cluster as measured_cluster
 from ddlnb.results.timeline import Timeline
 from ddlnb.simulator.breakdown import breakdown
 from ddlnb.simulator.simulate import Cell, simulate
-from ddlnb.survey.fig3_timelines import EARLY as EARLY
-from ddlnb.survey.fig3_timelines import LATE as LATE
-from ddlnb.survey.fig3_timelines import PLACES, overlap, places_of_waits
-from ddlnb.survey.testbed import CLUSTERS
-from ddlnb.survey.testbed import fig4_workload as fig4_workload
+from ddlnb.survey.fig3_timelines import (
+    EARLY as EARLY,
+    LATE as LATE,
+    PLACES,
+    overlap,
+    places_of_waits,
+)
+from ddlnb.survey.testbed import CLUSTERS, fig4_workload as fig4_workload
 from ddlnb.units import MS
 
 SHOWN_ITERATIONS = 4  # The figure draws the middle two of these.

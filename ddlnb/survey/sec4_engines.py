@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.patches import Patch
 
-from ddlnb.engines.catalogue import installed as installed
-from ddlnb.engines.catalogue import support
+from ddlnb.engines.catalogue import installed as installed, support
 from ddlnb.figures.style import (
     BAR_GROUP,
     ENGINE_COLOURS,

@@ -11,10 +11,10 @@ from ddlnb.calibration.calibrate import Calibrated
 from ddlnb.calibration.calibrated_model import load_sentence
 from ddlnb.calibration.comparison import (
     error_sentence,
+    error_table as error_table,
     forecast_errors,
     measure_and_forecast,
 )
-from ddlnb.calibration.comparison import error_table as error_table
 from ddlnb.survey.items import Findings, findings
 from ddlnb.units import counted
 

@@ -42,8 +42,8 @@ from ddlnb.training.cost.time_to_target import (
     YES,
     iterations_to_target,
     recommendations,
+    time_to_target as seconds_to_target,
 )
-from ddlnb.training.cost.time_to_target import time_to_target as seconds_to_target
 from ddlnb.training.method import training_method
 from ddlnb.training.tasks.built_in import DIGITS
 from ddlnb.units import bandwidth_from, counted, seconds_from

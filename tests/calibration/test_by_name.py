@@ -6,8 +6,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.by_name import KEPT, RATE, summary
-from benchmarks.by_name_h100 import KEPT as KEPT_H100
-from benchmarks.by_name_h100 import summary as summary_h100
+from benchmarks.by_name_h100 import KEPT as KEPT_H100, summary as summary_h100
 from ddlnb.clusters.named import cluster_of
 from ddlnb.files import HARDWARE, PUBLISHED, ROOT
 from ddlnb.simulator.simulate import steady_seconds

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from ddlnb.calibration.collective_tables import COLLECTIVES, bus_factor
 from ddlnb.calibration.collectives import NAMES, parameters, prior_of

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ddlnb.clusters.all_reduce import NCCL, TREE_RATE
 from ddlnb.clusters.cluster import DOUBLING_ERROR, Cluster

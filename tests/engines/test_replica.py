@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from ddlnb.engines.replica import Replica
 from ddlnb.engines.scheduler import GradientMemory, MessageScheduler
@@ -17,8 +16,7 @@ from ddlnb.errors import ModelError, PlanError
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Piece, Plan
 from ddlnb.plans.requests import SPLIT, PushPull, answer_together
-from ddlnb.workloads.task import Task
-from ddlnb.workloads.task import task as make_task
+from ddlnb.workloads.task import Task, task as make_task
 from ddlnb.workloads.tracing import trace
 from tests.toy import COST, TOY, mlp, train_alone
 

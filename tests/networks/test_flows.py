@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ddlnb.networks.flows import join, leave, refill, sharing
 from ddlnb.networks.network import Numbers

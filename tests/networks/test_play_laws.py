@@ -5,8 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from ddlnb.networks.flows import NO_CAP, NO_STARTUP, Cap, Indices, Startup
 from ddlnb.networks.network import Device, Link, Network

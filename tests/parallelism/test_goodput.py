@@ -4,8 +4,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from ddlnb.errors import InputError
 from ddlnb.parallelism.goodput.compare import checkpoint_intervals, goodput_sentences, goodput_table

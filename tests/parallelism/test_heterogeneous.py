@@ -5,8 +5,7 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import ddlnb
 from benchmarks.unlike_ranks import SlowedModel, way_rows

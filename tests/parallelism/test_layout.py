@@ -4,8 +4,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ddlnb.errors import InputError
 from ddlnb.networks.topologies import Star

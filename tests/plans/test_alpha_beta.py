@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from ddlnb.errors import InputError
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta, ring_all_reduce

@@ -4,8 +4,7 @@ How far merging is from the best grouping, at most, is said in `tests.simulator.
 """
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.bucketing import by_priority, merged, one_bucket, partitioned, per_tensor

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ddlnb.errors import InputError, PlanError, UnknownName
 from ddlnb.plans.bucketing import balanced, partitioned

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from ddlnb.clusters.all_reduce import ALL_REDUCES
 from ddlnb.clusters.cluster import SERVER_PLACES, Cluster

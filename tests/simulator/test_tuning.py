@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from benchmarks.bytescheduler_tuning import TUNING, seconds, tuned_cells, with_default_sizes
 from ddlnb.calibration.observations import as_measured

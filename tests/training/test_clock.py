@@ -25,8 +25,8 @@ from ddlnb.training.executors.clock import (
     Passage,
     ServerLinks,
     Trip,
+    get_straggler as get,
 )
-from ddlnb.training.executors.clock import get_straggler as get
 from ddlnb.training.executors.dry_run import dry_run, size_only
 from ddlnb.training.method import training_method
 from tests.toy_training import Trained

@@ -26,8 +26,7 @@ from ddlnb.figures import learning_curves
 from ddlnb.plans.requests import AllReduce
 from ddlnb.results.statistics import mean_interval
 from ddlnb.training.executors.clock import Clock
-from ddlnb.training.runs import runner
-from ddlnb.training.runs import train as training
+from ddlnb.training.runs import runner, train as training
 from ddlnb.training.runs.compare import (
     CONFIRM,
     EXTENSIONS,

@@ -6,8 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from ddlnb.compression.base import Codec
 from ddlnb.compression.catalogue import COMPRESSORS
