@@ -7,7 +7,7 @@ reported with and without them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -84,12 +84,20 @@ def lost_share(
     return kept / lost if lost > 0 else None
 
 
+def grouped(
+    values: Mapping[Cell, float], key: Callable[[Cell], Hashable]
+) -> list[dict[Cell, float]]:
+    """Return the cells with their values, those together that have one key."""
+    groups: dict[Hashable, dict[Cell, float]] = {}
+    for cell, value in values.items():
+        groups.setdefault(key(cell), {})[cell] = value
+    return list(groups.values())
+
+
 def scaling_curves(rates: Mapping[Cell, float]) -> list[list[Cell]]:
     """Return the cells that differ in the number of GPUs alone, fewest first."""
-    curves: dict[tuple[object, ...], list[Cell]] = {}
-    for cell in sorted(rates, key=lambda cell: cell.gpus):
-        curves.setdefault(cell[:4], []).append(cell)
-    return list(curves.values())
+    rising = dict(sorted(rates.items(), key=lambda pair: pair[0].gpus))
+    return [list(curve) for curve in grouped(rising, lambda cell: cell[:4])]
 
 
 def configuration(cell: Cell, gpus_per_node: int) -> Cell:
@@ -99,19 +107,6 @@ def configuration(cell: Cell, gpus_per_node: int) -> Cell:
     resnet50/64 one-node MG-WFBP 4 GPUs
     """
     return cell._replace(network="one-node") if cell.gpus <= gpus_per_node else cell
-
-
-def replicates(rates: Mapping[Cell, float], gpus_per_node: int) -> dict[Cell, dict[Cell, float]]:
-    """Return the rows of every configuration that has several."""
-    groups: dict[Cell, dict[Cell, float]] = {}
-    for cell, rate in rates.items():
-        groups.setdefault(configuration(cell, gpus_per_node), {})[cell] = rate
-    return {configuration: group for configuration, group in groups.items() if len(group) > 1}
-
-
-def spread_of(group: Mapping[Cell, float]) -> float:
-    """Return how far the largest throughput is above the smallest, relatively."""
-    return max(group.values()) / min(group.values()) - 1
 
 
 def relative_noises(rows: pd.DataFrame, rates: Mapping[Cell, float]) -> dict[Cell, float]:
@@ -272,13 +267,14 @@ def _replicates_that_differ(rates: Mapping[Cell, float], gpus_per_node: int) -> 
 
     Which of them is off is unknown, so all are suspects.
     """
-    for configuration, group in replicates(rates, gpus_per_node).items():
-        if (spread := spread_of(group)) > REPLICATE_SPREAD:
+    for group in grouped(rates, lambda cell: configuration(cell, gpus_per_node)):
+        spread = max(group.values()) / min(group.values()) - 1
+        if spread > REPLICATE_SPREAD:
             yield Finding(
                 "replicates differ",
                 tuple(group),
-                f"{configuration} uses no network, yet its {len(group)} rows spread by "
-                f"{spread:.1%}, more than {REPLICATE_SPREAD:.0%}",
+                f"{configuration(min(group), gpus_per_node)} uses no network, yet its {len(group)} "
+                f"rows spread by {spread:.1%}, more than {REPLICATE_SPREAD:.0%}",
             )
 
 

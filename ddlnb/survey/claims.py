@@ -32,7 +32,7 @@ import pandas as pd
 from ddlnb.errors import require_whole
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.results.tables import GPUS_PER_NODE, SINGLE, Cell, cell_rates
-from ddlnb.survey.checks import relative_noises
+from ddlnb.survey.checks import grouped, relative_noises, scaling_curves
 
 FAILURES_SHOWN = 5  # of a claim; the others are counted
 NOISE = "cannot be decided with these cells: noise may turn the verdict"
@@ -251,6 +251,11 @@ SAME_SCHEDULE = (
 )
 
 
+def without_method(cell: Cell) -> Cell:
+    """Return the configuration of a cell: all but its method."""
+    return cell._replace(method="")
+
+
 def any_cell(cell: Cell) -> bool:
     """Return True: every cell counts."""
     return True
@@ -311,11 +316,8 @@ def a2a_growth_over_ps(table: Table) -> Values:
     """
     found = {}
     for ps, a2a in SAME_SCHEDULE:
-        curves: dict[tuple[object, ...], list[Cell]] = {}
         ratios = over(table, a2a, ps, lambda cell: cell.network == IB)
-        for cell in sorted(ratios, key=lambda cell: cell.gpus):
-            curves.setdefault(cell[:2], []).append(cell)
-        for curve in curves.values():
+        for curve in scaling_curves(ratios):
             if len(curve) > 1 and table.uses_network(curve[-1]):
                 found[curve[-1]] = ratios[curve[-1]] / ratios[curve[0]]
     return found
@@ -323,14 +325,17 @@ def a2a_growth_over_ps(table: Table) -> Values:
 
 def best_bert(table: Table, keep: Callable[[Cell], bool]) -> Values:
     """Return the share of linear speedup of BERT's best method in every configuration."""
-    best: dict[Cell, tuple[float, Cell]] = {}
-    for cell, rate in table.rates.items():
-        if cell.model in BERTS and cell.method in SURVEYED and keep(cell):
-            configuration = cell._replace(method="")
-            if single := table.single(cell):
-                found = (rate / cell.gpus / single, cell)
-                best[configuration] = max(best.get(configuration, found), found)
-    return {cell: efficiency for efficiency, cell in best.values()}
+    efficiencies = {
+        cell: rate / cell.gpus / single
+        for cell, rate in table.rates.items()
+        if cell.model in BERTS
+        and cell.method in SURVEYED
+        and keep(cell)
+        and (single := table.single(cell))
+    }
+    groups = grouped(efficiencies, without_method)
+    best = (max(zip(group.values(), group, strict=True)) for group in groups)
+    return {cell: efficiency for efficiency, cell in best}
 
 
 def best_bert_on_ib(table: Table) -> Values:
@@ -357,12 +362,9 @@ def leader_over_best(table: Table) -> Values:
     Only configurations with all methods of the table count, and to win the only one says nothing.
     A method wins where it is the best, or below it by no more than EQUAL.
     """
-    configurations: dict[Cell, Values] = {}
-    for cell, rate in table.rates.items():
-        if cell.method in SURVEYED:
-            configurations.setdefault(cell._replace(method=""), {})[cell] = rate
-    methods = {cell.method for rates in configurations.values() for cell in rates}
-    full = [rates for rates in configurations.values() if len(rates) == len(methods)]
+    surveyed = {cell: rate for cell, rate in table.rates.items() if cell.method in SURVEYED}
+    methods = {cell.method for cell in surveyed}
+    full = [rates for rates in grouped(surveyed, without_method) if len(rates) == len(methods)]
     if len(methods) < 2 or len(full) < 2:
         return {}
     shares = {cell: rate / max(rates.values()) for rates in full for cell, rate in rates.items()}
@@ -377,14 +379,11 @@ def larger_batches(table: Table) -> Values:
     Speedup over one GPU alone where the table has it for both batches, else over the fewest GPUs
     at which the table has both cells.
     """
-    batches: dict[str, set[int]] = {}
-    for cell in table.rates:
-        batches.setdefault(cell.model, set()).add(cell.local_batch)
     found: Values = {}
     first: dict[tuple[object, ...], float] = {}
-    for model, sizes in batches.items():
-        for smaller, larger in pairwise(sorted(sizes)):
-            cells = [c for c in table.rates if c[:2] == (model, larger) and c.method in SURVEYED]
+    for of_model in grouped(table.rates, lambda cell: cell.model):
+        for smaller, larger in pairwise(sorted({cell.local_batch for cell in of_model})):
+            cells = [c for c in of_model if c.local_batch == larger and c.method in SURVEYED]
             for cell in sorted(cells, key=lambda cell: cell.gpus):
                 other = cell._replace(local_batch=smaller)
                 if other not in table.rates:

@@ -49,24 +49,22 @@ class Evidence:
     date: str = ""
 
 
-def evidence(outcomes: Sequence[Outcome], folder: Path, notebooks: Path) -> list[Evidence]:
+def evidence(outcomes: Sequence[Outcome], folder: Path, notebooks: Path) -> Iterator[Evidence]:
     """Return all evidence: of the notebooks in the survey's order, then of the tests.
 
     ``outcomes`` are those of the last run, whose executed notebooks are in ``folder``. A notebook
     that has not been run is "not run".
     """
-    found: list[Evidence] = []
     for name, notebook in all_notebooks(notebooks).items():
         runs = [outcome for outcome in outcomes if outcome.notebook.path.stem == name]
         for outcome in runs:
             date = outcome.made.get("time", "").partition("T")[0]
-            found += [
-                replace(one, date=date)
-                for one in _of_run(outcome, folder / f"{outcome.notebook.name}.ipynb")
-            ]
+            executed = folder / f"{outcome.notebook.name}.ipynb"
+            yield from (replace(one, date=date) for one in _of_run(outcome, executed))
         if not runs:
-            found += [Evidence(i, name, how, NOT_RUN) for i, how in notebook.items.items()]
-    return found + (evidence_of_tests() if notebooks == NOTEBOOKS else [])
+            yield from (Evidence(i, name, how, NOT_RUN) for i, how in notebook.items.items())
+    if notebooks == NOTEBOOKS:
+        yield from evidence_of_tests()
 
 
 def _of_run(outcome: Outcome, executed: Path) -> Iterator[Evidence]:
@@ -107,27 +105,26 @@ def _test_runs(path: Path) -> dict[str, dict[str, Any]]:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def evidence_of_tests(folder: Path = ROOT / "tests", runs: Path = TEST_RUNS) -> list[Evidence]:
+def evidence_of_tests(folder: Path = ROOT / "tests", runs: Path = TEST_RUNS) -> Iterator[Evidence]:
     """Return what tests say of items, by file and name; empty for a folder without tests.
 
     A verdict is that of a test that passed, as ``runs`` say; one that failed has "failed".
     """
-    found: list[Evidence] = []
     kept = _test_runs(runs)
     for path in sorted(folder.rglob("test_*.py")):
         source = path.read_text(encoding="utf-8")
         if ".mark.item(" in source:
             for node in ast.parse(source).body:
                 if isinstance(node, ast.FunctionDef):
-                    found += _of_test(node, f"{path.relative_to(folder.parent)}::{node.name}")
-    for number, one in enumerate(found):
-        if one.where not in kept:
-            found[number] = replace(one, verdict=BY_A_TEST)
-        else:
-            run = kept[one.where]
-            verdict = one.verdict if run["passed"] else "failed"
-            found[number] = replace(one, verdict=verdict, date=run["date"])
-    return found
+                    where = f"{path.relative_to(folder.parent)}::{node.name}"
+                    yield from (_as_run(one, kept.get(where)) for one in _of_test(node, where))
+
+
+def _as_run(one: Evidence, run: Mapping[str, Any] | None) -> Evidence:
+    """Return what a test says after its last run, if it was run."""
+    if run is None:
+        return replace(one, verdict=BY_A_TEST)
+    return replace(one, verdict=one.verdict if run["passed"] else "failed", date=run["date"])
 
 
 def _of_test(test: ast.FunctionDef, where: str) -> Iterator[Evidence]:
@@ -178,7 +175,7 @@ def entries(
     The arguments are those of `evidence`. Raises InputError for evidence on an item that is none.
     """
     items = survey_items()
-    found = evidence(outcomes, folder, notebooks)
+    found = list(evidence(outcomes, folder, notebooks))
     for one in found:
         require(
             one.item in items,

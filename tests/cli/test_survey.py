@@ -153,7 +153,7 @@ def test_the_verdict_of_a_test_is_that_of_its_last_run(tmp_path):
     for passed, verdict in ((None, BY_A_TEST), (False, "failed"), (True, "contradicted")):
         if passed is not None:
             keep_test_runs({where: passed, "another": True}, kept)
-        found = evidence_of_tests(tmp_path, kept)
+        found = list(evidence_of_tests(tmp_path, kept))
         assert [(one.item, one.how, one.verdict) for one in found] == [
             ("A21", "simulated", verdict),
             ("A22", "simulated", verdict),
@@ -167,7 +167,7 @@ def test_a_mark_that_says_something_else_is_refused(tmp_path, mark):
     source = f"import pytest\n\n@pytest.mark.item({mark})\ndef test_law():\n    pass\n"
     (tmp_path / "test_one.py").write_text(source)
     with pytest.raises(InputError, match=r"test_one.py::test_law: a mark of items takes how"):
-        evidence_of_tests(tmp_path)
+        list(evidence_of_tests(tmp_path))
 
 
 def test_the_index_of_a_profile_is_a_table_of_texts():
