@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ddlnb.clusters.cluster import Cluster, Fit
 from ddlnb.clusters.effects import EFFECTS, Effects
@@ -15,7 +16,7 @@ from ddlnb.errors import InputError, require, require_whole
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect, get_machine, parts_of
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.hardware.interconnect import Interconnect, Known
-from ddlnb.hardware.machine import Machine, link_inside, node_costs
+from ddlnb.hardware.machine import Machine, joined_by_nvlink, link_inside, node_costs
 from ddlnb.units import GB, gigabits_per_second, show_bandwidth
 
 MOST_NODES = 100_000
@@ -83,15 +84,19 @@ def cluster_of(
         network = usual_network(kind, gpus_per_node)
         facts["network"] = f"not given: {network}, as is usual with {kind.name}"
     joined = get_interconnect(network) if network != "" else None
+    together = joined_by_nvlink(kind.nvlink_domain, gpus_per_node, nodes * gpus_per_node)
+    if together > gpus_per_node:
+        facts["NVLink between nodes"] = (
+            f"{nodes} of {gpus_per_node} GPUs count as {nodes * gpus_per_node // together} of "
+            f"{together}: it joins up to {kind.nvlink_domain} {kind.name} of a rack"
+        )
+        nodes = nodes * gpus_per_node // together
+        if joined is not None:
+            joined = replace(joined, ports=joined.ports * together // gpus_per_node)
+        gpus_per_node = together
     if nodes == 1 and joined is not None:
         facts["network"] = f"not used: {joined.name}, as there is one node"
         joined = None
-    if nodes > 1 and kind.nvlink_domain > gpus_per_node:
-        count = min(kind.nvlink_domain, nodes * gpus_per_node)
-        facts["NVLink between nodes"] = (
-            f"not counted: it joins up to {kind.nvlink_domain} {kind.name} of a rack, which are "
-            f"one node of {count} here"
-        )
     known = dict(_effects(kind, joined, gpus_per_node, server_place is not None and nodes > 1))
     if gpus_per_node > 1:
         rate = f"{kind.inside_bandwidth / GB:g} GB/s per direction"

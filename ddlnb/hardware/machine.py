@@ -90,3 +90,16 @@ def link_inside(gpu: Gpu) -> InsideLink:
         return node_costs().links[f"NVLink{adding}"]
     peers = not gpu.family.startswith(WITHOUT_PEERS)
     return node_costs().links["PCIe with peers" if peers else "PCIe through the host"]
+
+
+def joined_by_nvlink(domain: int, per_node: int, ranks: int) -> int:
+    """Return how many of these GPUs a switch of NVLink joins, which then are as one node.
+
+    Of a rack as many are used as divide the ranks: 64 of 72, where these are powers of two.
+
+    >>> joined_by_nvlink(72, 4, 256), joined_by_nvlink(72, 4, 16), joined_by_nvlink(0, 8, 256)
+    (64, 16, 8)
+    """
+    if domain <= per_node:
+        return per_node
+    return max(one for one in range(1, min(domain, ranks) + 1) if ranks % one == 0)

@@ -28,7 +28,8 @@ def test_every_gpu_makes_a_cluster_whose_effects_have_intervals_and_sources(name
         assert len(fit.source) > 20
     gpu = gpus()[name]
     assert cluster.fits["inside_bandwidth"].high <= gpu.inside_bandwidth
-    assert cluster.all_reduce == ("double-tree" if gpu.nvlink else "ring")
+    several = gpu.nvlink and cluster.nodes > 1  # NVLink joins those of GB200 into one node
+    assert cluster.all_reduce == ("double-tree" if several else "ring")
 
 
 @pytest.mark.parametrize("name", [*machines()])
@@ -84,12 +85,22 @@ def test_the_usual_network_has_ports_that_are_sold(gpu, per_node, network):
     assert get_interconnect(network).line_rate >= per_node * get_gpu(gpu).port
 
 
-def test_a_rack_that_nvlink_joins_is_told_of():
-    cluster = cluster_of("GB200", nodes=18)
-    assert cluster.gpus_per_node == 4
-    assert "one node of 72 here" in cluster.facts["NVLink between nodes"]
-    assert "NVLink between nodes" not in cluster_of("GB200", 1, 72).facts
-    assert "NVLink between nodes" not in cluster_of("H100", 2).facts
+@pytest.mark.parametrize(
+    ("nodes", "alike", "in_each"),
+    [(18, 1, 72), (2, 1, 8), (64, 4, 64), (36, 2, 72)],
+)
+def test_gpus_that_nvlink_joins_between_nodes_are_of_one_node(nodes, alike, in_each):
+    cluster = cluster_of("GB200", nodes, 4, "4x400GbIB")
+    assert (cluster.nodes, cluster.gpus_per_node) == (alike, in_each)
+    assert f"count as {alike} of {in_each}" in cluster.facts["NVLink between nodes"]
+    line = in_each / 4 * 4 * 400e9 / 8  # ports of all machines that are one node
+    known = cluster.fits.get("between_bandwidth")
+    assert known is None if alike == 1 else 0.5 * line < known.low < known.high <= line
+
+
+def test_nvlink_that_ends_at_the_node_joins_no_others():
+    for cluster in (cluster_of("GB200", 1, 72), cluster_of("H100", 2)):
+        assert "NVLink between nodes" not in cluster.facts
 
 
 @pytest.mark.parametrize(

@@ -271,19 +271,6 @@ def gpu_columns(gpu: Gpu, precision: str) -> dict[str, Any]:
     }
 
 
-def joined_by_nvlink(domain: int, per_node: int, ranks: int) -> int:
-    """Return how many of these GPUs a switch of NVLink joins, which then are as one node.
-
-    Of a rack as many are used as divide the ranks: 64 of 72, where these are powers of two.
-
-    >>> joined_by_nvlink(72, 4, 256), joined_by_nvlink(72, 4, 16), joined_by_nvlink(0, 8, 256)
-    (64, 16, 8)
-    """
-    if domain <= per_node:
-        return per_node
-    return max(one for one in range(1, min(domain, ranks) + 1) if ranks % one == 0)
-
-
 @dataclass(frozen=True)
 class Stages:
     """Arrays (cases, stages): layers, heads (0 or 1), parameters; 0 where there is no stage.

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.hardware.gpu import Gpu
+from ddlnb.hardware.machine import joined_by_nvlink
 from ddlnb.parallelism.forecast.cases import (
     FULL,
     NONE,
     Cases,
     gpu_columns,
-    joined_by_nvlink,
     model_columns,
 )
 from ddlnb.parallelism.forecast.forecast import MOMENTS, Outlook, footprint, forecast

@@ -25,6 +25,7 @@ from ddlnb.files import write_atomically
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect, gpus, protocol_of
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.hardware.interconnect import Interconnect
+from ddlnb.hardware.machine import joined_by_nvlink
 from ddlnb.parallelism.forecast.cases import (
     FULL,
     NONE,
@@ -32,7 +33,6 @@ from ddlnb.parallelism.forecast.cases import (
     SELECTIVE,
     Cases,
     gpu_columns,
-    joined_by_nvlink,
 )
 from ddlnb.parallelism.forecast.forecast import rate
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework, framework_in
