@@ -24,7 +24,7 @@ def goodput(
     ] = 64,
     checkpoint: Annotated[
         str, typer.Option(help="Time in which training stands still for a checkpoint.")
-    ] = "30 s",
+    ] = "4 s",
     restart: Annotated[
         str, typer.Option(help="From a failure to the first new step: detect, schedule, load.")
     ] = "600 s",
@@ -72,6 +72,7 @@ def goodput(
             "missing nodes": "leave replicas out" if row["elastic"] else "are waited for",
             "goodput": f"{row['goodput']:.0%}",
             "90 % of clusters": f"{row['low']:.0%} to {row['high']:.0%}",
+            "effective": f"{row['effective']:.0%}",
             "failures": f"{row['failures']:.0f}",
             "waiting": f"{row['waiting']:.1%}",
             "restarts": f"{row['restarts']:.1%}",

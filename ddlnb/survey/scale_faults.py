@@ -86,10 +86,10 @@ def failure_findings(rows: pd.DataFrame) -> Findings:
 def effective_time(record: FailureRecord, restart_minutes: Sequence[float]) -> pd.DataFrame:
     """Return the share of time that is work, as `minutes` of restarting allow, for one record.
 
-    Checkpoints stop training for 10 seconds, at Daly's interval; stragglers and waiting for nodes
-    are not counted.
+    Checkpoints stop training as those of a `Job` do, at Daly's interval; stragglers and waiting for
+    nodes are not counted.
     """
-    checkpoint = 10.0
+    checkpoint = Job.checkpoint_seconds
     interval = daly_interval(checkpoint, record.seconds_between)
     rows = [
         (minutes, useful_share(interval, checkpoint, record.seconds_between, 60 * minutes))

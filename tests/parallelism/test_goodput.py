@@ -105,6 +105,17 @@ def test_more_gpus_spares_and_elastic_training_do_what_they_should():
     assert found(restart_seconds=2 * HOUR) < alone
 
 
+def test_llamas_published_effective_time_is_forecast():
+    """More than 90 % of the time on 16,384 GPUs (arXiv 2407.21783, section 3.3.4)."""
+    llama = failure_records()[0]
+    rate = replace(fit_failure_rate(), per_gpu_second=llama.per_gpu_second, spread=0.0)
+    job = Job(llama.gpus, replica_gpus=128, spare_nodes=64)
+    found = goodput(job, rate=rate, draws=40)
+    assert 0.9 < found.effective.estimate < 0.95
+    assert found.goodput.estimate < found.effective.estimate - 0.05  # stragglers
+    assert goodput(job, draws=40).effective.high > 0.93  # of a cluster of which nothing is known
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

@@ -40,6 +40,7 @@ def goodput_table(
             "goodput": one.goodput.estimate,
             "low": one.goodput.low,
             "high": one.goodput.high,
+            "effective": one.effective.estimate,
             "failures": one.failures.estimate,
             **asdict(one.spent),
         }

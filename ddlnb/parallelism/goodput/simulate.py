@@ -94,7 +94,8 @@ class Job:
     """A job on a large cluster, in GPUs and seconds.
 
     ``replica_gpus`` is the smallest part that elastic training can leave out: the GPUs of one copy
-    of the model. ``checkpoint_seconds`` are those in which training stands still for a checkpoint,
+    of the model. ``checkpoint_seconds`` are those in which training stands still for a checkpoint:
+    80 GB of a GPU's memory go to its host over PCIe at 20 GB/s, and are written beside training;
     ``restart_seconds`` those from a failure to the first new step: detection, scheduling, loading.
     ``interval_seconds`` is the work between checkpoints, by default Daly's. Raises InputError for
     what no job can be.
@@ -106,7 +107,7 @@ class Job:
     gpus: int
     gpus_per_node: int = 8
     replica_gpus: int = 64
-    checkpoint_seconds: float = 30.0
+    checkpoint_seconds: float = 4.0
     restart_seconds: float = 600.0
     repair_seconds: float = 24 * HOUR
     spare_nodes: int = 0
@@ -165,17 +166,23 @@ class TimeSpent:
     restarts: float
     waiting: float
 
+    @property
+    def effective(self) -> float:
+        """The share in which kept work went on, however slow: what papers publish as effective."""
+        return self.useful + self.slowed + self.shrunk
+
 
 @dataclass(frozen=True)
 class Goodput:
     """The goodput of a job with its 90 % interval, where the rest went, and what was drawn.
 
-    ``goodput`` is useful time over all time; ``failures`` how many came, and ``spent`` the mean
-    shares.
+    ``goodput`` is useful time over all time, ``effective`` also counts what stragglers and missing
+    replicas took; ``failures`` how many came, and ``spent`` the mean shares.
     """
 
     job: Job
     goodput: Interval
+    effective: Interval
     failures: Interval
     spent: TimeSpent
     draws: tuple[TimeSpent, ...]
@@ -230,6 +237,7 @@ def goodput(
     return Goodput(
         job,
         _interval([one.useful for one in spent]),
+        _interval([one.effective for one in spent]),
         _interval(failures),
         TimeSpent(**means),
         spent,
