@@ -164,6 +164,29 @@ def get_shape(name: str | Transformer) -> Transformer:
     raise UnknownName("large model", name, [*SHAPES, *configured], otherwise=OF_YOUR_OWN)
 
 
+# What the words of a table have and a name has not: remarks, minor versions, marks between words.
+BESIDE_A_NAME = re.compile(r"\(.*|,.*|(?<=llama.[23])\.\d|(?<=llama[23])\.\d|[^a-z0-9.]")
+
+
+def shape_in(words: str) -> Transformer | None:
+    """Return the shape that words of a table name, in any spelling; None where they do not.
+
+    Their beginning is enough, where one name alone has it.
+
+    >>> shape_in("LLAMA3.1_405B").name, shape_in("Nemotron_3_Nano").name, shape_in("Qwen3")
+    ('llama3-405b', 'nemotron3-nano-30b-a3b', None)
+    """
+
+    def plain(name: str) -> str:
+        return BESIDE_A_NAME.sub("", name.casefold())
+
+    known = {plain(name): name for name in (*SHAPES, *names())}
+    said = plain(words)
+    found = [name for key, name in known.items() if said and key.startswith(said)]
+    name = known.get(said) or (found[0] if len(found) == 1 else "")
+    return get_shape(name) if name else None
+
+
 def find_shape(model: object) -> Transformer | None:
     """Return the shape of a large model by name or configuration, None for anything else."""
     with suppress(DdlnbError):

@@ -32,6 +32,7 @@ PUBLISHED = {
     "qwen3-30b-a3b": (30.5, 3.3, "huggingface.co/Qwen/Qwen3-30B-A3B"),
     "qwen3-235b-a22b": (235, 22, "huggingface.co/Qwen/Qwen3-235B-A22B"),
     "deepseek-v3": (671, 37, "arXiv 2412.19437, section 1; without multi-token prediction"),
+    "deepseek-v2": (236, 21, "arXiv 2405.04434, section 1"),
     "gpt-oss-20b": (20.91, 3.61, "arXiv 2508.10925, Table 1; active without the embedding"),
     "gpt-oss-120b": (116.83, 5.13, "arXiv 2508.10925, Table 1; active without the embedding"),
     "llama4-scout": (109, 17, "huggingface.co/meta-llama/Llama-4-Scout-17B-16E, with its vision"),

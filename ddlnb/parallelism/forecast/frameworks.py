@@ -48,6 +48,7 @@ class Framework:
     - reports_first: its runs report the memory of the first stage, others of the fullest.
     - splits_transfers: ranks of a tensor send each its part of activations to the next stage.
     - splits_batches: where a pipeline's micro batches are not told, the batch of a rank is split.
+    - sends_once: a token goes to another node once, however many of its experts are there (DeepEP).
     - unstated: the shares of runs without, with selective and with full recomputation, where a row
       does not say; judgements, which memory overrules.
     - later: a month, and words that mean this entry from then on, and another one before.
@@ -80,6 +81,7 @@ class Framework:
     adds_apart: bool = False
     splits_transfers: bool = True
     splits_batches: bool = False
+    sends_once: bool = False
     unstated: tuple[float, float, float] = (1.0, 0.0, 0.0)
     later: tuple[str, str] = ("", "")
     like: str = ""
@@ -130,6 +132,7 @@ FRAMEWORKS = {
             splits_sequences=True,
             interleaves=True,
             hides_transfers=True,
+            sends_once=True,
             unstated=OFTEN_AGAIN,
             fitted=("matrix_share", "attention_share", "elementwise"),
             later=("2024-06", r"megatron"),

@@ -497,12 +497,25 @@ def exchange_seconds(cases: Cases, values: Parameters) -> Column:
     inside = values.inside_share * cases.inside
     keys = 6 * activations * cases.kv_heads / cases.heads / cases.tp * (cases.cp - 1)
     ring = np.where(cases.tp * cases.cp > cases.gpus_per_node, across, inside)
-    dispatch = 4 * cases.sent_copies * activations / cases.tp * (cases.ep - 1) / cases.ep
-    ports = np.where(
-        cases.tp * cases.ep > cases.gpus_per_node, across / cases.gpus_per_node, inside
-    )
-    experts = np.where(cases.ep > 1, dispatch / ports, 0)
-    return tensor / np.where(spans(cases), across, inside) + keys / ring + experts
+    tensor = tensor / np.where(spans(cases), across, inside)
+    return np.asarray(tensor + keys / ring + dispatch_seconds(cases, activations, inside))
+
+
+def dispatch_seconds(cases: Cases, activations: Column, inside: Column) -> Column:
+    """Return seconds in which tokens go to their experts and back, forward and backward.
+
+    Copies for experts on the same node go through NVLink while the others go through the GPU's
+    port to other nodes: all, or one for every node of which the token has an expert.
+    """
+    sent = (
+        4 * cases.sent_copies * activations / cases.tp / cases.ep
+    )  # to each of the experts' ranks
+    near = np.clip(cases.gpus_per_node / cases.tp, 1, cases.ep)
+    nodes = cases.ep / near
+    distinct = nodes * (1 - (1 - 1 / nodes) ** cases.top_k) / cases.top_k
+    apart = sent * (cases.ep - near) * np.where(cases.way("sends_once"), distinct, 1)
+    port = reached(cases, LINE) / cases.gpus_per_node
+    return np.maximum(sent * (near - 1) / inside, apart / port)
 
 
 def exchange_latency(cases: Cases, values: Parameters) -> Column:

@@ -26,13 +26,16 @@ from ddlnb.hardware.catalogue import get_gpu, get_interconnect, gpus, protocol_o
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.hardware.interconnect import Interconnect
 from ddlnb.hardware.machine import joined_by_nvlink
+from ddlnb.parallelism.config import shape_in
 from ddlnb.parallelism.forecast.cases import (
+    DESCRIBED,
     FULL,
     NONE,
     RECOMPUTATIONS,
     SELECTIVE,
     Cases,
     gpu_columns,
+    model_columns,
 )
 from ddlnb.parallelism.forecast.forecast import rate
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework, framework_in
@@ -171,7 +174,8 @@ def alternatives(row: Row) -> list[Weighted]:
     ranks = row.whole("num_gpus", "gpus")
     domain = row.whole("nvlink_domain", default=max(gpu.nvlink_domain, 1))
     together = joined_by_nvlink(domain, per_node, ranks)
-    model = _model(row)
+    model = _model_named(row) or _model(row) | DESCRIBED
+    row = replace(row, cells={**row.cells, "layers": str(model["layers"])})
     precision = _precision(row)
     if precision not in gpu.flops:
         raise row.error("precision", f"{gpu.name} has no rate for {precision}; use another one")
@@ -292,6 +296,30 @@ def _precision(row: Row) -> str:
     told = [row.text(one).lower() for one in ("precision", "notes")]
     known = ("fp8", "bf16", "fp16", "tf32", "fp32")
     return next((one for text in told for one in known if one in text), "bf16")
+
+
+SIZES = ("layers", "hidden", "heads", "kv_heads", "vocab", "experts")
+
+
+def _model_named(row: Row) -> dict[str, Any] | None:
+    """Return the columns of a large model that is known by name, None where cells contradict it.
+
+    Where cells give no more than layers, these are so many layers of it.
+    """
+    shape = _shape_in(row.text("model"))
+    if shape is None:
+        return None
+    tokens = row.whole("seq_len", "sequence")
+    named = model_columns(replace(shape, sequence=tokens))
+    sizes = SIZES if named["experts"] > 1 else (*SIZES, "ffn")
+    given = {name: row.whole(name) for name in sizes if row.text(name)}
+    if not given.keys() - {"layers"}:
+        row.notes[f"the shape of {row.text('model')}", f"that of {shape.name}"] += 1
+        named |= given
+    return None if any(named[name] != value for name, value in given.items()) else named
+
+
+_shape_in = lru_cache(maxsize=256)(shape_in)
 
 
 def _model(row: Row) -> dict[str, int]:
@@ -438,7 +466,7 @@ def _zero(row: Row, ways: Framework) -> int:
 
 ADDED = ("tokens_per_s_per_gpu", "low", "high", "memory_gb", "fits")
 FURTHER = ("tokens_per_s_per_gpu_not_slow", "chance_of_slow", "chance_of_fit", "seconds", "mfu")
-NEEDED = ("layers", "hidden", "seq_len", "gpu", "num_gpus")
+NEEDED = ("seq_len", "gpu", "num_gpus")
 
 
 @dataclass(frozen=True)

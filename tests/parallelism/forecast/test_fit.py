@@ -177,10 +177,8 @@ def test_intervals_grow_with_nodes_as_errors_do(scored) -> None:
 
 
 def test_constant_mfu_is_further_off_for_everything_that_was_left_out(scored) -> None:
-    """Of two sources the constant is nearer: one machine, one model, and runs that were tuned."""
     medians = scored["median"].unstack("forecast")
-    further = medians["ours"] < medians["constant MFU"]
-    assert set(further.index[~further].get_level_values("left_out")) <= {"NVIDIA", "SimuMax"}
+    assert (medians["ours"] < medians["constant MFU"]).all()
 
 
 def test_iterations_of_an_h100_do_not_tell_what_hopper_sustains() -> None:

@@ -29,10 +29,12 @@ from ddlnb.parallelism.forecast.step import (
     APART,
     GATED_APART,
     INNER,
+    LINE,
     PLAIN,
     SMALL,
     Step,
     bubble_seconds,
+    dispatch_seconds,
     exposed,
     layer_seconds,
     operations_of,
@@ -433,3 +435,25 @@ def test_no_cluster_with_sockets_is_the_one_that_was_fitted() -> None:
 def test_rows_of_tables_say_tcp_in_words(words: str, gbits: float) -> None:
     found = case(Row(2, RUN | {"network": words}))
     assert found["sockets"] == pytest.approx(gbits * 1e9 / 8)
+
+
+MIXTURE = {
+    "model": "qwen3-235b-a22b", "params_b": "", "layers": "", "hidden": "", "heads": "",
+    "kv_heads": "", "ffn": "", "vocab": "", "num_gpus": "64", "tp": "1", "pp": "1", "dp": "64",
+}  # fmt: skip
+
+
+def dispatched(ep: int, framework: str) -> float:
+    """Return bytes that a GPU sends to experts for a micro batch, over bytes of its activations."""
+    cells = RUN | MIXTURE | {"ep": str(ep), "framework": framework}
+    one = Cases.of(**{**case(Row(2, cells)), "across": 8 / LINE, "sockets": np.inf})
+    return float(dispatch_seconds(one, np.ones(1), np.ones(1))[0])
+
+
+def test_tokens_go_to_experts_inside_nodes_and_across_them() -> None:
+    """Of 8 copies, there and back in both passes; inside and across, a GPU sends 1 byte/s here."""
+    assert dispatched(8, "megatron") == pytest.approx(4 * 8 * 7 / 8)
+    assert dispatched(64, "megatron") == pytest.approx(4 * 8 * 56 / 64)
+    hit = 8 * (1 - (7 / 8) ** 8)  # nodes with one of the 8 experts, of 8 nodes
+    assert dispatched(64, "nemo") == pytest.approx(4 * hit * 7 / 8)
+    assert dispatched(1, "nemo") == 0

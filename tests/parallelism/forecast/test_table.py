@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ddlnb.errors import InputError, UnknownName
+from ddlnb.parallelism.config import get_shape
 from ddlnb.parallelism.forecast.table import ADDED, Row, case, cases, forecast_table
 from tests.parallelism.forecast.tables import RUN, write_table
 
@@ -187,3 +188,32 @@ def test_less_power_is_a_slower_clock_by_its_cube_root() -> None:
 )
 def test_what_cells_say_beside_their_columns_is_read(cells, column: str, value: object) -> None:
     assert case(Row(2, RUN | cells))[column] == value
+
+
+BY_NAME = {"model": "Qwen3_30B_a3B", "params_b": "", "layers": "", "hidden": "", "heads": "",
+           "kv_heads": "", "ffn": "", "vocab": "", "framework": "nemo"}  # fmt: skip
+
+
+def test_a_model_without_sizes_is_the_one_of_that_name(path: Path) -> None:
+    said: list[str] = []
+    table = forecast_table(write_table(path, BY_NAME, BY_NAME | {"layers": "24"}), say=said.append)
+    found = cases([Row(2, RUN | row) for row in (BY_NAME, BY_NAME | {"layers": "24"})])
+    shape = get_shape("qwen3-30b-a3b").shape
+    assert found.layers.tolist() == [48, 24]
+    assert found.parameters[0] == pytest.approx(shape.parameters, rel=0.001)
+    assert found.experts.tolist() == [128, 128]
+    whole, half = (float(row["tokens_per_s_per_gpu"]) for row in table.rows)
+    assert half > 1.5 * whole
+    told = "the shape of Qwen3_30B_a3B is missing in 2 rows: taken as that of qwen3-30b-a3b"
+    assert told in said
+
+
+def test_sizes_in_cells_overrule_the_name(path: Path) -> None:
+    other = BY_NAME | {"layers": "48", "hidden": "4096", "ffn": "8192"}
+    found = cases([Row(2, RUN | other)])
+    assert (found.hidden[0], found.experts[0]) == (4096, 1)
+
+
+def test_a_name_that_is_not_known_leaves_the_cell_missing(path: Path) -> None:
+    with pytest.raises(InputError, match="row 2, column layers: is missing"):
+        first(path, **(BY_NAME | {"model": "Qwen3"}))
