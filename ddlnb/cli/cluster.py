@@ -155,7 +155,7 @@ def _show_cluster(name: str, csv: bool) -> None:
 def _gpu_row(gpu: Gpu) -> dict[str, Any]:
     rates = {
         name: f"{gpu.flops[name] / 1e12:.4g}" if name in gpu.flops else "-"
-        for name in ("fp32", "tf32", "fp16", "bf16", "fp8")
+        for name in ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
     }
     link = f"{gpu.nvlink.name} {gpu.nvlink.bandwidth / 1e9:g}" if gpu.nvlink else "-"
     return {

@@ -18,12 +18,12 @@ from ddlnb.errors import look_up, require, require_known
 from ddlnb.files import HARDWARE, read_yaml
 from ddlnb.units import BITS_PER_BYTE, GB, GIB
 
-PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
+PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 ON_CORES = ("fp64", "fp32")  # precisions that matrix units are not made for
 OTHERS = "others"  # a generation that stands for those of which nothing is known
 LANE = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}  # GB/s of a lane of PCIe in one direction
 MHZ = 1e6
-Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"]
+Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 Source = Annotated[str, Field(min_length=8)]
 WITHOUT_OTHER_KEYS = ConfigDict(extra="forbid")
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 OPTIMIZER_COPIES = {"sgd": 0, "momentum": 1, "adam": 2}  # of the parameters, kept by the optimizer
 FLOAT32 = 4  # bytes: of master weights, and of what an optimizer keeps of a parameter
-HALF = ("fp16", "bf16", "fp8")  # in which activations take two bytes
+HALF = ("fp16", "bf16", "fp8", "fp4")  # in which activations take two bytes
 FEW = 8  # samples; with one or two, gradients of weights that live for a moment decide the peak
 WITH_PROFILES = ("resnet50", "bert-base", "bert-large")
 Shape = tuple[int, ...]

@@ -260,10 +260,11 @@ def model_columns(model: Transformer) -> dict[str, Any]:
 
 def gpu_columns(gpu: Gpu, precision: str) -> dict[str, Any]:
     """Return the columns of `Cases` that describe a GPU at a precision."""
+    core = "bf16" if precision in ("fp8", "fp4") else precision
     return {
         "peak": gpu.peak(precision),
-        "core_peak": gpu.peak("bf16" if precision == "fp8" else precision),
-        "sustained": sustained_share(gpu, "bf16" if precision == "fp8" else precision),
+        "core_peak": gpu.peak(core),
+        "sustained": sustained_share(gpu, core),
         "newer": float(gpu.kin.tuned_like in NEWER),
         "memory": gpu.memory,
         "memory_bandwidth": gpu.memory_bandwidth,

@@ -294,8 +294,11 @@ def _gpu_in(words: str) -> Gpu | None:
 
 def _precision(row: Row) -> str:
     told = [row.text(one).lower() for one in ("precision", "notes")]
-    known = ("fp8", "bf16", "fp16", "tf32", "fp32")
-    return next((one for text in told for one in known if one in text), "bf16")
+    known = ("fp4", "fp8", "bf16", "fp16", "tf32", "fp32")
+    found = next((one for text in told for one in known if one in text), "")
+    if told[0] and not found:
+        row.notes[f"a known precision ({told[0]})", "bf16"] += 1
+    return found or "bf16"
 
 
 SIZES = ("layers", "hidden", "heads", "kv_heads", "vocab", "experts")

@@ -208,6 +208,17 @@ def test_a_model_without_sizes_is_the_one_of_that_name(path: Path) -> None:
     assert told in said
 
 
+def test_the_precision_of_a_recipe_is_read_and_another_one_is_said(path: Path) -> None:
+    rates = [
+        float(first(path, gpu="GB200", framework="nemo", precision=one)["tokens_per_s_per_gpu"])
+        for one in ("BF16", "FP8-MX", "NVFP4")
+    ]
+    assert rates == sorted(set(rates))
+    said: list[str] = []
+    forecast_table(write_table(path, {"precision": "int3"}), say=said.append)
+    assert "a known precision (int3) is missing in 1 row: taken as bf16" in said
+
+
 def test_sizes_in_cells_overrule_the_name(path: Path) -> None:
     other = BY_NAME | {"layers": "48", "hidden": "4096", "ffn": "8192"}
     found = cases([Row(2, RUN | other)])
