@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ddlnb.clusters.cluster import Cluster, Fit
 from ddlnb.clusters.effects import EFFECTS, Effects
@@ -16,7 +15,7 @@ from ddlnb.errors import InputError, require, require_whole
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect, get_machine, parts_of
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.hardware.interconnect import Interconnect, Known
-from ddlnb.hardware.machine import Machine, joined_by_nvlink, link_inside, node_costs
+from ddlnb.hardware.machine import Machine, as_nodes, link_inside, node_costs
 from ddlnb.units import GB, gigabits_per_second, show_bandwidth
 
 MOST_NODES = 100_000
@@ -84,16 +83,13 @@ def cluster_of(
         network = usual_network(kind, gpus_per_node)
         facts["network"] = f"not given: {network}, as is usual with {kind.name}"
     joined = get_interconnect(network) if network != "" else None
-    together = joined_by_nvlink(kind.nvlink_domain, gpus_per_node, nodes * gpus_per_node)
-    if together > gpus_per_node:
+    machines, of_one = nodes, gpus_per_node
+    nodes, gpus_per_node, joined = as_nodes(kind, nodes, gpus_per_node, joined)
+    if nodes < machines:
         facts["NVLink between nodes"] = (
-            f"{nodes} of {gpus_per_node} GPUs count as {nodes * gpus_per_node // together} of "
-            f"{together}: it joins up to {kind.nvlink_domain} {kind.name} of a rack"
+            f"{machines} of {of_one} GPUs count as {nodes} of {gpus_per_node}: it joins up to "
+            f"{kind.nvlink_domain} {kind.name} of a rack"
         )
-        nodes = nodes * gpus_per_node // together
-        if joined is not None:
-            joined = replace(joined, ports=joined.ports * together // gpus_per_node)
-        gpus_per_node = together
     if nodes == 1 and joined is not None:
         facts["network"] = f"not used: {joined.name}, as there is one node"
         joined = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
@@ -103,3 +104,17 @@ def joined_by_nvlink(domain: int, per_node: int, ranks: int) -> int:
     if domain <= per_node:
         return per_node
     return max(one for one in range(1, min(domain, ranks) + 1) if ranks % one == 0)
+
+
+Joined = TypeVar("Joined", Interconnect, None, Interconnect | None)
+
+
+def as_nodes(gpu: Gpu, nodes: int, per_node: int, network: Joined) -> tuple[int, int, Joined]:
+    """Return nodes, GPUs of each and their network, where those that NVLink joins are one node.
+
+    The ports of all machines in it are its own.
+    """
+    together = joined_by_nvlink(gpu.nvlink_domain, per_node, nodes * per_node)
+    if network is not None:
+        network = replace(network, ports=network.ports * together // per_node)
+    return nodes * per_node // together, together, network

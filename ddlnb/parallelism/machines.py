@@ -20,7 +20,7 @@ from ddlnb.errors import require, require_whole
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.hardware.interconnect import Interconnect
-from ddlnb.hardware.machine import link_inside
+from ddlnb.hardware.machine import as_nodes, link_inside
 from ddlnb.networks.collectives.catalogue import get_algorithm, get_collective
 from ddlnb.networks.flows import Startup
 from ddlnb.networks.network import Network
@@ -71,6 +71,8 @@ def machines_of(
     if network is None:
         network = usual_network(gpu, gpus_per_node)
     join = get_interconnect(network)
+    if topology is None:
+        nodes, gpus_per_node, join = as_nodes(gpu, nodes, gpus_per_node, join)
     shape = Star(max(2, nodes)) if topology is None else get_topology(topology)
     # A hop between nodes has at least two links: their latencies add up to that of the hop.
     hosts = shape.network(join.bandwidth.value, join.latency.value / 2)

@@ -193,7 +193,15 @@ def _fitted() -> RooflineFile:
 
 
 NAMED = {EAGER: "an eager program", "compiled": "a compiled program", "tuned": "a tuned program"}
-SIZES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2, "fp4": 2}  # bytes of activations
+SIZES = {
+    "fp64": 8,
+    "fp32": 4,
+    "tf32": 4,
+    "fp16": 2,
+    "bf16": 2,
+    "fp8": 2,
+    "fp4": 2,
+}  # bytes of activations
 SLOWEST = 1e-7  # of the FLOP/s: no training on a GPU is so slow
 Z90 = NormalDist().inv_cdf(0.95)  # a 90 % interval is so many standard deviations to both sides
 BACKWARD = 2.0  # of the forward work, where nobody counted: gradients of inputs and of weights

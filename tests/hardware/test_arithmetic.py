@@ -24,7 +24,14 @@ SYSTEMS = [  # GPUs, TFLOP/s (sparse ones halved) and GB, GB/s, NVLink's of both
     ("A100-SXM4-80GB", 8, {"fp16": 5e3 / 2, "memory": 640, "nvlink": 4.8e3}),
     ("H100-SXM", 8, {"fp8": 32e3 / 2, "memory": 640, "nvlink": 7.2e3}),
     ("H200", 8, {"fp8": 32e3 / 2, "memory": 1128, "nvlink": 7.2e3}),
-    ("B200", 8, {"fp8": 72e3 / 2, "fp4": 144e3 / 2, "memory": 1440, "memory_bandwidth": 64e3, "nvlink": 14.4e3}),
+    (
+        "B200",
+        8,
+        {
+            "fp8": 72e3 / 2, "fp4": 144e3 / 2,
+            "memory": 1440, "memory_bandwidth": 64e3, "nvlink": 14.4e3,
+        },
+    ),
     ("B300", 8, {"fp8": 72e3 / 2, "fp4": 108e3, "memory": 2144, "nvlink": 14.4e3}),
     (
         "GB200",

@@ -13,7 +13,7 @@ from ddlnb.networks.play import share
 from ddlnb.networks.topologies import RailOptimised, Star, TwoTier, with_islands
 from ddlnb.parallelism.iteration import parts_of, play_iteration
 from ddlnb.parallelism.layout import AXES, Layout, position
-from ddlnb.parallelism.machines import LayoutNetwork
+from ddlnb.parallelism.machines import LayoutNetwork, machines_of
 from ddlnb.parallelism.model import Transformer
 from ddlnb.parallelism.schedules import play, schedule
 from ddlnb.parallelism.volumes import GroupExchange, exchanges, traffic_matrices
@@ -224,3 +224,21 @@ def test_without_overlap_the_reduction_is_waited_for():
     reduced = sum(span.seconds for span in after.spans if span.kind == "message")
     assert after.seconds("wait") == pytest.approx(reduced)
     assert beside.seconds("wait") < after.seconds("wait")
+
+
+def test_gpus_that_nvlink_joins_between_nodes_exchange_over_it():
+    """Eight GB200 in nodes of four are as in one node of eight; H100 in nodes of four are not."""
+
+    def slower(gpu):
+        layout = Layout.parse("tp8")
+        apart, one = (
+            machines_of(gpu, nodes, gpus_per_node=8 // nodes, network="400GbIB").network
+            for nodes in (2, 1)
+        )
+        exchange = next(one for one in exchanges(MODEL, layout) if one.axis == "tp")
+        return LayoutNetwork(layout, apart).seconds(exchange) / LayoutNetwork(layout, one).seconds(
+            exchange
+        )
+
+    assert slower("GB200") == pytest.approx(1)
+    assert slower("H100") > 1.2
