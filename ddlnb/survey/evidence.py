@@ -27,8 +27,14 @@ NOT_JUDGED = "not judged"
 NOT_RUN = "not run"
 BY_A_TEST = "by a test, not run here"
 NOT_REPRODUCED = "not reproduced"
+# A simulation refutes no statement, and what is decided by construction is not found to hold.
+AGREES, DISAGREES = "the simulator agrees", "the simulator disagrees"
+DECIDED = {"arithmetic": "arithmetic", "definition": "by definition", "question": "a question"}
 # The verdict of an item is the first of these that any of its evidence gives.
-SEVERITY = (Verdict.CONTRADICTED, Verdict.UNDECIDED, Verdict.HOLDS)
+SEVERITY = (
+    *(Verdict.CONTRADICTED, DISAGREES, Verdict.UNDECIDED, Verdict.HOLDS, AGREES),
+    *DECIDED.values(),
+)
 TEST_RUNS = BUILD / "item_tests.json"  # of tests that name items: whether they passed, and when
 
 
@@ -91,6 +97,22 @@ def _of_cells(notebook: Notebook, cells: Iterable[dict[str, Any]]) -> Iterator[E
             for one in output.get("data", {}).get(ITEMS_TYPE, []):
                 verdict = one["verdict"] or NOT_JUDGED
                 yield Evidence(one["item"], notebook.name, one["how"], verdict, one["said"], link)
+
+
+def weighed(one: Evidence, item: Item) -> Evidence:
+    """Return the evidence with the word that it bears, where it says that an item holds or fails.
+
+    >>> simulated = Evidence("A35", "", "simulated", Verdict.CONTRADICTED)
+    >>> weighed(simulated, Item("A35", "3.3.2", "BCube suits servers better.")).verdict
+    'the simulator disagrees'
+    """
+    word = one.verdict
+    if one.how == "simulated":
+        word = AGREES if word == Verdict.HOLDS else word
+        word = DISAGREES if word == Verdict.CONTRADICTED else word
+    if item.decided and word in (Verdict.HOLDS, AGREES):
+        word = DECIDED[item.decided]
+    return replace(one, verdict=word)
 
 
 def keep_test_runs(passed: Mapping[str, bool], path: Path = TEST_RUNS) -> None:
@@ -183,6 +205,6 @@ def entries(
             f"data/published/survey_items.csv; add it there or correct the number",
         )
     return {
-        key: Entry(item, tuple(one for one in found if one.item == key))
+        key: Entry(item, tuple(weighed(one, item) for one in found if one.item == key))
         for key, item in items.items()
     }

@@ -29,6 +29,7 @@ ITEMS = Schema(
     (
         *(Column(name, Kind.NAME) for name in ("id", "section", "text")),
         *(Column(name, Kind.TEXT) for name in ("source", "missing")),
+        Column("decided", Kind.TEXT, allowed=("", "arithmetic", "definition", "question")),
     ),
     unique=("id",),
     exact=True,
@@ -49,6 +50,8 @@ class Item:
     """One statement: its section in a survey, its text, and what this edition lacks of it.
 
     ``source`` begins with one of `SOURCES`: where the statement and its numbers come from.
+    ``decided`` says of a statement that no measurement could refute why that is so: it follows by
+    arithmetic from what is printed, by definition, or it is a question that the survey asks.
     """
 
     id: str
@@ -56,6 +59,7 @@ class Item:
     text: str
     source: str = STATED
     missing: str = ""
+    decided: str = ""
 
 
 @dataclass(frozen=True)

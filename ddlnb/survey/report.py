@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from ddlnb.files import write_atomically
 from ddlnb.results.statistics import Verdict
+from ddlnb.survey.evidence import AGREES, DECIDED, DISAGREES, Entry
 from ddlnb.survey.notebooks import Notebook, Outcome
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
-
-    from ddlnb.survey.evidence import Entry
 
 
 PAGES = Path(__file__).with_name("pages")
@@ -156,17 +155,19 @@ def render(template: str, **values: Any) -> str:
 
 
 UNJUDGED = "not judged"
+# By verdict: what is said of statements, and the heading above them; the most important first.
 SAID = {
-    Verdict.CONTRADICTED: "do not hold here",
-    Verdict.UNDECIDED: "are undecided",
-    Verdict.HOLDS: "hold",
-    UNJUDGED: "could not be judged",
+    Verdict.CONTRADICTED: ("do not hold here", "What does not hold here"),
+    DISAGREES: ("the simulator does not share", "What the simulator does not share"),
+    Verdict.UNDECIDED: ("are undecided", "What is undecided"),
+    Verdict.HOLDS: ("hold", "What holds"),
+    AGREES: ("the simulator shares", "What the simulator shares"),
+    DECIDED["arithmetic"]: ("are arithmetic", "What is arithmetic"),
+    DECIDED["definition"]: ("hold by definition", "What holds by definition"),
+    DECIDED["question"]: ("are questions", "What is a question"),
+    UNJUDGED: ("could not be judged", ""),
 }
-HEADINGS = {
-    Verdict.CONTRADICTED: "What does not hold here",
-    Verdict.UNDECIDED: "What is undecided",
-    Verdict.HOLDS: "What holds",
-}
+OPEN = (Verdict.CONTRADICTED, DISAGREES, Verdict.UNDECIDED)  # lists that are not folded
 
 
 def write_pages(
@@ -199,7 +200,7 @@ def write_pages(
         title=f"Executable survey of communication in distributed deep learning: {profile}",
         found=_by_verdict(found.values()),
         said=SAID,
-        headings=HEADINGS,
+        unfolded=OPEN,
         gallery=gallery,
         outcomes=outcomes,
         origins=_origins(outcomes),
@@ -218,10 +219,10 @@ def write_index(found: dict[str, Entry], folder: Path) -> Path:
 
 def _by_verdict(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
     """Return the entries by the worst verdict of each, the worst first; the others are unjudged."""
-    found: dict[str, list[Entry]] = {word: [] for word in (*HEADINGS, UNJUDGED)}
+    found: dict[str, list[Entry]] = {word: [] for word in SAID}
     for entry in entries:
         worst = entry.verdict.split(", ")[0]
-        found[worst if worst in HEADINGS else UNJUDGED].append(entry)
+        found[worst if worst in SAID else UNJUDGED].append(entry)
     return {word: those for word, those in found.items() if those}
 
 

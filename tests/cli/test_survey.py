@@ -9,13 +9,17 @@ from ddlnb.errors import InputError, UnknownName
 from ddlnb.files import NOTEBOOKS, ROOT
 from ddlnb.results.statistics import Verdict
 from ddlnb.survey.evidence import (
+    AGREES,
     BY_A_TEST,
+    DISAGREES,
     NOT_REPRODUCED,
     NOT_RUN,
+    Evidence,
     entries,
     evidence,
     evidence_of_tests,
     keep_test_runs,
+    weighed,
 )
 from ddlnb.survey.items import HOW, ItemVerdict, findings, item_verdict, survey_items
 from ddlnb.survey.notebooks import Outcome, all_notebooks
@@ -113,9 +117,26 @@ def test_sources_that_differ_are_both_shown_the_worst_first(tmp_path):
     items = [ItemVerdict("A21", word, "measured") for word in (Verdict.HOLDS, None)]
     items += [ItemVerdict("A21", Verdict.CONTRADICTED, "simulated")]
     found = entries([executed(tmp_path, items=items)], tmp_path, tmp_path)
-    assert found["A21"].verdict == "contradicted, holds"
+    assert found["A21"].verdict == f"{DISAGREES}, holds"  # a simulation refutes nothing
     assert found["A21"].how == "simulated, measured"
     assert found["A22"].verdict == NOT_REPRODUCED
+
+
+@pytest.mark.parametrize(
+    ("item", "how", "verdict", "word"),
+    [
+        ("A35", "simulated", "holds", AGREES),
+        ("A35", "emulated", "contradicted", "contradicted"),
+        ("A08", "computed", "holds", "arithmetic"),
+        ("A08", "computed", "contradicted", "contradicted"),
+        ("A26", "measured", "holds", "by definition"),
+        ("A64", "simulated", "holds", "a question"),
+        ("A64", "simulated", "not run", "not run"),
+    ],
+)
+def test_a_verdict_claims_no_more_than_its_evidence_can_bear(item, how, verdict, word):
+    found = weighed(Evidence(item, "", how, verdict), survey_items()[item])
+    assert found.verdict == word
 
 
 def test_the_page_lists_every_item_with_its_evidence_and_what_is_missing(tmp_path):

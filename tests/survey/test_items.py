@@ -7,7 +7,7 @@ from ddlnb.survey.claims import CLAIMS
 from ddlnb.survey.items import survey_items
 from ddlnb.survey.published import quotes
 
-HEADER = "id,section,text,source,missing\n"
+HEADER = "id,section,text,source,missing,decided\n"
 NUMBERS = [n for n in range(1, 66) if n not in (19, 37, 38, 39, 59)]  # no such items
 
 
@@ -26,13 +26,14 @@ def test_claims_and_quotes_are_items_of_the_same_section():
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("A01,1,Text.,stated,\nA01,1,Text.,stated,", "line 3 .*appears twice"),
-        ("A44,1,Text.,stated,", "line 2 .*id is that of a claim"),
-        ("B01,1,Text.,stated,", "line 2 .*id must be one such as A07"),
-        ("A01,1,Text.,heard,", "source must begin with stated, primary, derived, known"),
-        ("A01,1,,stated,", "text is empty"),
-        ("A01,1,Text.,stated", "line 2 has fewer values"),
-        ("A01,1,Text.,stated,,", "line 2 has more values|cannot be read"),
+        ("A01,1,Text.,stated,,\nA01,1,Text.,stated,,", "line 3 .*appears twice"),
+        ("A44,1,Text.,stated,,", "line 2 .*id is that of a claim"),
+        ("B01,1,Text.,stated,,", "line 2 .*id must be one such as A07"),
+        ("A01,1,Text.,heard,,", "source must begin with stated, primary, derived, known"),
+        ("A01,1,,stated,,", "text is empty"),
+        ("A01,1,Text.,stated,", "line 2 has fewer values"),
+        ("A01,1,Text.,stated,,luck", "decided must be '' or 'arithmetic'"),
+        ("A01,1,Text.,stated,,,", "line 2 has more values|cannot be read"),
     ],
 )
 def test_what_is_no_item_is_refused_with_its_line(tmp_path, line, said):

@@ -53,6 +53,10 @@ def test_the_table_has_the_milliseconds_of_every_exchange(played):
     found = topology_findings(played)
     assert found.startswith("- The quickest exchange of each: fat-tree")
     assert [one.item for one in found.items] == ["A34", "A35", "A36"]
+    # With equal cables BCube's hosts have twice the bandwidth; with half of it per cable, not.
+    assert [one.verdict for one in found.items] == ["holds", "undecided", "holds"]
+    assert "equal cables: holds" in found.items[1].said
+    assert "equal bandwidth of hosts: contradicted" in found.items[1].said
 
 
 def test_switches_and_cables_are_those_of_the_topologies():
