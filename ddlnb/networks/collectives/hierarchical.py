@@ -17,7 +17,7 @@ class Hierarchical(Algorithm):
 
     2 (g - 1) + 2 (m - 1) steps, 2 (n - 1) / n M bytes from every worker, of which only
     2 (m - 1) / n M leave its node. ``per_node`` says how many neighbours count as a node, by
-    default as many as the cluster has. Source: survey, section 3.2.2; Jia et al. 2018.
+    default as many as the cluster has. Source: survey, section 3.2; Jia et al. 2018.
     """
 
     per_node: int | None = None

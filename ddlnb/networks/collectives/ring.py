@@ -18,7 +18,7 @@ class Ring(Algorithm):
     All-reduce: 2 (n - 1) steps, 2 (n - 1) / n M bytes from every worker. With ``parts``, such as 64
     over 1,024 workers, a step carries so many transfers only: a part is longer then, links idle in
     between, and the first and last of a rank's parts make some send up to a part more than others.
-    Source: Patarasuk and Yuan 2009; survey, section 3.2.2.
+    Source: Patarasuk and Yuan 2009; survey, section 3.2.
     """
 
     parts: int | None = None

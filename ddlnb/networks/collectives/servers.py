@@ -26,7 +26,7 @@ class ParameterServers(Algorithm):
 
     On ranks of their own, after the workers: max(1, n / k) M bytes from the rank that sends most.
     ``beside`` the workers, server i is worker i, which keeps its own share of its part: it sends
-    (n + k - 2) / k M; with k = n that is `Direct`. Source: Li et al. 2014; survey, section 3.2.1.
+    (n + k - 2) / k M; with k = n that is `Direct`. Source: Li et al. 2014; survey, section 3.2.
     """
 
     count: int = 1

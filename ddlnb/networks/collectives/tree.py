@@ -16,7 +16,7 @@ class Tree(Algorithm):
     """Reduce and broadcast along a binomial tree, or broadcast alone.
 
     All-reduce: 2 ceil(log2 n) steps of M bytes; broadcast: half of them. The root receives, and
-    later sends, the message in every step. Source: survey, section 3.2.2 (MPI's way).
+    later sends, the message in every step. Source: survey, section 3.2 (MPI's way).
     """
 
     name = "tree"
