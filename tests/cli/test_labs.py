@@ -1,0 +1,98 @@
+"""Labs: each has a solution that runs and differs in nothing but what a student writes."""
+
+import re
+from contextlib import closing
+
+import nbformat
+import pytest
+
+from ddlnb.errors import DdlnbError
+from ddlnb.files import NOTEBOOKS, ROOT
+from ddlnb.survey.execution import Worker
+from ddlnb.survey.notebooks import get_notebook
+
+LABS = NOTEBOOKS / "labs"
+SOLVED = "_solution"
+NAMES = sorted(path.stem for path in LABS.glob("*.ipynb") if not path.stem.endswith(SOLVED))
+WRITTEN = ("register_collective", "register_method", "register_compressor")
+WRITTEN += ("register_synchronisation",)
+
+
+def cells(name: str) -> list[nbformat.NotebookNode]:
+    return nbformat.read(LABS / f"{name}.ipynb", as_version=4).cells
+
+
+def is_yours(cell: nbformat.NotebookNode) -> bool:
+    return "yours" in cell.metadata.get("tags", [])
+
+
+def test_there_are_six_labs_each_with_a_solution():
+    assert len(NAMES) == 6
+    assert len(list(LABS.glob(f"*{SOLVED}.ipynb"))) == 6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_solution_differs_in_what_the_student_writes_and_in_nothing_else(name):
+    lab, solution = cells(name), cells(name + SOLVED)
+    assert len(lab) == len(solution)
+    for one, other in zip(lab, solution, strict=True):
+        assert (one.source != other.source) == is_yours(one) == is_yours(other)
+        assert not one.get("outputs")
+        assert not other.get("outputs")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_lab_checks_itself_registers_what_was_written_and_runs_it_on_ranks(name):
+    lab = cells(name)
+    code = "\n".join(cell.source for cell in lab if cell.cell_type == "code")
+    last = max(number for number, cell in enumerate(lab) if is_yours(cell))
+    after = "\n".join(cell.source for cell in lab[last + 1 :] if cell.cell_type == "code")
+    assert after.count("assert ") >= 3
+    assert any(f"{word}(" in code for word in WRITTEN)
+    assert "measure(" in after or 'executor="distributed"' in after
+    assert lab[-1].source.startswith("**Question.**")
+
+
+@pytest.mark.parametrize("name", [name + end for name in NAMES for end in ("", SOLVED)])
+def test_links_of_a_lab_lead_somewhere(name):
+    cited = set(re.findall(r"^@\w+\{(\w+),", (NOTEBOOKS / "references.bib").read_text(), re.M))
+    for cell in cells(name):
+        if cell.cell_type == "markdown":
+            for place in re.findall(r"\]\((?!https?:)([^)]+)\)", cell.source):
+                path, _, key = place.partition("#")
+                assert (LABS / path).exists(), place
+                assert not path.endswith("references.bib") or key in cited, place
+
+
+def test_the_course_has_twelve_weeks_all_labs_and_papers_that_are_known():
+    text = (ROOT / "docs" / "course.md").read_text()
+    weeks = [line.split("|")[1:-1] for line in text.splitlines() if re.match(r"\| \d", line)]
+    assert [int(week[0]) for week in weeks] == list(range(1, 13))
+    assert sorted(re.findall(r"labs/(\w+)\.ipynb", text)) == NAMES
+    cited = set(re.findall(r"^@\w+\{(\w+),", (NOTEBOOKS / "references.bib").read_text(), re.M))
+    for _, notebook, _, papers in weeks:
+        assert ".ipynb" in notebook
+        assert set(papers.strip().split(", ")) <= cited
+
+
+@pytest.fixture(scope="module")
+def worker():
+    with closing(Worker()) as process:
+        yield process
+
+
+@pytest.mark.notebook
+@pytest.mark.ranks
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_solution_passes_its_checks_on_real_ranks(name, worker, tmp_path):
+    notebook = get_notebook(name + SOLVED, LABS)
+    worker.execute(notebook, tmp_path / f"{name}.ipynb", {}, 600)
+
+
+@pytest.mark.notebook
+@pytest.mark.slow
+def test_a_lab_that_is_not_solved_fails_at_its_first_check(worker, tmp_path):
+    notebook = get_notebook("ssp_on_a_clock", LABS)
+    with pytest.raises(DdlnbError, match="AssertionError: BSP is a bound of zero"):
+        worker.execute(notebook, tmp_path / "lab.ipynb", {}, 600)
