@@ -1,17 +1,17 @@
 """Table 1 of the survey: its words beside words that are derived from numbers.
 
-Every word of ours follows from one number by the scale of its attribute. The survey gives no
-scales: these are ours, printed beside the verdicts, and another one may give another word.
+Words are compared by rank order: the number behind "low" has to lie below every number behind
+"medium" of the same attribute. No threshold is chosen, since one for every word would prove
+nothing; `thresholds` says between which numbers one may lie.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import product
+from itertools import pairwise, product
 from statistics import median
 from typing import NamedTuple
 
@@ -54,30 +54,29 @@ from ddlnb.workloads.task import Batch
 from ddlnb.workloads.workload import Workload
 
 COLUMNS = ("row", "section", "aspect", "attribute", "word", "tag")
-AGREES, DISAGREES, UNKNOWN = "agrees", "disagrees", "cannot be derived here"
+AGREES, DISAGREES = "agrees", "disagrees"
+ALONE, OPEN, UNKNOWN = "one word only", "cannot be decided here", "cannot be derived here"
 LEVELS = ("low", "medium", "high")
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Words for ranges of a number, ascending; a range begins at its bound.
+    """The number behind an attribute, and the words for it in ascending order."""
 
-    >>> Scale("bytes", LEVELS, (0.1, 0.75)).word(0.1)
-    'medium'
-    """
-
-    number: str  # what it is
+    number: str
     words: tuple[str, ...]
-    bounds: tuple[float, ...]
 
-    def word(self, value: float) -> str:
-        """Return the word for a number, "-" for NaN."""
-        return "-" if math.isnan(value) else self.words[bisect_right(self.bounds, value)]
+    def in_order(self, one: tuple[str, float], other: tuple[str, float]) -> bool:
+        """Return whether the numbers of two cells have the order of their words.
 
-    def __str__(self) -> str:
-        first = f"{self.words[0]} below {self.bounds[0]:g}"
-        pairs = zip(self.words[1:], self.bounds, strict=True)
-        return ", ".join([first, *(f"{word} from {bound:g}" for word, bound in pairs)])
+        >>> Scale("bytes", LEVELS).in_order(("low", 0.2), ("high", 0.1))
+        False
+        """
+        (word, number), (other_word, other_number) = one, other
+        rank, other_rank = self.words.index(word), self.words.index(other_word)
+        return rank == other_rank or (
+            number < other_number if rank < other_rank else number > other_number
+        )
 
 
 SCALES: dict[tuple[str, str], Scale] = {
@@ -85,56 +84,46 @@ SCALES: dict[tuple[str, str], Scale] = {
         "distance of the parameters from those of one worker on the joined batch, "
         "as a share of the way from the start",
         ("lossless", "lossy"),
-        (1e-4,),
     ),
     ("synchronisation", "synchronisation frequency"): Scale(
-        "waits for others per gradient, as a share of BSP's", LEVELS, (0.01, 0.9)
+        "waits for others per gradient, as a share of BSP's", LEVELS
     ),
-    ("synchronisation", "communication frequency"): Scale(
-        "exchanges per gradient", LEVELS, (0.25, 0.75)
-    ),
+    ("synchronisation", "communication frequency"): Scale("exchanges per gradient", LEVELS),
     ("synchronisation", "traffic"): Scale(
-        "bytes that a worker sends in one exchange, over those of the gradient",
-        LEVELS,
-        (0.1, 0.75),
+        "bytes that a worker sends in one exchange, over those of the gradient", LEVELS
     ),
     ("synchronisation", "convergence"): Scale(
-        "iterations to the target loss, over those of BSP", ("easy", "normal", "hard"), (1.1, 2.0)
+        "iterations to the target loss, over those of BSP", ("easy", "normal", "hard")
     ),
     ("compression", "traffic"): Scale(
         "bytes that a worker sends per iteration, over those of the dense ring; median over the "
         "compressors",
         LEVELS,
-        (0.1, 0.75),
     ),
     ("scheduling", "loss"): Scale(
-        "share of the gradient's elements that are not sent exactly once",
-        ("lossless", "lossy"),
-        (1e-12,),
+        "share of the gradient's elements that are not sent exactly once", ("lossless", "lossy")
     ),
     ("scheduling", "efficiency"): Scale(
         "share hidden of the communication of BSP that computation could hide; median over "
         "models, networks and architectures",
         LEVELS,
-        (1 / 3, 2 / 3),
     ),
     ("architecture", "traffic"): Scale(
-        "bytes on the busiest link per direction, over those of the gradient", LEVELS, (1.0, 2.01)
+        "bytes on the busiest link per direction, over those of the gradient", LEVELS
     ),
     ("architecture", "robustness"): Scale(
         "share of their work that the others do after one worker stops, with the synchronisation "
         "that suffers least",
         LEVELS,
-        (0.5, 0.9),
     ),
     ("protocol", "latency"): Scale(
-        "latency seconds of a message, over those of the quickest protocol", LEVELS, (1.5, 3.0)
+        "latency seconds of a message, over those of the quickest protocol", LEVELS
     ),
     ("topology", "efficiency"): Scale(
-        "rings through all servers that share no link in one direction", LEVELS, (2, 3)
+        "rings through all servers that share no link in one direction", LEVELS
     ),
     ("topology", "robustness"): Scale(
-        "share of random losses of links that leave all servers connected", LEVELS, (0.6, 0.9)
+        "share of random losses of links that leave all servers connected", LEVELS
     ),
 }
 SCALES["compression", "loss"] = SCALES["synchronisation", "loss"]
@@ -145,7 +134,7 @@ class Derived(NamedTuple):
     """A number for one cell, where it comes from, and what else there is to say.
 
     ``source`` is measured, simulated or computed. A number that is NaN cannot be derived; ``note``
-    says why.
+    says why. ``runs`` are the seeds behind a mean over some.
     """
 
     row: str
@@ -153,6 +142,7 @@ class Derived(NamedTuple):
     number: float
     source: str
     note: str = ""
+    runs: float = math.inf
 
 
 def survey_attributes() -> pd.DataFrame:
@@ -160,28 +150,69 @@ def survey_attributes() -> pd.DataFrame:
     return pd.DataFrame(read_cells(PUBLISHED / "table1.csv", COLUMNS), columns=list(COLUMNS))
 
 
-def compared(derived: Iterable[Derived]) -> pd.DataFrame:
-    """Return the cells of Table 1 that were derived, in its order, with both words and a verdict.
+FEWEST_RUNS = 3  # seeds of a measured mean that an order may rest on
 
-    Columns: row, attribute, survey (its word), here (ours), verdict, number, source, note. Raises
-    InputError for a cell that the table does not have or that is derived twice.
+
+def compared(derived: Iterable[Derived]) -> pd.DataFrame:
+    """Return the cells of Table 1 that were derived, in its order, with a verdict by rank order.
+
+    A word agrees if its number has the order of words beside all others of its attribute; of a
+    wrong pair both disagree, unless one of them is in more of them. Columns: row, attribute, survey
+    (its word), verdict, number, source, note. Raises InputError for a cell that the table does not
+    have or that is derived twice.
     """
     numbers = pd.DataFrame(derived)
     cells = pd.MultiIndex.from_frame(numbers[["row", "attribute"]])
     require(cells.is_unique, "a cell was derived twice")
     table = survey_attributes().merge(numbers, on=["row", "attribute"])
     require(len(table) == len(cells), f"Table 1 lacks some of the cells {list(cells)}")
-    scales = [SCALES[key] for key in zip(table["aspect"], table["attribute"], strict=True)]
-    table["here"] = [scale.word(one) for scale, one in zip(scales, table["number"], strict=True)]
-    verdicts = table["here"].eq(table["word"]).map({True: AGREES, False: DISAGREES})
-    table["verdict"] = verdicts.where(table["number"].notna(), UNKNOWN)
-    shown = ["row", "attribute", "survey", "here", "verdict", "number", "source", "note"]
-    return table.rename(columns={"word": "survey"})[shown]
+    table["verdict"] = UNKNOWN
+    for key, part in table.groupby(["aspect", "attribute"]):
+        few = part.index[part["number"].notna() & (part["runs"] < FEWEST_RUNS)]
+        table.loc[few, "verdict"] = OPEN
+        known = part.drop(few).dropna(subset="number")
+        table.loc[known.index, "verdict"] = _by_rank(SCALES[key], known)
+    table = table.rename(columns={"word": "survey"})
+    return table[["row", "attribute", "survey", "verdict", "number", "source", "note"]]
+
+
+def _by_rank(scale: Scale, cells: pd.DataFrame) -> list[str]:
+    """Return the verdicts on the cells of one attribute, all of whose numbers are known."""
+    pairs = dict(zip(cells.index, zip(cells["word"], cells["number"], strict=True), strict=True))
+    wrong = {
+        one: {other for other in pairs if not scale.in_order(pairs[one], pairs[other])}
+        for one in pairs
+    }
+    out: set[object] = set()
+    while most := max((len(wrong[one] - out) for one in pairs if one not in out), default=0):
+        out |= {one for one in pairs if one not in out and len(wrong[one] - out) == most}
+    if cells["word"].nunique() < 2:
+        return [ALONE] * len(cells)
+    return [DISAGREES if one in out else AGREES for one in pairs]
+
+
+def thresholds(table: pd.DataFrame) -> pd.DataFrame:
+    """Return by attribute and pair of neighbouring words between which numbers a threshold lies.
+
+    Only cells of `compared` that agree count. Columns: above (the largest number of the lower
+    word), below (the smallest of the higher one).
+    """
+    aspects = survey_attributes().set_index(["row", "attribute"])["aspect"]
+    agreed = table[table["verdict"] == AGREES].join(aspects, on=["row", "attribute"])
+    rows = []
+    for (aspect, attribute), part in agreed.groupby(["aspect", "attribute"], sort=False):
+        numbers = part.groupby("survey")["number"].agg(["min", "max"])
+        words = [word for word in SCALES[aspect, attribute].words if word in numbers.index]
+        for lower, higher in pairwise(words):
+            between = numbers.loc[lower, "max"], numbers.loc[higher, "min"]
+            rows.append((aspect, attribute, f"{lower}, {higher}", *between))
+    columns = ["aspect", "attribute", "between", "above", "below"]
+    return pd.DataFrame(rows, columns=columns).set_index(columns[:3])
 
 
 def scales_table() -> pd.DataFrame:
-    """Return what every attribute's number is, and which words stand for which numbers."""
-    rows = [(*key, scale.number, str(scale)) for key, scale in sorted(SCALES.items())]
+    """Return what every attribute's number is, and its words in ascending order."""
+    rows = [(*key, scale.number, ", ".join(scale.words)) for key, scale in sorted(SCALES.items())]
     table = pd.DataFrame(rows, columns=["aspect", "attribute", "number", "words"])
     return table.set_index(["aspect", "attribute"])
 
@@ -191,12 +222,13 @@ def word_findings(table: pd.DataFrame) -> Findings:
     counts = table["verdict"].value_counts()
     against = table[table["verdict"] == DISAGREES]
     named = "; ".join(
-        f"{one.row}, {one.attribute} ({one.survey} in the survey, {one.here} here)"
+        f"{one.row}, {one.attribute} ({one.survey}; {one.number:.3g})"
         for one in against.itertuples()
     )
     return findings(
-        f"{counts.get(AGREES, 0)} of {len(table)} words agree, {len(against)} disagree, and "
-        f"{counts.get(UNKNOWN, 0)} cannot be derived here.",
+        f"{counts.get(AGREES, 0)} of {len(table)} words agree by rank order, {len(against)} "
+        f"disagree; {counts.get(OPEN, 0)} rest on too few runs, {counts.get(ALONE, 0)} are the "
+        f"only word of their attribute, and {counts.get(UNKNOWN, 0)} cannot be derived here.",
         f"They disagree on: {named}." if named else "",
     )
 
@@ -385,7 +417,8 @@ def _convergence(row: str, needed: pd.DataFrame) -> Derived:
     ratios = mine.set_index("method")["iterations"] / bsp
     each = (f"{_compressor(one).name} {ratio:.2f}" for one, ratio in ratios.items())
     note = ", ".join(each) if len(ratios) > 1 else f"BSP needs {bsp:.3g}"
-    return Derived(row, "convergence", float(ratios.median()), "measured", note)
+    runs = float(needed["runs"].min())
+    return Derived(row, "convergence", float(ratios.median()), "measured", note, runs)
 
 
 def _compressor(method: str) -> Compressor:
@@ -576,12 +609,13 @@ def all_numbers(
     ]
 
 
-COLOURS = {AGREES: "#cde8dd", DISAGREES: "#f7d3bd", UNKNOWN: "#e2e2e2"}
+COLOURS = {AGREES: "#cde8dd", DISAGREES: "#f7d3bd", OPEN: "#f4ecc2", ALONE: "#dbe4f0"}
+COLOURS |= {UNKNOWN: "#e2e2e2"}
 
 
 @styled
 def attribute_cells(table: pd.DataFrame) -> plt.Figure:
-    """Every cell of Table 1: above the survey's word, below that of this edition and its number.
+    """Every cell of Table 1: above the survey's word, below the number of this edition.
 
     ``table`` is from `ddlnb.survey.table1_attributes.compared`.
     """
@@ -602,17 +636,15 @@ def attribute_cells(table: pd.DataFrame) -> plt.Figure:
         Patch(color=colour, label=f"{verdict}: {counts.get(verdict, 0)}")
         for verdict, colour in COLOURS.items()
     ]
-    legend(figure, handles, "lower left", columns=len(COLOURS))
+    legend(figure, handles, "lower left", columns=3)
     sources = ", ".join(sorted(set(table["source"])))
-    return note(
-        figure, f"first line: the survey's word (Table 1); second: ours, by a number: {sources}"
-    )
+    return note(figure, f"first line: the survey's word (Table 1); second: a number, {sources}")
 
 
 def _draw(ax: plt.Axes, x: int, y: int, cell: pd.Series) -> None:
     colour, number = COLOURS[cell["verdict"]], float(cell["number"])
     ax.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor="white", linewidth=2))
     short = "never" if math.isinf(number) else f"{number:.2g}"
-    ours = "no number" if math.isnan(number) else f"{cell['here']} ({short})"
+    ours = "no number" if math.isnan(number) else short
     ax.text(x + 0.5, y + 0.28, cell["survey"], ha="center", va="center", fontsize=9)
     ax.text(x + 0.5, y + 0.7, ours, ha="center", va="center", fontsize=9, weight="bold")

@@ -1,9 +1,7 @@
 """Where lossy methods pay: speed-ups over clusters and sizes, as tables and verdicts.
 
-Iterations are measured on digits, seconds simulated for other models; in the pure case both belong
-to digits. `ddlnb.training.cost.time_to_target` multiplies them.
-
-Such a case is digits behind made-up links, where iterations and seconds are of one model.
+Iterations and seconds are of one model, digits, behind made-up links: another model compresses by
+another factor and needs other iterations. `ddlnb.training.cost.time_to_target` multiplies them.
 """
 
 from __future__ import annotations
@@ -65,10 +63,12 @@ def iterations_table(curves: pd.DataFrame, target: float) -> pd.DataFrame:
     return cells.agg(["mean", "min", "max"]).round(1)
 
 
-def pure_case(curves: pd.DataFrame, target: float) -> pd.DataFrame:
-    """Return the time to target of digits itself, measured here, behind made-up links."""
+def pure_case(
+    curves: pd.DataFrame, target: float, work: Workload, compression: str = ON_CPU
+) -> pd.DataFrame:
+    """Return the time to target of digits, whose ``work`` was measured, behind made-up links."""
     links = [made_up_cluster(*link) for link in LINKS]
-    return seconds_to_target(curves, target, digits_workload(), links, ON_CPU)
+    return seconds_to_target(curves, target, work, links, compression)
 
 
 def quickest(table: pd.DataFrame) -> pd.DataFrame:

@@ -173,6 +173,8 @@ def test_findings_and_tables_are_those_of_the_curves():
     said = large_batch_findings(made)
     assert f"{WARM.name} 25%, {TUNED.name} 10%" in said
     assert "Holds in accuracy: SGD loses even with a rate tuned there" in said
+    assert {one.verdict for one in said.items} == {Verdict.UNDECIDED}  # most samples in one batch
+    assert all("of 1437 samples decides nothing" in one.said for one in said.items)
     assert set(verdict_table(made)["verdict"]) <= set(Verdict)
     found = quality(made)
     assert quality_table(found).loc[(TUNED.name, 1024), "test accuracy"] == "0.9000 ± 0.0000"

@@ -63,6 +63,22 @@ def test_a_gap_is_judged_by_its_interval():
     assert verdicts.tolist() == [relaxed.BETTER, relaxed.WORSE, relaxed.OPEN]
 
 
+def test_a_combination_is_judged_beside_each_part_alone():
+    """Better than dense BSP is not enough: one part alone may have done it."""
+    compressed, both = "bsp + ef-sign + feedback", "local(2) + ef-sign + feedback"
+    ends = {"bsp": 1.0, "local(2)": 0.6, compressed: 0.4}
+    for reached, word in ((0.3, relaxed.BETTER), (0.5, relaxed.WORSE), (0.7, relaxed.WORSE)):
+        runs = [
+            runs_of(method, {seed: [2, loss + seed / 1000] for seed in range(3)})
+            for method, loss in (ends | {both: reached}).items()
+        ]
+        table = relaxed.at_equal_bytes(pd.concat(runs, ignore_index=True), [10])
+        by_method = table.set_index("method")["over_parts"]
+        assert by_method[str(training_method(both))] == word
+        assert by_method[str(training_method(compressed))] == ""
+        assert f"{int(word == relaxed.BETTER)} of 1 combinations" in relaxed.bytes_findings(table)
+
+
 @pytest.fixture(scope="module")
 def sizes() -> pd.DataFrame:
     settings = {"workers": 3, "steps": 30, "last": 20, "seeds": 3, "clock": Clock(LogNormal(0.5))}

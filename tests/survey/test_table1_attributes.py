@@ -9,14 +9,14 @@ from ddlnb.errors import InputError
 from ddlnb.figures import attribute_cells
 from ddlnb.survey.table1_attributes import (
     AGREES,
+    ALONE,
     DISAGREES,
-    LEVELS,
+    OPEN,
     SCALES,
     SCHEDULES,
     SYNCHRONISATION,
     UNKNOWN,
     Derived,
-    Scale,
     architecture_numbers,
     behaviour,
     compared,
@@ -31,19 +31,13 @@ from ddlnb.survey.table1_attributes import (
     scheduling_numbers,
     survey_attributes,
     synchronisation_numbers,
+    thresholds,
     topology_numbers,
     word_findings,
     work_without_one,
 )
 from ddlnb.training.method import training_method
 from ddlnb.workloads.workload import read_profile
-
-
-def test_a_scale_gives_each_range_its_word():
-    scale = Scale("x", LEVELS, (1.0, 2.0))
-    words = [scale.word(x) for x in (0.5, 1.0, 1.9, 2.0, math.inf, math.nan)]
-    assert words == ["low", "medium", "medium", "high", "high", "-"]
-    assert str(scale) == "low below 1, medium from 1, high from 2"
 
 
 def test_table_1_has_seventeen_rows_and_a_scale_for_every_word():
@@ -53,10 +47,27 @@ def test_table_1_has_seventeen_rows_and_a_scale_for_every_word():
     assert set(zip(table["aspect"], table["attribute"], strict=True)) == set(SCALES)
     assert len(scales_table()) == len(SCALES)
     for key, cells in table.groupby(["aspect", "attribute"]):
-        scale = SCALES[key]
-        assert set(cells["word"]) <= set(scale.words)
-        assert len(scale.words) == len(scale.bounds) + 1
-        assert list(scale.bounds) == sorted(scale.bounds)
+        assert set(cells["word"]) <= set(SCALES[key].words)
+
+
+def test_words_are_judged_by_rank_order_and_without_a_threshold():
+    """In the survey: communication frequency of BSP, SSP and ASP high, of local SGD low."""
+    rows = survey_attributes().query("attribute == 'communication frequency'")
+    words = rows.set_index("row")["word"]
+    [lone] = words.index[words.map(words.value_counts()) == 1]
+    number = dict.fromkeys(words.index, 1.0)
+
+    def verdicts(**given) -> dict[str, str]:
+        numbers = number | given
+        cells = [Derived(row, "communication frequency", numbers[row], "x") for row in words.index]
+        return compared(cells).set_index("row")["verdict"].to_dict()
+
+    below = 0.999 if words[lone] == "low" else 1.001  # how far does not matter
+    assert set(verdicts(**{lone: below}).values()) == {AGREES}
+    against = verdicts(**{lone: 2 - below})  # one cell against all others is the wrong one
+    assert {row for row, verdict in against.items() if verdict == DISAGREES} == {lone}
+    assert verdicts(**{lone: math.nan})[lone] == UNKNOWN
+    assert set(verdicts(**{lone: 1.0}).values()) == {DISAGREES, AGREES}  # a tie is no order
 
 
 def test_verdicts_say_which_words_differ():
@@ -65,19 +76,28 @@ def test_verdicts_say_which_words_differ():
             Derived("PS", "traffic", 1.0, "computed"),
             Derived("all-to-all", "traffic", 1.5, "computed"),
             Derived("RoCE", "latency", math.nan, "computed", "no card"),
+            Derived("BSP", "convergence", 1.0, "measured", runs=1),
+            Derived("TCP/IP", "latency", 4.0, "computed"),
         ]
     )
-    assert table.set_index("row")["verdict"].to_dict() == {
-        "PS": DISAGREES,
-        "all-to-all": AGREES,
-        "RoCE": UNKNOWN,
+    assert table.set_index(["row", "attribute"])["verdict"].to_dict() == {
+        ("BSP", "convergence"): OPEN,
+        ("PS", "traffic"): DISAGREES,
+        ("all-to-all", "traffic"): DISAGREES,
+        ("RoCE", "latency"): UNKNOWN,
+        ("TCP/IP", "latency"): ALONE,
     }
-    assert table.loc[0, ["survey", "here"]].to_list() == ["high", "medium"]
     assert len(attribute_cells(table).axes) == 1
-    assert word_findings(table).splitlines() == [
-        "- 1 of 3 words agree, 1 disagree, and 1 cannot be derived here.",
-        "- They disagree on: PS, traffic (high in the survey, medium here).",
-    ]
+    first, second = word_findings(table).splitlines()
+    assert first.startswith("- 0 of 5 words agree by rank order, 2 disagree; 1 rest on too few")
+    named = "PS, traffic (high; 1); all-to-all, traffic (medium; 1.5)"
+    assert second == f"- They disagree on: {named}."
+
+
+def test_a_threshold_lies_between_the_numbers_of_two_words():
+    cells = [Derived("PS", "traffic", 32.0, "x"), Derived("all-to-all", "traffic", 1.9, "x")]
+    [row] = thresholds(compared(cells)).reset_index().to_dict("records")
+    assert (row["between"], row["above"], row["below"]) == ("medium, high", 1.9, 32.0)
 
 
 def test_what_cannot_be_a_cell_is_refused():
