@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 from collections.abc import Mapping
 
 import pandas as pd
 
+from ddlnb.errors import DdlnbError
 from ddlnb.launch.rank import RankContext
+from ddlnb.launch.rank import process_group as process_group
 from ddlnb.launch.ranks import Ranks
 
 # The variables that launchers leave in the environment of a rank, the most specific one first.
@@ -26,6 +29,22 @@ def rank_inventory(ranks: Ranks) -> pd.DataFrame:
     """Return a row per rank: its machine, what started it, its process and the GPU it sees."""
     rows = ranks.run(_described, _marked(os.environ))
     return pd.DataFrame(rows).set_index("rank")
+
+
+def lose(ranks: Ranks, rank: int) -> str:
+    """Kill the process of a rank, and return what is said of it: the others have ended, too."""
+    try:
+        ranks.run(_end, rank)
+    except DdlnbError as error:
+        return str(error)
+    return ""
+
+
+def _end(context: RankContext, rank: int) -> None:
+    """End this process at once if it is that rank's; else wait for it, as a collective would."""
+    if context.rank == rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    context.store().get("what the lost rank would have said")
 
 
 def _marked(environment: Mapping[str, str]) -> dict[str, str]:

@@ -115,7 +115,7 @@ def tagged(name: str, tag: str) -> list[str]:
 
 # They measure, draw or look up what others compute, so that there is no algorithm of their own.
 WITHOUT_AN_ALGORITHM = {
-    *("index", "launchers", "explorer", "advice", "fig2_taxonomy", "simulated_here"),
+    *("index", "explorer", "advice", "fig2_taxonomy", "simulated_here"),
     *("fig4_throughput", "fig4_emulated", "fig4_forecast", "sec4_engines"),
 }
 
