@@ -32,11 +32,11 @@ def rank_inventory(ranks: Ranks) -> pd.DataFrame:
 
 
 def lose(ranks: Ranks, rank: int) -> str:
-    """Kill the process of a rank, and return what is said of it: the others have ended, too."""
+    """Kill the process of a rank, and return what is said of it first: the others have ended, too."""
     try:
         ranks.run(_end, rank)
     except DdlnbError as error:
-        return str(error)
+        return str(error).splitlines()[0]
     return ""
 
 
