@@ -32,7 +32,7 @@ def rank_inventory(ranks: Ranks) -> pd.DataFrame:
 
 
 def lose(ranks: Ranks, rank: int) -> str:
-    """Kill the process of a rank, and return what is said of it first: the others have ended, too."""
+    """Kill the process of a rank, and return the first line of what is said of it."""
     try:
         ranks.run(_end, rank)
     except DdlnbError as error:

@@ -16,6 +16,7 @@ from ddlnb.errors import InputError
 from ddlnb.figures import compression_losses
 from ddlnb.survey.sec3_1_3_compression import (
     COMPARED,
+    beside_published,
     compression_errors,
     compressor_table,
     digits_gradients,
@@ -24,6 +25,7 @@ from ddlnb.survey.sec3_1_3_compression import (
     message_bytes,
     normal_like,
     orderings_table,
+    published_orderings,
     residual_growth,
     traffic_claims,
     traffic_of_resnet50,
@@ -197,6 +199,21 @@ def curves(losses: dict[str, float], workers: int) -> pd.DataFrame:
         for seed in range(2)
     ]
     return pd.DataFrame(rows, columns=columns)
+
+
+def test_published_orderings_are_counted_by_cell_and_stand_beside_ours(tmp_path):
+    good, bad = "bsp + ef-sign + feedback", "bsp + ef-sign"
+    path = tmp_path / "quality.csv"
+    runs = [("a", good, 90), ("a", bad, 80), ("b", good, 70), ("b", bad, 75), ("b", bad, 71)]
+    lines = [f"source,{cell},{method},{accuracy}" for cell, method, accuracy in runs]
+    path.write_text("\n".join(["source,cell,method,accuracy", *lines]) + "\n")
+    [row] = published_orderings(path).to_dict("records")
+    assert (row["better"], row["cells"], row["supporting"]) == (good, 2, 1)
+    found = published_orderings().set_index(["better", "worse"])
+    assert found.loc[(good, bad)].tolist() == [6, 6]  # every cell of EF-signSGD's table
+    for losses, agrees in (({good: 0.1, bad: 0.5}, "yes"), ({good: 0.5, bad: 0.1}, "no")):
+        [beside] = beside_published(orderings_table(curves(losses, 4))).to_dict("records")
+        assert (beside["published"], beside["agrees"]) == ("holds", agrees)
 
 
 def test_orderings_stand_beside_kept_ones(tmp_path):
