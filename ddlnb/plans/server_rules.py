@@ -223,7 +223,9 @@ class DynamicBound(_SumOfUpdates):
     their next pushes from how long the worker and the slowest one took between their last answer
     and push, and raises the bound by the r with the shortest wait until the slowest worker's next
     push, the smallest such r. Waits are left out of these times, or a worker that is held would
-    look as slow as the one that holds it. Without any times known there is no extra.
+    look as slow as the one that holds it. Without any times known there is no extra. In
+    the paper the fastest worker alone asks for more, and others beyond the bound wait; here every
+    worker may ask.
     """
 
     def __init__(self, workers: int, low: int, high: int):
