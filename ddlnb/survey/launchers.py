@@ -10,8 +10,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from ddlnb.errors import DdlnbError
-from ddlnb.launch.rank import RankContext
-from ddlnb.launch.rank import process_group as process_group
+from ddlnb.launch.rank import RankContext, process_group as process_group
 from ddlnb.launch.ranks import Ranks
 
 # The variables that launchers leave in the environment of a rank, the most specific one first.
