@@ -7,7 +7,7 @@ TORCH := $(shell sed -n 's/^ *- \(torch==.*\)/\1/p' environment.yml)
 PROFILE ?= quick
 JOBS ?= 2
 
-.PHONY: help env engines reproduce test test-quick launchers faults lint format types bench bench-emulated pictures clean
+.PHONY: help env engines reproduce test test-quick launchers faults fuzz lint format types bench bench-emulated pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -64,6 +64,9 @@ launchers: env ## the seven methods on Open MPI, SSH and Slurm, started here (as
 
 faults: env ## inject 500 faults into sweeps and count what became of them (an hour; resumable)
 	$(BIN)/python -m tests.faults --count 500 --seed 1 --out build/faults/faults.csv
+
+fuzz: env ## a million odd inputs through all readers (an hour and a half)
+	$(BIN)/python -m tests.fuzz --inputs 1000000 --out build/fuzz.csv
 
 lint: env ## check style
 	$(BIN)/ruff check .

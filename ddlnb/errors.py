@@ -36,6 +36,10 @@ class DdlnbError(Exception):
     UnknownName True
     """
 
+    def __str__(self) -> str:
+        """Return the sentence, safe for a terminal whatever names a file had."""
+        return printable(super().__str__())
+
 
 class InputError(DdlnbError, ValueError):
     """Something the caller passed is not valid."""
@@ -138,6 +142,18 @@ def without(module: str, extra: str = "", what: str = "this") -> str:
     name = extra or (brings[0] if brings else "")
     target = f"'ddlnb[{name}]'" if name else module
     return f"{what} needs {module}, which is not installed: pip install {target}"
+
+
+def printable(text: str) -> str:
+    """Return the text with escapes for what a terminal would obey, or could not write.
+
+    >>> print(printable("a \\x1b[2J b"))
+    a \\x1b[2J b
+    """
+    if text.isprintable():
+        return text
+    shown = (c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+    return "".join(shown)
 
 
 def reason_of(error: Exception) -> str:

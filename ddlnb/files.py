@@ -1,9 +1,8 @@
-"""Files: where they are, how they are written, read and locked, and where results come from.
+"""Files: where they are, how they are written and locked, and where results come from.
 
-Folders are absolute, so that nothing depends on the working directory but where an
-installed ddlnb builds. A file is written whole or
-not at all, and a file of data is validated when it is read. Provenance says on what a result was
-measured, and with which software.
+Folders are absolute, so that nothing depends on the working directory but where an installed ddlnb
+builds. A file is written whole or not at all; `ddlnb.reading` reads them. Provenance says on what a
+result was measured, and with which software.
 """
 
 from __future__ import annotations
@@ -21,13 +20,8 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
 
-from ddlnb.errors import InputError, NotWritten, ResultsError, UnknownName, reason_of, require
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel, ValidationError
-
+from ddlnb.errors import InputError, NotWritten, ResultsError, require
 
 PACKAGE = Path(__file__).resolve().parent
 ROOT = PACKAGE.parent  # the checkout, or the folder into which ddlnb was installed
@@ -47,7 +41,6 @@ PICTURES = (".png", ".svg", ".pdf")  # kinds that open elsewhere
 WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # what their file systems say
 PAGE = 4096  # bytes: the least that a disk has room for, if it has any
 RECORDED = ("ddlnb", "torch", "numpy", "ipyparallel", "pyzmq")  # in provenance
-Schema = TypeVar("Schema", bound="BaseModel")
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> Path:
@@ -117,78 +110,6 @@ def require_writable(folder: str | Path) -> None:
         raise InputError(
             f"no file can be written in {str(folder)!r} ({error.strerror}); name another folder"
         ) from error
-
-
-def read_yaml(path: Path, schema: type[Schema]) -> Schema:
-    """Return what a YAML file holds, validated by a pydantic model.
-
-    Raises InputError that names the file, the key and the first rule that is broken.
-    """
-    import yaml
-    from pydantic import ValidationError
-
-    try:
-        with path.open() as stream:
-            found = yaml.load(stream, _yaml_loader())
-        if not isinstance(found, dict):
-            keys = [name for name, field in schema.model_fields.items() if field.is_required()]
-            raise InputError(
-                f"{path} {'is empty' if found is None else 'holds no keys'}; write one key and its "
-                f"value a line, such as {', '.join(f'{key}: ...' for key in keys or ('key',))}"
-            )
-        return schema.model_validate(found)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {reason_of(error)}; check the path") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"{path} is not YAML: {reason_of(error)}; correct it") from error
-    except ValidationError as error:
-        raise InputError(f"{path}: {first_problem(error, schema)}") from error
-
-
-@cache
-def _yaml_loader() -> Any:
-    """Return a safe loader of YAML that refuses a key that is written twice."""
-    import yaml
-
-    quickest = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-    class Loader(quickest):  # type: ignore[misc, valid-type]
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            lines: dict[str, int] = {}
-            for key, _ in node.value:
-                line = key.start_mark.line + 1
-                if lines.setdefault(key.value, line) != line:
-                    raise InputError(
-                        f"{key.start_mark.name} has the key {key.value!r} in line "
-                        f"{lines[key.value]} and in line {line}; write it once"
-                    )
-            return super().construct_mapping(node, deep)
-
-    return Loader
-
-
-def first_problem(error: ValidationError, schema: type[BaseModel]) -> str:
-    """Return the first problem that pydantic found as one sentence that names the key.
-
-    Unknown keys come first: a misspelt key is also a missing one.
-    """
-    unknown = ("extra_forbidden", "unexpected_keyword_argument")  # of a model, of a dataclass
-    problem = min(error.errors(), key=lambda one: one["type"] not in unknown)
-    *above, key = [one + 1 if isinstance(one, int) else one for one in problem["loc"]] or ["file"]
-    where = "".join(f"{one} " for one in above)
-    if problem["type"] in unknown and not above:
-        return str(UnknownName("key", key, schema.model_fields))
-    if problem["type"] == "missing":
-        return f"{where}lacks the key {key!r}; add it"
-    if problem["type"] in unknown:
-        return f"{where}has the unknown key {key!r}; remove it"
-    raised = problem.get("ctx", {}).get("error")
-    rule = str(raised) if raised else f"{problem['input']!r}: {problem['msg'].lower()}"
-    if problem["type"] in ("int_type", "float_type"):
-        rule = (
-            f"{problem['input']!r} must be a {'whole ' * problem['type'].startswith('int')}number"
-        )
-    return f"{where}{key} {rule}"
 
 
 @contextmanager

@@ -46,6 +46,7 @@ from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta
 from ddlnb.plans.methods import METHODS
 from ddlnb.progress import Show
+from ddlnb.reading import read_json, read_text, reading
 from ddlnb.results.rows import read_rows
 from ddlnb.results.schema import read_cells
 from ddlnb.simulator.simulate import Cell
@@ -278,7 +279,7 @@ def read_micro_benchmark(folder: str | Path, site: LaunchOptions = HERE) -> Micr
     rows = read_rows(folder / ROWS)
     try:
         workloads = {
-            (model, int(count)): Workload.from_json(profile_path(folder, model, count).read_text())
+            (model, int(count)): Workload.from_json(read_text(profile_path(folder, model, count)))
             for model, count in rows[["model", "gpus"]].drop_duplicates().to_records(index=False)
         }
         times = _read_all_reduces(folder)
@@ -291,8 +292,10 @@ def read_micro_benchmark(folder: str | Path, site: LaunchOptions = HERE) -> Micr
 
 
 def _read_all_reduces(folder: Path) -> tuple[AllReduceTimes, ...]:
-    listed = json.loads((folder / ALL_REDUCES).read_text())
-    return tuple(AllReduceTimes(**one) for one in listed)
+    path = folder / ALL_REDUCES
+    listed = read_json(path)
+    with reading(path):
+        return tuple(AllReduceTimes(**one) for one in listed)
 
 
 def _planning_cost(known: Sequence[AllReduceTimes], workers: int) -> AlphaBeta:

@@ -10,7 +10,6 @@ one rank, or what it contributes; ours is that of the whole buffer.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -26,6 +25,7 @@ from ddlnb.calibration.collective_tables import (
     with_seconds,
 )
 from ddlnb.errors import InputError, ResultsError, UnknownName, require
+from ddlnb.reading import json_of, read_bytes, reading
 from ddlnb.units import GB
 
 if TYPE_CHECKING:
@@ -111,31 +111,32 @@ def read_collective_logs(
     facts = facts or Facts()
     listed = [paths] if isinstance(paths, str | Path) else paths
     rows = [row for path in listed for row in _read(Path(path), facts)]
-    table = pd.DataFrame(rows).reindex(columns=list(COLUMNS))
-    return _with_rates(table)
+    with reading("the logs", error=ResultsError):
+        return _with_rates(pd.DataFrame(rows).reindex(columns=list(COLUMNS)))
 
 
 def _read(path: Path, facts: Facts) -> list[dict[str, object]]:
-    try:
-        text = path.read_text(errors="replace")
-    except FileNotFoundError as error:
-        raise ResultsError(f"there is no log {path}") from error
+    if not path.exists():
+        raise ResultsError(f"there is no log {path}")
+    text = read_bytes(path).decode(errors="replace")
     if _TITLE.search(text) and facts.ranks is None:
         raise InputError(
             f"{path} is of the OSU micro-benchmarks, which do not print the number of ranks; "
             "give it with --nodes and --gpus-per-node"
         )
     # A log has tables of one of these.
-    try:
-        found = [*_probe_rows(text), *_nccl_rows(text), *_osu_rows(text, facts.ranks or 0)]
-    except ResultsError as error:
-        raise ResultsError(f"{path}: {error}") from error
-    if not found:
+    with reading(path, error=ResultsError):
+        try:
+            found = [*_probe_rows(text), *_nccl_rows(text), *_osu_rows(text, facts.ranks or 0)]
+        except ResultsError as error:
+            raise ResultsError(f"{path}: {error}") from error
+        rows = [_complete(row, facts, path) for row in found]
+    if not rows:
         raise ResultsError(
             f"{path} has no table of nccl-tests, of a collective of the OSU micro-benchmarks or of "
             "`ddlnb cluster fit here`; give the whole output of one of them"
         )
-    return [_complete(row, facts, path) for row in found]
+    return rows
 
 
 def _complete(row: dict[str, object], facts: Facts, path: Path) -> dict[str, object]:
@@ -289,8 +290,8 @@ def _osu_rows(text: str, ranks: int) -> Iterator[dict[str, object]]:
 def _probe_rows(text: str) -> Iterator[dict[str, object]]:
     """Yield a row for every all-reduce that we timed; the workers are ranks of one node."""
     try:
-        listed = json.loads(text)
-    except ValueError:
+        listed = json_of(text, "the log")
+    except InputError:
         return
     if not isinstance(listed, list) or not all(set(one) == _KEYS for one in listed):
         return

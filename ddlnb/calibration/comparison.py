@@ -20,6 +20,7 @@ from ddlnb.engines.measure import measure
 from ddlnb.engines.settings import MEASURING, MeasurementSettings
 from ddlnb.launch.ranks import Ranks
 from ddlnb.progress import Show
+from ddlnb.reading import read_text
 from ddlnb.results.rows import read_rows
 from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
@@ -97,7 +98,7 @@ def saved_comparison(
     cells = []
     for row in methods.to_dict("records"):
         path = profile_path(folder, row["model"], row["gpus"])
-        workload = Workload.from_json(path.read_text())
+        workload = Workload.from_json(read_text(path))
         method, servers = as_measured(row), int(row["servers"]) or None
         cells.append(Cell(workload, on[row["gpus"]], method, servers))
     return pd.concat([forecast_cells(cells, draws=draws), measured], ignore_index=True)

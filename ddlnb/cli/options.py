@@ -26,6 +26,7 @@ from ddlnb.errors import InputError, require
 from ddlnb.files import require_writable_file, write_atomically
 from ddlnb.plans.methods import METHODS
 from ddlnb.questions import NUMBERS, WORDS, Answer, options
+from ddlnb.reading import yaml_of
 from ddlnb.survey.notebooks import in_words
 
 if TYPE_CHECKING:
@@ -99,17 +100,14 @@ def parameters_from(texts: list[str]) -> dict[str, object]:
     >>> parameters_from(["iterations=4", "options={launcher: ssh, hosts: [a, b]}"])
     {'iterations': 4, 'options': {'launcher': 'ssh', 'hosts': ['a', 'b']}}
     """
-    import yaml
-
     found: dict[str, object] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        try:
-            found[name.strip()] = yaml.safe_load(value)
-            readable = bool(equals) and name.strip().isidentifier()
-        except yaml.YAMLError:
-            readable = False
-        require(readable, f"--set {text!r} must be name=value, such as options={{launcher: mpi}}")
+        require(
+            bool(equals) and name.strip().isidentifier(),
+            f"--set {text!r} must be name=value, such as options={{launcher: mpi}}",
+        )
+        found[name.strip()] = yaml_of(value, f"--set {text!r}")
     return found
 
 

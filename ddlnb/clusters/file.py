@@ -26,8 +26,9 @@ from ddlnb.clusters.cluster import ASSUMED_ERROR, Cluster, Fit
 from ddlnb.clusters.effects import BANDWIDTH, EFFECTS, SECONDS, Effects, effect_from
 from ddlnb.clusters.heterogeneous import HOMOGENEOUS, Delay, Heterogeneity, named
 from ddlnb.errors import InputError, UnknownName, require, require_known
-from ddlnb.files import CLUSTERS, read_yaml, write_atomically
+from ddlnb.files import CLUSTERS, write_atomically
 from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.reading import read_yaml
 from ddlnb.units import GB, KB, MB, MS, US, gigabits_per_second, seconds_from
 
 CHECKED = ConfigDict(extra="forbid", coerce_numbers_to_str=True)

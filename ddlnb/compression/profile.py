@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import InputError, UnknownName, require, require_known
 from ddlnb.files import PROFILES, write_atomically
+from ddlnb.reading import read_text, reading
 
 if TYPE_CHECKING:
     from ddlnb.compression.base import Compressor
@@ -127,12 +128,13 @@ class CompressionProfile:
         """Return the profile that to_json wrote. Raises InputError for any other text."""
         from pydantic import TypeAdapter, ValidationError
 
-        try:
-            return TypeAdapter(cls).validate_json(text)
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(map(str, first["loc"])) or "the text"
-            raise InputError(f"not a compression profile: {field}: {first['msg']}") from error
+        with reading("compression profile"):
+            try:
+                return TypeAdapter(cls).validate_json(text)
+            except ValidationError as error:
+                first = error.errors()[0]
+                field = ".".join(map(str, first["loc"])) or "the text"
+                raise InputError(f"not a compression profile: {field}: {first['msg']}") from error
 
 
 class _Free(CompressionProfile):
@@ -175,7 +177,7 @@ def compression_profile(
     if not path.is_file():
         known = sorted(file.stem for file in folder.glob("*.json"))
         raise UnknownName("compression profile", name, [*known, "free"])
-    return CompressionProfile.from_json(path.read_text())
+    return CompressionProfile.from_json(read_text(path))
 
 
 def write_compression_profile(

@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, RootModel, model_validator
 
 from ddlnb.errors import look_up, require, require_known
-from ddlnb.files import HARDWARE, read_yaml
+from ddlnb.files import HARDWARE
+from ddlnb.reading import read_yaml
 from ddlnb.units import BITS_PER_BYTE, GB, GIB
 
 PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4")

@@ -17,8 +17,9 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from ddlnb.errors import look_up, require, require_positive
-from ddlnb.files import HARDWARE, read_yaml
+from ddlnb.files import HARDWARE
 from ddlnb.hardware.gpu import WITHOUT_OTHER_KEYS, Source, in_units, named
+from ddlnb.reading import read_yaml
 from ddlnb.units import BITS_PER_BYTE, GB, bandwidth_from, quantity_from, show_bandwidth
 
 Quantity = Annotated[float, BeforeValidator(quantity_from)]

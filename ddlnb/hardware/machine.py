@@ -8,9 +8,10 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from ddlnb.files import HARDWARE, read_yaml
+from ddlnb.files import HARDWARE
 from ddlnb.hardware.gpu import WITHOUT_OTHER_KEYS, Gpu
 from ddlnb.hardware.interconnect import Interconnect, Known
+from ddlnb.reading import read_yaml
 
 WITHOUT_PEERS = ("RTX", "TITANRTX")  # families of GPUs whose drivers copy through the host's memory
 

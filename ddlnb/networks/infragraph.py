@@ -15,9 +15,10 @@ from itertools import count, groupby
 from pathlib import Path
 from typing import Any
 
-from ddlnb.errors import InputError, MissingPart, require
+from ddlnb.errors import MissingPart, require
 from ddlnb.files import write_atomically
 from ddlnb.networks.network import Device, Kind, Link, Network
+from ddlnb.reading import read_text, reading, yaml_of
 from ddlnb.units import BITS_PER_BYTE, GB, MS, US
 
 CHOICES: dict[Kind, str] = {"gpu": "xpu", "nic": "nic", "host": "cpu", "switch": "switch"}
@@ -44,17 +45,16 @@ def read_infragraph(path: str | Path, routing: str = "ecmp") -> Network:
     package = _package()
     from infragraph.infragraph_service import InfraGraphService
 
-    try:
+    with reading(f"InfraGraph file {path}"):
         infrastructure = package.Infrastructure()
-        infrastructure.deserialize(Path(path).read_text())
+        infrastructure.deserialize(yaml_of(read_text(path), path))
         service = InfraGraphService()
         service.set_graph(infrastructure)
         graph = service.get_networkx_graph()
-    except OSError:
-        raise
-    except Exception as error:  # of many classes, of YAML, of its checks and of its service
-        reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-        raise InputError(f"{path} cannot be read as an InfraGraph file: {reason[0]}") from error
+        return _network(graph, infrastructure.name or Path(path).stem, path, routing)
+
+
+def _network(graph: Any, name: str, path: str | Path, routing: str) -> Network:
     devices = _devices(graph)
     number = {name: i for i, name in enumerate(graph)}
     links = []
@@ -65,8 +65,7 @@ def read_infragraph(path: str | Path, routing: str = "ecmp") -> Network:
         latency = _value(path, about.get("latency"), LATENCIES, 0.0)
         links.append(Link(number[one], number[other], bandwidth, latency))
         links.append(Link(number[other], number[one], bandwidth, latency))
-    name = str(infrastructure.name or Path(path).stem)
-    return Network(name, tuple(devices), tuple(links), routing)
+    return Network(str(name), tuple(devices), tuple(links), routing)
 
 
 def _devices(graph: Any) -> Iterator[Device]:

@@ -7,7 +7,6 @@ family without a row whose parameters are not those of its class in transformers
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddlnb.errors import DdlnbError, InputError, UnknownName, reason_of, require
+from ddlnb.errors import DdlnbError, InputError, UnknownName, require
 from ddlnb.files import MODELS
 from ddlnb.parallelism.model import SHAPES, Block, Transformer
 from ddlnb.parallelism.parts import (
@@ -26,6 +25,7 @@ from ddlnb.parallelism.parts import (
     SelfAttention,
     StateSpace,
 )
+from ddlnb.reading import read_json, reading
 
 LARGE = MODELS / "large"  # a config.json for every name
 LONGEST = 8192  # tokens of a sequence, where a model has more positions: few are trained with more
@@ -202,15 +202,13 @@ def read_config(path: Path) -> Transformer:
     read, and for keys that are lacking or not understood.
     """
     path = path / "config.json" if path.is_dir() else path
-    try:
-        fields = json.loads(path.read_text())
-        is_config = "model_type" in fields
-    except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{str(path)!r} cannot be read: {reason_of(error)}; check it") from error
+    fields = read_json(path)
+    is_config = isinstance(fields, dict) and "model_type" in fields
     require(is_config, f"{str(path)!r} has no model_type; give a Hugging Face config.json")
     name = path.resolve().parent.name if path.name == "config.json" else path.stem
-    known = str(fields.get("text_config", fields).get("model_type")) in FAMILIES
-    return shape_of(fields, name) if known else _as_transformers_builds_it(fields, name, path)
+    with reading(repr(str(path))):
+        known = str(fields.get("text_config", fields).get("model_type")) in FAMILIES
+        return shape_of(fields, name) if known else _as_transformers_builds_it(fields, name, path)
 
 
 def _as_transformers_builds_it(fields: Mapping[str, Any], name: str, path: Path) -> Transformer:

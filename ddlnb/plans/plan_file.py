@@ -15,10 +15,12 @@ from ddlnb.files import require_writable_file
 from ddlnb.plans.bucketing import Bucketing
 from ddlnb.plans.methods import METHODS, Method
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Piece, Plan
+from ddlnb.reading import json_of, read_text, reading
 from ddlnb.units import counted
 from ddlnb.workloads.workload import Gradient, Workload
 
 VERSION = 1
+WAY_OUT = "write it with `ddlnb plan --out`"
 
 
 def plan_to_json(plan: Plan) -> str:
@@ -51,17 +53,11 @@ def plan_to_json(plan: Plan) -> str:
 
 def plan_from_json(text: str, source: str = "the text") -> Plan:
     """Return the plan of a JSON text. Raises PlanError for what is not one, or was changed."""
-    try:
-        said = json.loads(text)
-    except ValueError as error:
-        raise PlanError(f"{source} is not JSON ({error}); write it with Plan.to_json") from None
+    said = json_of(text, source, WAY_OUT, PlanError)
     if not isinstance(said, dict) or said.get("version") != VERSION:
         found = said.get("version") if isinstance(said, dict) else None
-        raise PlanError(
-            f"{source} is no plan of version {VERSION}, but of {found!r}; write it with "
-            f"`ddlnb plan --out`"
-        )
-    try:
+        raise PlanError(f"{source} is no plan of version {VERSION}, but of {found!r}; {WAY_OUT}")
+    with reading(source, WAY_OUT, PlanError):
         plan = Plan(
             method=_checked(str, said["method"]),
             gradients=tuple(_gradient(*row) for row in said["gradients"]),
@@ -82,13 +78,6 @@ def plan_from_json(text: str, source: str = "the text") -> Plan:
             # Plans of earlier editions compress nothing, and do not say so.
             compressions=tuple(_checked(str, one) for one in said.get("compressions", [])),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, PlanError):
-            raise
-        raise PlanError(
-            f"{source} lacks something of a plan, or has it wrong: {error!r}; write it with "
-            f"`ddlnb plan --out`"
-        ) from None
     if plan.digest != said.get("digest"):
         raise PlanError(
             f"{source} was changed by hand: its digest is {plan.digest} and it says "
@@ -126,7 +115,7 @@ def read_plan(path: str | Path) -> Plan:
     path = Path(path)
     if not path.is_file():
         raise PlanError(f"there is no plan {path}; make one with `ddlnb plan --out {path}`")
-    return plan_from_json(path.read_text(), str(path))
+    return plan_from_json(read_text(path, error=PlanError), str(path))
 
 
 def _gradient(name: Any, layer: Any, elements: Any, bytes_: Any, seconds: Any) -> Gradient:

@@ -18,12 +18,15 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddlnb.errors import InputError, ResultsError, reason_of
+from ddlnb.errors import InputError, ResultsError
+from ddlnb.reading import read_text, reading
 
 if TYPE_CHECKING:
     import pandas as pd
 
 STDIN = Path("-")
+MOST_BYTES = 1 << 30  # of a table
+AS_TABLE = "give a CSV file"
 Rows = list[dict[str, str]]
 EMPTY = ["", "nan", "NaN"]  # what stands for no number; in text they are text
 
@@ -201,30 +204,25 @@ def _frame(path: Path, what: str, way_out: str, **options: Any) -> pd.DataFrame:
     import pandas as pd
 
     content = _content(path, what, way_out)
-    try:
+    with reading(path, way_out or AS_TABLE, ResultsError):
         frame = pd.read_csv(StringIO(content), on_bad_lines="skip", **options)  # named below
-    except ValueError as error:  # as pandas' parser errors are
-        raise _error(f"{path} cannot be read as a table: {error}", way_out) from error
     _lines(content, path, way_out)
     return frame
 
 
 def _content(path: Path, what: str, way_out: str = "") -> str:
-    try:
-        return sys.stdin.read() if path == STDIN else path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError as error:
-        raise ResultsError(f"there is no {what} {path}") from error
-    except (OSError, ValueError) as error:
-        reason = reason_of(error)
-        raise _error(f"{path} cannot be read as a table: {reason}", way_out) from error
+    if path == STDIN:
+        with reading("the standard input", way_out or AS_TABLE, ResultsError):
+            return sys.stdin.read(MOST_BYTES)
+    if not path.exists():
+        raise ResultsError(f"there is no {what} {path}")
+    return read_text(path, MOST_BYTES, way_out or AS_TABLE, ResultsError)
 
 
 def _lines(content: str, path: str | Path, way_out: str = "") -> list[list[str]]:
     """Return the lines that are not empty, if every one has as many values as the first."""
-    try:
+    with reading(path, way_out or AS_TABLE, ResultsError):
         lines = [line for line in csv.reader(StringIO(content)) if line]
-    except csv.Error as error:
-        raise _error(f"{path} cannot be read as a table: {error}", way_out) from error
     for number, line in enumerate(lines, start=1):
         if len(line) != len(lines[0]):
             how = "fewer" if len(line) < len(lines[0]) else "more"

@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
+from io import StringIO
 from pathlib import Path
 
 import pandas as pd
-import yaml
 
 from ddlnb.errors import require_known
 from ddlnb.files import DATA, write_atomically
 from ddlnb.progress import Show, bar
+from ddlnb.reading import read_text, yaml_of
 from ddlnb.survey.items import Rows, tabled
 
 KEPT = DATA / "forecasts" / "board.csv"
@@ -169,7 +170,7 @@ def write_board(rows: pd.DataFrame, path: Path = KEPT) -> None:
 
 def read_board(path: Path = KEPT) -> pd.DataFrame:
     """Return the kept board."""
-    return pd.read_csv(path, keep_default_na=False)
+    return pd.read_csv(StringIO(read_text(path)), keep_default_na=False)
 
 
 def replaced(kept: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
@@ -197,7 +198,7 @@ def constants(folder: Path = DATA / "hardware") -> Rows:
     Data sheets count a row per GPU and number.
     """
     for path in sorted((folder / "gpus").glob("*.yaml")):
-        for gpu, entry in yaml.safe_load(path.read_text()).items():
+        for gpu, entry in yaml_of(read_text(path), path).items():
             numbers = [name for name, value in entry.items() if not isinstance(value, str | list)]
             of_one = entry.get("sources", {})
             yield from (
@@ -206,7 +207,8 @@ def constants(folder: Path = DATA / "hardware") -> Rows:
                 if name not in ("sources", "year")
             )
     for name in CONSTANTS:
-        tree = yaml.safe_load((folder / f"{name}.yaml").read_text())
+        path = folder / f"{name}.yaml"
+        tree = yaml_of(read_text(path), path)
         yield from ((where, words, kind_of_source(words)) for where, words in _sources(tree, name))
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from ddlnb.errors import require
 from ddlnb.files import BUILD, NOTEBOOKS, ROOT, write_atomically
+from ddlnb.reading import read_json, read_text
 from ddlnb.results.statistics import Verdict
 from ddlnb.survey.items import HOW, ITEMS_TYPE, Item, survey_items
 from ddlnb.survey.notebooks import Notebook, Outcome, all_notebooks
@@ -79,7 +80,7 @@ def _of_run(outcome: Outcome, executed: Path) -> Iterator[Evidence]:
         for item, how in notebook.items.items():
             yield Evidence(item, notebook.name, how, outcome.status, outcome.error)
         return
-    found = list(_of_cells(notebook, json.loads(executed.read_text(encoding="utf-8"))["cells"]))
+    found = list(_of_cells(notebook, read_json(executed)["cells"]))
     yield from found
     for item in set(notebook.items) - {one.item for one in found}:
         page = f"{notebook.name}.html"
@@ -124,7 +125,7 @@ def keep_test_runs(passed: Mapping[str, bool], path: Path = TEST_RUNS) -> None:
 
 
 def _test_runs(path: Path) -> dict[str, dict[str, Any]]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return read_json(path) if path.exists() else {}
 
 
 def evidence_of_tests(folder: Path = ROOT / "tests", runs: Path = TEST_RUNS) -> Iterator[Evidence]:
@@ -134,7 +135,7 @@ def evidence_of_tests(folder: Path = ROOT / "tests", runs: Path = TEST_RUNS) -> 
     """
     kept = _test_runs(runs)
     for path in sorted(folder.rglob("test_*.py")):
-        source = path.read_text(encoding="utf-8")
+        source = read_text(path)
         if ".mark.item(" in source:
             for node in ast.parse(source).body:
                 if isinstance(node, ast.FunctionDef):

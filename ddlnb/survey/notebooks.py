@@ -11,15 +11,16 @@ reproduce`, and of the commands that the documents show, each with its machine a
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddlnb.errors import InputError, look_up, require, require_known
 from ddlnb.files import DATA, NOTEBOOKS
+from ddlnb.reading import read_json, read_text, reading
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,12 +86,10 @@ def all_notebooks(folder: Path = NOTEBOOKS) -> dict[str, Notebook]:
 
 
 def _described(path: Path) -> Notebook:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+    content = read_json(path)
+    with reading(f"notebook {path.name}"):
         about = content["metadata"].get("ddlnb", {})
         cells = content["cells"]
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path.name} is not a notebook: {error!r}") from error
     first = "".join(cells[0]["source"]) if cells else ""
     title = first.splitlines()[0].lstrip("# ").strip() if first else path.stem
     text = {key: str(about.get(key, "")) for key in ("section", "figure", "claim", "function")}
@@ -229,5 +228,4 @@ def in_words(seconds: float) -> str:
 def _rows(path: Path) -> list[dict[str, str]]:
     if not path.exists():
         return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return list(csv.DictReader(StringIO(read_text(path), newline="")))

@@ -14,11 +14,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import pandas as pd
-import yaml
 
 from ddlnb.errors import (
     DdlnbError,
-    InputError,
     MissingPart,
     UnknownName,
     look_up,
@@ -37,6 +35,7 @@ from ddlnb.files import (
     write_atomically,
 )
 from ddlnb.progress import bar
+from ddlnb.reading import read_json, read_text, yaml_of
 from ddlnb.survey.evidence import Entry, entries
 from ddlnb.survey.execution import ROWS_FILE, Worker
 from ddlnb.survey.notebooks import (
@@ -123,7 +122,7 @@ class NotebookRun:
     @property
     def digest(self) -> str:
         """The fingerprint of the cells, parameters, package and data that decide the result."""
-        content = json.loads(self.notebook.path.read_text(encoding="utf-8"))
+        content = read_json(self.notebook.path)
         cells = [(cell["cell_type"], "".join(cell["source"])) for cell in content["cells"]]
         text = json.dumps([cells, self.parameters, _files_digest()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -212,10 +211,11 @@ def last_outcomes(profile: str, *, folder: Path = NOTEBOOKS, build: Path = BUILD
 def notebook_runs(profile: str, folder: Path = NOTEBOOKS) -> list[NotebookRun]:
     """Return the notebooks of a profile with their parameters, in the order of the survey."""
     files = {path.stem: path for path in sorted((folder / "parameters").glob("*.yaml"))}
-    content = yaml.safe_load(look_up("profile", profile, files).read_text(encoding="utf-8"))
+    path = look_up("profile", profile, files)
+    content = yaml_of(read_text(path), path)
     require(
         isinstance(content, dict) and all(isinstance(v, dict | None) for v in content.values()),
-        f"{files[profile].name} must map names of notebooks to their settings",
+        f"{path.name} must map names of notebooks to their settings",
     )
     known = [field.name for field in fields(NotebookRun)]
     runs = []
@@ -354,10 +354,7 @@ def _state_path(run: NotebookRun, target: Path) -> Path:
 def _state(run: NotebookRun, target: Path) -> dict:
     """Return the record of the notebook's last run, or an empty one if there was none."""
     path = _state_path(run, target)
-    try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path} is damaged ({error}); remove it") from error
+    return read_json(path, "remove it") if path.exists() else {}
 
 
 def _note(run: NotebookRun, target: Path, state: dict) -> None:

@@ -40,12 +40,13 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import EFFECTS
 from ddlnb.clusters.file import get_cluster, write_cluster
 from ddlnb.errors import InputError, ResultsError, look_up, require, require_known
-from ddlnb.files import CALIBRATION, DATA, PUBLISHED, read_yaml, write_atomically
+from ddlnb.files import CALIBRATION, DATA, PUBLISHED, write_atomically
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.bucketing import Bucketing, merged
 from ddlnb.plans.methods import METHODS, SURVEYED, Method, get_method
 from ddlnb.plans.plan import Message
 from ddlnb.progress import Show
+from ddlnb.reading import read_yaml
 from ddlnb.results.schema import Column, Kind, Schema, read_cells
 from ddlnb.results.tables import SINGLE
 from ddlnb.simulator.draws import Z90

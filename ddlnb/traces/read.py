@@ -10,11 +10,9 @@ communication waits for.
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import re
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -22,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from ddlnb.errors import InputError, reason_of, require
+from ddlnb.errors import InputError, require
+from ddlnb.reading import json_of, read_text, reading
 from ddlnb.results.timeline import Span, Timeline
 from ddlnb.traces.jobs.table import JobTrace, read_job
 from ddlnb.traces.kineto.trace import KinetoTrace, kineto_trace
-from ddlnb.units import US, counted, show_bytes
+from ddlnb.units import US, counted
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -36,30 +35,7 @@ MEMORY_PER_BYTE = 12  # of a file, once it is read: measured with traces of torc
 KINETO, HOROVOD, BYTEPS, OURS = "torch.profiler", "Horovod", "BytePS", "ddlnb"
 # What is read, whichever tool wrote it.
 KNOWN = "torch.profiler's export, a timeline of Horovod or BytePS, or a job's table (.csv)"
-
-
-def read_text(path: str | Path) -> str:
-    """Return the text of a file, decompressed if it is gzip.
-
-    Raises InputError for one that cannot be read, or that would need more memory than is free.
-    """
-    path = Path(path)
-    free = psutil.virtual_memory().available
-    most = free // MEMORY_PER_BYTE
-    try:
-        with path.open("rb") as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if packed else path.open("rb") as stream:
-            content = stream.read(most + 1)
-        require(
-            len(content) <= most,
-            f"trace {str(path)!r} is larger than {show_bytes(most)}, what fits into the "
-            f"{show_bytes(free)} of memory that are free; record fewer iterations",
-        )
-        return content.decode()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        reason = reason_of(error)
-        raise InputError(f"trace {str(path)!r} cannot be read: {reason}; give {KNOWN}") from error
+WAY_OUT = f"give {KNOWN}"
 
 
 def events_of(text: str, name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -70,10 +46,7 @@ def events_of(text: str, name: str) -> tuple[list[dict[str, Any]], dict[str, Any
     """
     if text.lstrip()[:1] == "[":
         return _cut_array(text, name), {}
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{name!r} is not a trace: no JSON ({error}); give {KNOWN}") from error
+    content = json_of(text, f"trace {name!r}", WAY_OUT)
     require(
         isinstance(content, dict) and isinstance(content.get("traceEvents"), list),
         f"{name!r} is not a trace: its JSON has no list 'traceEvents'; give {KNOWN}",
@@ -193,10 +166,9 @@ def read_byteps_graph(path: str | Path) -> nx.DiGraph:
     """
     import networkx as nx
 
-    try:
-        graph = nx.DiGraph(nx.read_gml(path))
-    except (OSError, UnicodeDecodeError, nx.NetworkXError) as error:
-        raise InputError(f"graph {str(path)!r} cannot be read: {error}") from error
+    lines = read_text(path).splitlines()
+    with reading(f"graph {str(path)!r}"):
+        graph = nx.DiGraph(nx.parse_gml(lines))
     if not nx.is_directed_acyclic_graph(graph):
         circle = " -> ".join(str(before) for before, _ in nx.find_cycle(graph)[:4])
         raise InputError(f"operations of {str(path)!r} wait for one another in a circle: {circle}")
@@ -258,14 +230,17 @@ def read_trace(path: str | Path) -> JobTrace | KinetoTrace | Timeline | nx.DiGra
     if path.suffix == ".gml":
         return read_byteps_graph(path)
     name = path.name.removesuffix(".gz").removesuffix(".json")
-    events, head = events_of(read_text(path), path.name)
-    tool = tool_of(events, head)
-    if tool == KINETO:
-        return kineto_trace(events, head, name)
-    if tool == HOROVOD:
-        return horovod_timeline(events, path.name, HOROVOD)
-    if tool == BYTEPS:
-        return byteps_timeline(events, path.name, BYTEPS)
+    most = psutil.virtual_memory().available // MEMORY_PER_BYTE
+    text = read_text(path, most, f"record fewer iterations, or {WAY_OUT}")
+    with reading(f"trace {str(path)!r}", WAY_OUT):
+        events, head = events_of(text, path.name)
+        tool = tool_of(events, head)
+        if tool == KINETO:
+            return kineto_trace(events, head, name)
+        if tool == HOROVOD:
+            return horovod_timeline(events, path.name, HOROVOD)
+        if tool == BYTEPS:
+            return byteps_timeline(events, path.name, BYTEPS)
     require(tool != OURS, f"{path.name!r} was written by ddlnb itself; open it at ui.perfetto.dev")
     require(bool(events), f"{path.name!r} has no event; give {KNOWN}")
     raise InputError(f"{path.name!r} has {described(events)}, of no tool known here; give {KNOWN}")

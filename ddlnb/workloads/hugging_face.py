@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import difflib
-import json
 import math
 from functools import cache, partial
 from pathlib import Path
@@ -23,7 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddlnb.errors import ModelError, reason_of
+from ddlnb.errors import ModelError
+from ddlnb.reading import read_json, reading
 from ddlnb.workloads.counters import aten, each_with_its_own
 from ddlnb.workloads.task import Batch, RandomImages, RandomTokens, Task
 
@@ -60,36 +60,27 @@ def task_of_architecture(name: str) -> Task:
 
 def task_of_file(path: Path) -> Task:
     """Return the task of a ``config.json``. Raises ModelError for a file that is none."""
-    try:
-        fields = json.loads(path.read_text())
-        if isinstance(fields, dict) and "gradients" in fields:
-            raise ModelError(
-                f"{str(path)!r} is a profile: it has seconds, and nothing to run; give the model "
-                f"itself, such as my.py:task, or the profile to `ddlnb forecast`"
-            )
-        model_type = fields["model_type"]
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+    fields = read_json(path, "give another file", ModelError)
+    if isinstance(fields, dict) and "gradients" in fields:
         raise ModelError(
-            f"configuration {str(path)!r} cannot be read: {reason_of(error)}; give another file"
-        ) from error
-    except (KeyError, TypeError) as error:
+            f"{str(path)!r} is a profile: it has seconds, and nothing to run; give the model "
+            f"itself, such as my.py:task, or the profile to `ddlnb forecast`"
+        )
+    if not isinstance(fields, dict) or "model_type" not in fields:
         raise ModelError(
             f"{str(path)!r} has no model_type, so that it is neither a Hugging Face configuration "
             f"nor a profile; give a config.json or a file that `ddlnb measure profile` wrote"
-        ) from error
+        )
+    model_type = fields["model_type"]
     config_class = _config_class(str(model_type))
     if config_class is None:
         raise ModelError(f"{str(path)!r}: {_unknown(str(model_type))}")
-    try:
-        config = config_class.from_dict(fields)
-    except Exception as error:  # whatever transformers' own checks raise
-        raise ModelError(
-            f"{str(path)!r} is no configuration of {model_type}: {reason_of(error)}; correct it, "
-            f"or leave out keys for the defaults of transformers"
-        ) from error
     is_plain = path.name == "config.json"
     name = (path.resolve().parent.name if is_plain else path.stem) or str(model_type)
-    return task_of_config(config, name, next(iter(fields.get("architectures") or ()), None))
+    way_out = "correct it, or leave out keys for the defaults of transformers"
+    with reading(f"{str(path)!r}, a configuration of {model_type},", way_out, ModelError):
+        config = config_class.from_dict(fields)
+        return task_of_config(config, name, next(iter(fields.get("architectures") or ()), None))
 
 
 def task_of_module(module: Any) -> Task:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import InputError, ModelError, require_known
 from ddlnb.files import MODELS
+from ddlnb.reading import read_json
 from ddlnb.units import GIB, digits, show_bytes
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def kept_model(name: str) -> KeptModel | None:
     """
     if name not in WITH_PROFILES:
         return None
-    fields = json.loads((MODELS / f"{name}.json").read_text())
+    fields = read_json(MODELS / f"{name}.json")
     shapes = {key: tuple(sides) for key, sides in fields.pop("shapes").items()}
     return KeptModel(shapes, **fields)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,8 +20,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ddlnb.errors import DdlnbError, InputError, ModelError, UnknownName, require
+from ddlnb.errors import DdlnbError, ModelError, UnknownName, require
 from ddlnb.files import MODELS, PROFILES
+from ddlnb.reading import read_json
 from ddlnb.workloads.workload import Workload, read_profile
 
 if TYPE_CHECKING:
@@ -68,13 +68,9 @@ def _profile(model: str) -> Workload | None:
         f"file {model!r} does not exist; give a profile, a Hugging Face config.json, or a name "
         f"of `ddlnb models`",
     )
-    text = path.read_text()
-    try:
-        fields = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"file {model!r} is no JSON: {error}") from error
+    fields = read_json(path)
     is_profile = isinstance(fields, dict) and "gradients" in fields
-    return Workload.from_json(text, repr(model)) if is_profile else None
+    return Workload.from_fields(fields, repr(model)) if is_profile else None
 
 
 def get_task(model: str | Task) -> Task:

@@ -45,10 +45,11 @@ from statistics import NormalDist
 from pydantic import BaseModel, ConfigDict
 
 from ddlnb.errors import InputError, require, require_known, require_positive
-from ddlnb.files import HARDWARE, read_yaml
+from ddlnb.files import HARDWARE
 from ddlnb.hardware.catalogue import get_gpu, is_same_hardware
 from ddlnb.hardware.gpu import ON_CORES, PRECISIONS, Gpu
 from ddlnb.hardware.interconnect import Known
+from ddlnb.reading import read_yaml
 from ddlnb.workloads.workload import Work, Workload
 
 PROCESSORS = 1e3, 1e18  # FLOP/s: a calculator, and ten times any processor of 2026

@@ -20,8 +20,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from ddlnb.errors import InputError, UnknownName, reason_of, require, require_known, require_whole
+from ddlnb.errors import InputError, UnknownName, require, require_known, require_whole
 from ddlnb.files import PROFILES
+from ddlnb.reading import json_of, read_text, reading
 from ddlnb.units import counted, show_bytes, show_seconds
 
 SHAPE = re.compile(r"(?<=\"shape\": )\[[\d,\s]*\]")  # in a profile, where it takes one line
@@ -118,6 +119,9 @@ class Layer:
     def backward(self) -> Work:
         """The work of its backward pass."""
         return Work(*(getattr(self, f"backward_{what}") for what in COUNTED))
+
+
+WRITTEN_BY = "`ddlnb measure profile --name` and `ddlnb trace --out` write some"
 
 
 @dataclass(frozen=True)
@@ -353,16 +357,15 @@ class Workload:
         Profiles of earlier editions have no shapes, hardware, matrix bytes or operations, and are
         read without.
         """
-        try:
-            values = json.loads(text)
-            values["layers"] = tuple(Layer(**layer) for layer in values["layers"])
-            values["gradients"] = tuple(_gradient(row) for row in values["gradients"])
-            return cls(**values)
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise InputError(
-                f"{source} is not a workload profile ({type(error).__name__}: {reason_of(error)}); "
-                f"`ddlnb measure profile --name` and `ddlnb trace --out` write some"
-            ) from error
+        return cls.from_fields(json_of(text, source, WRITTEN_BY), source)
+
+    @classmethod
+    def from_fields(cls, fields: Any, source: str) -> Workload:
+        """Return the workload of what a profile says. Raises InputError if it is none."""
+        with reading(f"workload profile {source}", WRITTEN_BY):
+            layers = tuple(Layer(**layer) for layer in fields["layers"])
+            gradients = tuple(_gradient(row) for row in fields["gradients"])
+            return cls(**{**fields, "layers": layers, "gradients": gradients})
 
 
 def _gradient(row: dict[str, Any]) -> Gradient:
@@ -387,7 +390,7 @@ def read_profile(name: str, folder: Path = PROFILES) -> Workload:
             sorted(file.stem for file in folder.glob("*.json")),
             otherwise="a file of yours is given as the model (--model mine.json)",
         )
-    return Workload.from_json(path.read_text(), repr(str(path)))
+    return Workload.from_json(read_text(path), repr(str(path)))
 
 
 FLOPS_PER_MAC = 2  # workloads count a multiply and an add; FMA = 1 counts them as one

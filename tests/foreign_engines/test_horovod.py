@@ -16,7 +16,8 @@ from ddlnb.foreign_engines.catalogue import environment
 from ddlnb.foreign_engines.horovod import runtime
 from ddlnb.foreign_engines.horovod.runtime import imported, slots
 from ddlnb.launch.ranks import Ranks
-from ddlnb.traces.read import events_of, horovod_timeline, read_text
+from ddlnb.reading import read_text
+from ddlnb.traces.read import events_of, horovod_timeline
 from ddlnb.workloads.tracing import trace
 from tests.engines.jobs import ENDLESS, STEPS, job_of, train_and_kill
 from tests.toy import mlp

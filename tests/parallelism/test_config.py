@@ -165,7 +165,7 @@ def test_a_family_without_a_row_is_refused_unless_transformers_agrees(tmp_path: 
     path.write_text(json.dumps({"hidden_size": 4}))
     with pytest.raises(InputError, match="has no model_type"):
         read_config(path)
-    with pytest.raises(InputError, match=r"absent.json' cannot be read"):
+    with pytest.raises(InputError, match=r"absent.json cannot be read"):
         read_config(tmp_path / "absent.json")
 
 

@@ -352,7 +352,7 @@ def test_lines_that_are_no_cells_are_refused_with_their_number_and_rule(tmp_path
     ("text", "said"),
     [
         (None, "there is no table"),
-        ("", "cannot be read as a table"),
+        ("", "cannot be read"),
         (
             HEADER.replace("network", "net").replace("gpus", "n") + "\n",
             "lacks the columns network, gpus; a table needs model",

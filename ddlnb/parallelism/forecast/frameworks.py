@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.errors import InputError, look_up, require
+from ddlnb.errors import look_up, require
 from ddlnb.files import CALIBRATION
 from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.hardware.gpu import Gpu
+from ddlnb.reading import read_text, reading, yaml_of
 from ddlnb.registry import register_entry
 from ddlnb.workloads.roofline import efficiency_of
 
@@ -373,16 +374,12 @@ def describe() -> list[dict[str, Any]]:
 @lru_cache(maxsize=1)
 def saved_fit() -> Fitted:
     """Return the saved fit, data/calibration/scale.yaml. Raises InputError for one that is none."""
-    import yaml
-
-    try:
-        found = yaml.safe_load(SAVED.read_text())
+    with reading(SAVED):
+        found = yaml_of(read_text(SAVED), SAVED)
         parameters = {name: float(value) for name, value in found["parameters"].items()}
         for own in ({}, *found["frameworks"].values()):
             Parameters(**(parameters | own))  # refuses names and values that cannot be
         return Fitted(Parameters(**parameters), found["frameworks"], found["spread"])
-    except (OSError, yaml.YAMLError, TypeError, KeyError, AttributeError, ValueError) as error:
-        raise InputError(f"{SAVED} is not a fit of the step: {error}") from error
 
 
 def fit_text(fitted: Fitted) -> str:

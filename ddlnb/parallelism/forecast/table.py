@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ddlnb.clusters.named import usual_network
-from ddlnb.errors import InputError, UnknownName, reason_of, require
+from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.files import write_atomically
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect, gpus, protocol_of
 from ddlnb.hardware.gpu import Gpu
@@ -41,6 +41,7 @@ from ddlnb.parallelism.forecast.forecast import rate
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework, framework_in
 from ddlnb.parallelism.forecast.mixture import Open, mixed
 from ddlnb.parallelism.schedules import INTERLEAVED, INTERLEAVES, SCHEDULES
+from ddlnb.reading import read_text, reading
 from ddlnb.units import BITS_PER_BYTE, GB, GIB, counted
 
 EMPTY = {"", "nan", "none", "null", "na", "n/a", "not stated", "-"}
@@ -537,14 +538,12 @@ def forecast_table(
 
 
 def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.DictReader(stream)
-            columns = [name.strip() for name in reader.fieldnames or ()]
-            reader.fieldnames = columns
-            rows = [{k: v or "" for k, v in row.items() if k is not None} for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} cannot be read: {reason_of(error)}; check the path") from error
+    text = read_text(path)
+    with reading(path):
+        reader = csv.DictReader(io.StringIO(text, newline=""))
+        columns = [name.strip() for name in reader.fieldnames or ()]
+        reader.fieldnames = columns
+        rows = [{k: v or "" for k, v in row.items() if k is not None} for row in reader]
     missing = [name for name in NEEDED if name not in columns]
     require(not missing, f"{path} lacks the columns {', '.join(missing)}; add them")
     require(bool(rows), f"{path} has no rows; add one per run")

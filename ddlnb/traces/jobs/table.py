@@ -6,16 +6,16 @@ Stragglers in Large Model Training Using What-if Analysis" (arXiv 2505.05713, se
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from dataclasses import dataclass
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from ddlnb.errors import InputError, require
+from ddlnb.errors import require
+from ddlnb.reading import read_bytes, reading
 from ddlnb.units import counted
 
 COMPUTE, POINT_TO_POINT, COLLECTIVE, OTHER = "compute", "point-to-point", "collective", "other"
@@ -138,13 +138,11 @@ def read_job(path: str | Path) -> JobTrace:
     Raises InputError for a file that cannot be read, lacks a column or has impossible values.
     """
     path = Path(path)
-    _require_size(path)
-    try:
-        rows = pd.read_csv(path)
-    except (OSError, UnicodeDecodeError, zlib.error, EOFError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"job trace {str(path)!r} cannot be read: {reason}") from error
-    return job_of(rows, path.name.removesuffix(".gz").removesuffix(".csv"))
+    content = read_bytes(path, MOST_BYTES, "cut it to fewer iterations, or check the path")
+    with reading(f"job trace {str(path)!r}"):
+        rows = pd.read_csv(BytesIO(content))
+        del content
+        return job_of(rows, path.name.removesuffix(".gz").removesuffix(".csv"))
 
 
 def job_of(rows: pd.DataFrame, name: str) -> JobTrace:
@@ -218,21 +216,3 @@ def _where(name: str, rows: pd.DataFrame, wrong: pd.Series[bool], column: str, r
     line = int(wrong.to_numpy().argmax())
     value = rows[column].iloc[line]
     return f"job trace {name!r}: {column} {value} of operation {line + 1} {rule}"
-
-
-def _require_size(path: Path) -> None:
-    """Raise InputError for a file that would fill the memory, before it is read."""
-    try:
-        size = path.stat().st_size
-        if path.suffix == ".gz":
-            size = 0
-            with gzip.open(path) as stream:
-                while size <= MOST_BYTES and (part := stream.read(1 << 22)):
-                    size += len(part)
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"job trace {str(path)!r} cannot be read: {error}") from error
-    require(
-        size <= MOST_BYTES,
-        f"job trace {str(path)!r} is larger than {MOST_BYTES >> 30} GiB; "
-        f"cut it to fewer iterations",
-    )

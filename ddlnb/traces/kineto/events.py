@@ -48,8 +48,7 @@ class Event:
     @property
     def correlation(self) -> int | None:
         """The number that a launch and what it launched have in common."""
-        found = self.args.get("correlation")
-        return int(found) if found is not None else None
+        return self.args.get("correlation")
 
     @property
     def is_communication(self) -> bool:
@@ -182,10 +181,11 @@ def _event(event: dict[str, Any], name: str) -> Event:
         f"must be numbers of microseconds",
     )
     args = event.get("args")
+    args = dict(args) if isinstance(args, dict) else {}
+    if args.get("correlation") is not None:
+        args["correlation"] = int(args["correlation"])
     thread = (str(event.get("pid", "")), str(event.get("tid", "")))
-    return Event(
-        label, event["cat"], thread, start, seconds, args if isinstance(args, dict) else {}
-    )
+    return Event(label, event["cat"], thread, start, seconds, args)
 
 
 def _flow(

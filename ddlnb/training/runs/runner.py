@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ddlnb.errors import InputError, ResultsError, require, require_whole
 from ddlnb.files import cores, write_atomically
 from ddlnb.progress import Show, bar
+from ddlnb.reading import json_of, read_text, reading
 from ddlnb.training.runs.train import made_by, run
 from ddlnb.training.settings import TrainingSettings
 from ddlnb.training.tasks.catalogue import LEARNING_TASKS
@@ -199,20 +200,16 @@ def _written(table: pd.DataFrame) -> str:
     return json.dumps(table.to_dict("list"))  # unlike CSV it gives back the same bits
 
 
-def _parsed(text: str) -> pd.DataFrame:
+def _parsed(text: str, place: object = "a run") -> pd.DataFrame:
     import pandas as pd
 
-    return pd.DataFrame(json.loads(text))
+    return pd.DataFrame(json_of(text, place, "remove it to run it again", ResultsError))
 
 
 def _read(path: Path) -> pd.DataFrame:
-    try:
-        table = _parsed(path.read_text())
+    with reading(f"saved run {path}", "remove it to run it again", ResultsError):
+        table = _parsed(read_text(path), path)
         table.iloc[-1][["task", "method", "learning_rate"]]
-    except (ValueError, KeyError, IndexError, OSError) as error:
-        raise ResultsError(
-            f"{path} cannot be read as a saved run ({error}); remove it to run it again"
-        ) from error
     return table
 
 

@@ -1,0 +1,249 @@
+"""The door for bytes from outside: files that others may have written are read here alone.
+
+A reader works inside ``reading(place)``: whatever odd bytes make go wrong there, from UTF-8 to a
+key that is missing, comes out as one of our errors that names the place. Limits keep a file from
+filling memory or time: its bytes, also of what is packed; how deeply it nests; what aliases of
+YAML unfold to. YAML has no tags but those of plain values.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ddlnb.errors import DdlnbError, InputError, UnknownName, reason_of
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+
+MOST_BYTES = 64 << 20  # of a file, once it is unpacked; readers of traces and tables allow more
+MOST_YAML_BYTES = 1 << 20  # parsed at less than 1 MB/s
+MOST_LEVELS = 64  # of lists in lists
+LONGEST_REASON = 300  # characters of what a parser says
+GZIP = b"\x1f\x8b"
+PLAIN_TAGS = ("null", "bool", "int", "float", "str", "seq", "map")
+Schema = TypeVar("Schema", bound="BaseModel")
+
+
+@contextmanager
+def reading(
+    place: object, way_out: str = "correct it", error: type[DdlnbError] = InputError
+) -> Iterator[None]:
+    """Turn whatever is raised in the block into ``error``, which names the place and the way out.
+
+    Errors of ours pass as they are.
+
+    >>> with reading("'mine.json'"):
+    ...     {}["seconds"]
+    Traceback (most recent call last):
+    ddlnb.errors.InputError: 'mine.json' cannot be read: it lacks 'seconds'; correct it
+    """
+    try:
+        yield
+    except DdlnbError:
+        raise
+    except Exception as problem:  # of any class: parsers, and what looks into their results
+        raise error(f"{place} cannot be read: {_reason(problem)}; {way_out}") from problem
+
+
+def _reason(problem: Exception) -> str:
+    if isinstance(problem, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(problem, KeyError):
+        return f"it lacks {problem.args[0]!r}" if problem.args else "it lacks a key"
+    reason = reason_of(problem)
+    is_plain = isinstance(problem, OSError | ValueError | EOFError)
+    return (reason if is_plain else f"{type(problem).__name__}: {reason}")[:LONGEST_REASON]
+
+
+def read_bytes(
+    path: str | Path,
+    most: int = MOST_BYTES,
+    way_out: str = "check the path",
+    error: type[DdlnbError] = InputError,
+) -> bytes:
+    """Return what a file holds, unpacked if it is gzip.
+
+    Raises ``error`` for one that cannot be read or that holds more bytes than ``most``.
+    """
+    with reading(path, way_out, error):
+        with Path(path).open("rb") as raw:
+            packed = raw.peek(2)[:2] == GZIP or Path(path).suffix == ".gz"
+            with gzip.GzipFile(fileobj=raw) if packed else raw as stream:
+                content = stream.read(most + 1)
+        if len(content) > most:
+            raise error(f"{path} holds more than {most:,} bytes; give a smaller file")
+    return content
+
+
+def read_text(
+    path: str | Path,
+    most: int = MOST_BYTES,
+    way_out: str = "check the path",
+    error: type[DdlnbError] = InputError,
+) -> str:
+    """Return the text of a file in UTF-8. Raises as `read_bytes` does."""
+    content = read_bytes(path, most, way_out, error)
+    with reading(path, way_out, error):
+        return content.decode("utf-8-sig")
+
+
+def json_of(
+    text: str,
+    place: object,
+    way_out: str = "correct it",
+    error: type[DdlnbError] = InputError,
+) -> Any:
+    """Return what a JSON text says. Raises ``error`` that names the place.
+
+    >>> json_of("[" * 100_000, "'mine.json'")
+    Traceback (most recent call last):
+    ddlnb.errors.InputError: 'mine.json' cannot be read: it is nested too deeply; correct it
+    """
+    with reading(place, way_out, error):
+        try:
+            found = json.loads(text)
+        except json.JSONDecodeError as problem:
+            raise error(f"{place} is not JSON: {problem}; {way_out}") from problem
+        _require_bounded(found, len(text))
+    return found
+
+
+def read_json(
+    path: str | Path, way_out: str = "check it", error: type[DdlnbError] = InputError
+) -> Any:
+    """Return what a JSON file says. Raises ``error`` that names it."""
+    return json_of(read_text(path, MOST_BYTES, way_out, error), path, way_out, error)
+
+
+def yaml_of(text: str, place: object) -> Any:
+    """Return what a YAML text says, in plain values; a date is a text.
+
+    Raises InputError that names the place for other texts, other tags, a key that is written twice,
+    and aliases that unfold to more than was written.
+    """
+    import yaml
+
+    if len(text) > MOST_YAML_BYTES:
+        raise InputError(f"{place} holds more than {MOST_YAML_BYTES:,} bytes; write less")
+    with reading(place):
+        try:
+            _require_shallow(yaml.parse(text, _yaml_loader()))
+            found = yaml.load(text, _yaml_loader())
+        except yaml.YAMLError as error:
+            raise InputError(f"{place} is not YAML: {reason_of(error)}; correct it") from error
+        except TwiceError as error:
+            raise InputError(f"{place} {error}; write it once") from error
+        _require_bounded(found, len(text))
+    return found
+
+
+def read_yaml(path: Path, schema: type[Schema]) -> Schema:
+    """Return what a YAML file holds, validated by a pydantic model.
+
+    Raises InputError that names the file, the key and the first rule that is broken.
+    """
+    from pydantic import ValidationError
+
+    found = yaml_of(read_text(path, MOST_YAML_BYTES), path)
+    if not isinstance(found, dict):
+        keys = [name for name, field in schema.model_fields.items() if field.is_required()]
+        raise InputError(
+            f"{path} {'is empty' if found is None else 'holds no keys'}; write one key and its "
+            f"value a line, such as {', '.join(f'{key}: ...' for key in keys or ('key',))}"
+        )
+    with reading(path):
+        try:
+            return schema.model_validate(found)
+        except ValidationError as error:
+            raise InputError(f"{path}: {first_problem(error, schema)}") from error
+
+
+def _require_shallow(events: Iterable[Any]) -> None:
+    """Raise RecursionError for events of YAML that nest too deeply for the parser's own stack."""
+    depth = 0
+    for event in events:
+        name = type(event).__name__
+        depth += name.endswith("StartEvent") - name.endswith("EndEvent")
+        if depth > MOST_LEVELS:
+            raise RecursionError
+
+
+def _require_bounded(found: Any, length: int) -> None:
+    """Raise ValueError for lists that nest too deeply, or hold more than their text can say."""
+    level, seen = [found], 0
+    for _ in range(MOST_LEVELS):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        seen += len(level)
+        if seen > length:  # every value takes a character
+            raise ValueError("its aliases unfold to more than it says")
+        if not level:
+            return
+    raise RecursionError
+
+
+class TwiceError(ValueError):
+    """A key of YAML that is written twice."""
+
+
+@cache
+def _yaml_loader() -> Any:
+    """Return a loader of plain YAML that refuses a key that is written twice."""
+    import yaml
+
+    quickest = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    plain = {f"tag:yaml.org,2002:{name}" for name in PLAIN_TAGS} | {None}
+
+    class Loader(quickest):  # type: ignore[misc, valid-type]
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            lines: dict[str, int] = {}
+            for key, _ in node.value:
+                line = key.start_mark.line + 1
+                if isinstance(key.value, str) and lines.setdefault(key.value, line) != line:
+                    raise TwiceError(
+                        f"has the key {key.value!r} in line {lines[key.value]} and in line {line}"
+                    )
+            return super().construct_mapping(node, deep)
+
+    Loader.yaml_constructors = {
+        tag: made for tag, made in quickest.yaml_constructors.items() if tag in plain
+    }
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, form) for tag, form in forms if not tag.endswith(":timestamp")]
+        for first, forms in quickest.yaml_implicit_resolvers.items()
+    }
+    return Loader
+
+
+def first_problem(error: ValidationError, schema: type[BaseModel]) -> str:
+    """Return the first problem that pydantic found as one sentence that names the key.
+
+    Unknown keys come first: a misspelt key is also a missing one.
+    """
+    unknown = ("extra_forbidden", "unexpected_keyword_argument")  # of a model, of a dataclass
+    problem = min(error.errors(), key=lambda one: one["type"] not in unknown)
+    *above, key = [one + 1 if isinstance(one, int) else one for one in problem["loc"]] or ["file"]
+    where = "".join(f"{one} " for one in above)
+    if problem["type"] in unknown and not above:
+        return str(UnknownName("key", key, schema.model_fields))
+    if problem["type"] == "missing":
+        return f"{where}lacks the key {key!r}; add it"
+    if problem["type"] in unknown:
+        return f"{where}has the unknown key {key!r}; remove it"
+    raised = problem.get("ctx", {}).get("error")
+    rule = str(raised) if raised else f"{problem['input']!r}: {problem['msg'].lower()}"
+    if problem["type"] in ("int_type", "float_type"):
+        rule = (
+            f"{problem['input']!r} must be a {'whole ' * problem['type'].startswith('int')}number"
+        )
+    return f"{where}{key} {rule}"

@@ -1,0 +1,1 @@
+"""Fuzzing: odd bytes through every reader. ``python -m tests.fuzz`` tries many."""
