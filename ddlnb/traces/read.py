@@ -231,7 +231,7 @@ def read_trace(path: str | Path) -> JobTrace | KinetoTrace | Timeline | nx.DiGra
         return read_byteps_graph(path)
     name = path.name.removesuffix(".gz").removesuffix(".json")
     most = psutil.virtual_memory().available // MEMORY_PER_BYTE
-    text = read_text(path, most, f"record fewer iterations, or {WAY_OUT}")
+    text = read_text(path, most, WAY_OUT)
     with reading(f"trace {str(path)!r}", WAY_OUT):
         events, head = events_of(text, path.name)
         tool = tool_of(events, head)

@@ -98,7 +98,7 @@ def test_an_h100_s_seconds_are_not_those_of_a_cluster_of_other_gpus():
             ["other.json"],
             f"1 event with categories v8, such as gc, of no tool known here; give {KINETO}",
         ),
-        (["notes.txt"], f"no JSON (Expecting value: line 1 column 1 (char 0)); give {KINETO}"),
+        (["notes.txt"], f"is not JSON: Expecting value: line 1 column 1 (char 0); give {KINETO}"),
         (["missing.json"], f"cannot be read: No such file or directory; give {KINETO}"),
     ],
 )

@@ -227,7 +227,7 @@ def test_a_circle_is_refused():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "no JSON"),
+        ("{", "is not JSON"),
         ("{}", "no list 'traceEvents'"),
         ('{"traceEvents": [1]}', "an event is no JSON object"),
         ('{"traceEvents": []}', "no event"),
