@@ -6,6 +6,7 @@ of the runs of its cell, so a table can be completed later and its noise stays v
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -112,7 +113,15 @@ class ResultsFile:
         require(not missing, f"run lacks the columns {missing}")
         require(run["source"] in SOURCES, f"source {run['source']!r} must be one of {SOURCES}")
         if self.path is not None:
-            self._lines = self._on_disk()  # another process may have added runs
+            known, self._lines = self._lines, self._on_disk()  # another process may have added runs
+            if known and not self.runs_path.exists():
+                warnings.warn(
+                    f"{self.runs_path} was removed under the run; its {len(known)} runs are "
+                    f"written again",
+                    UserWarning,
+                    stacklevel=2,
+                )
+                self._lines = known
         self._lines.append({column: run[column] for column in RUN_COLUMNS})
         self._write()
 

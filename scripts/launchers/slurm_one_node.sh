@@ -98,6 +98,14 @@ wait_for() {
     done
 }
 
+# In a folder for everybody another user may have put a folder of this name, or a link: what it
+# says is not ours, and no process is ended for it.
+require_own() {
+    [ ! -e "$folder" ] && [ ! -L "$folder" ] && return
+    [ -d "$folder" ] && [ ! -L "$folder" ] && [ -O "$folder" ] ||
+        fail "$folder is not a folder of $(id -un); remove it or give another"
+}
+
 # A dead process that nobody has asked about yet does not count.
 is_alive() {
     kill -0 "$1" 2>/dev/null && ! grep -qs '^State:.Z' "/proc/$1/status"
@@ -117,7 +125,7 @@ start() {
     [ -z "$packages" ] || fail "needs ${packages}(sudo apt-get install $packages)"
     trap 'stop' EXIT
     trap 'exit 1' INT TERM HUP
-    mkdir -p "$folder/state" "$folder/spool"
+    mkdir "$folder" "$folder/state" "$folder/spool"
     chmod 711 "$folder" # munge wants its socket reachable; the files in it are private
     write_configuration
     head -c 1024 /dev/urandom >"$folder/munge.key"
@@ -157,9 +165,13 @@ stop() {
 case $action in
 install) install_packages ;;
 start)
+    require_own
     start
     echo "export SLURM_CONF=$SLURM_CONF"
     ;;
-stop) stop ;;
+stop)
+    require_own
+    stop
+    ;;
 *) fail "say install, start or stop, and a folder if the default is not right" ;;
 esac

@@ -70,6 +70,14 @@ Host loopback 127.0.0.1
 CONF
 }
 
+# In a folder for everybody another user may have put a folder of this name, or a link: what it
+# says is not ours, and no process is ended for it.
+require_own() {
+    [ ! -e "$folder" ] && [ ! -L "$folder" ] && return
+    [ -d "$folder" ] && [ ! -L "$folder" ] && [ -O "$folder" ] ||
+        fail "$folder is not a folder of $(id -un); remove it or give another"
+}
+
 # A dead process that nobody has asked about yet does not count.
 is_alive() {
     kill -0 "$1" 2>/dev/null && ! grep -qs '^State:.Z' "/proc/$1/status"
@@ -125,9 +133,13 @@ stop() {
 case $action in
 install) install_packages ;;
 start)
+    require_own
     start
     echo "export DDLNB_SSH_CONFIG=$folder/ssh_config"
     ;;
-stop) stop ;;
+stop)
+    require_own
+    stop
+    ;;
 *) fail "say install, start or stop, and a folder if the default is not right" ;;
 esac

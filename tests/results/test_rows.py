@@ -186,3 +186,12 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch)
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert list(Path(tmp_path).iterdir()) == [path]
+
+
+def test_a_file_that_is_removed_under_a_run_is_said_and_written_again(tmp_path):
+    results = ResultsFile(tmp_path / "rows.csv")
+    results.add(a_run(0))
+    results.runs_path.unlink()
+    with pytest.warns(UserWarning, match=r"rows\.runs\.csv was removed under the run; its 1 runs"):
+        results.add(a_run(1))
+    assert ResultsFile(tmp_path / "rows.csv").runs["repetition"].tolist() == [0, 1]
