@@ -33,7 +33,15 @@ from ddlnb.parallelism.forecast.forecast import (
     MEMORY_SPREAD,
     alike,
 )
-from ddlnb.parallelism.forecast.frameworks import A100, B200, H100, V100, Fitted, Parameters
+from ddlnb.parallelism.forecast.frameworks import (
+    A100,
+    B200,
+    FRAMEWORKS,
+    H100,
+    V100,
+    Fitted,
+    Parameters,
+)
 from ddlnb.parallelism.forecast.layouts import Ranking, ranked, unsplit
 from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.questions import Answer, Table, Verdict, question
@@ -377,6 +385,7 @@ def layout_sentences(
         _what(asked, rows),
         _rivals(rows),
         _slow(asked, rows),
+        _frameworks(asked),
     ]
     if reasons is not None:
         said += [*_fewer(rows), _batch(rows), _cost(asked, rows), why(reasons), pays(reasons)]
@@ -430,6 +439,21 @@ def _slow(asked: PricedQuestion, rows: pd.DataFrame) -> str:
     row = safe.iloc[0]
     risk = "risks none of it" if row["chance_of_slow"] == 0 else "hardly risks it"
     return f"{said}; {row['option']} {risk}, at {row['over_best']:.0%}."
+
+
+def _frameworks(asked: PricedQuestion) -> str:
+    """Rank frameworks by their best layouts, and say whose 90 % intervals do not overlap."""
+    found = []
+    for name in FRAMEWORKS:
+        with suppress(InputError):  # it has no such layouts
+            row = replace(asked, framework=name).ranking.rows(1)[0]
+            found.append((row["tokens_per_s_per_gpu"], row["low"], row["high"], name))
+    found.sort(reverse=True)
+    listed = [f"{name} {show_rate(rate)} ({show_rates(*each)})" for rate, *each, name in found]
+    [own] = [one for one in found if one[-1] == asked.framework]
+    apart = [one[-1] for one in found if one[1] > own[2] or one[2] < own[1]]
+    sure = f"; {', '.join(apart)} and {own[-1]} do not overlap" if apart else ""
+    return f"Tokens/s per GPU by framework (--framework): {', '.join(listed)}{sure}."
 
 
 def _fewer(rows: pd.DataFrame) -> Iterator[str]:

@@ -12,6 +12,7 @@ from ddlnb.advice.layouts import (
     TOKENS,
     LayoutAdvice,
     PricedQuestion,
+    Splits,
     advise_on_layouts,
     layout_sentences,
     split_on,
@@ -24,7 +25,7 @@ from ddlnb.parallelism.config import get_shape
 from ddlnb.parallelism.forecast import fit as draws
 from ddlnb.parallelism.forecast.fit import drawn_seconds
 from ddlnb.parallelism.forecast.forecast import MOMENTS, forecast
-from ddlnb.parallelism.forecast.frameworks import saved_fit
+from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, saved_fit
 from ddlnb.parallelism.forecast.layouts import scale
 from ddlnb.parallelism.forecast.published import observed
 from ddlnb.workloads.memory import FLOAT32, OPTIMIZER_COPIES
@@ -51,6 +52,19 @@ def test_options_are_those_of_scale_and_the_first_is_its_best(asked, advice):
     )
     assert splits["chance_best"].sum() == pytest.approx(1)
     assert advice.options["over_best"].iloc[0] == 1
+
+
+def test_frameworks_are_ranked_by_their_own_forecasts_and_those_apart_are_named():
+    asked = PricedQuestion("llama3-8b", "A100", 8)
+    of = {name: replace(asked, framework=name).ranking.rows(1)[0] for name in FRAMEWORKS}
+    ranked = sorted(of, key=lambda name: -of[name]["tokens_per_s_per_gpu"])
+    said = next(one for one in Splits((asked,), 3).sentences if "by framework" in one)
+    assert re.findall(r"([a-z-]+) [\d.]+ \(\d", said) == ranked
+    assert of["megatron-deepspeed"]["high"] < of["nanotron"]["low"] < of["nemo"]["low"]
+    assert said.endswith("; megatron, megatron-deepspeed and nanotron do not overlap.") == (
+        of["megatron"]["high"] < of["nanotron"]["low"]
+    )
+    assert "megatron-deepspeed and nanotron do not overlap" in said
 
 
 def test_each_reason_is_a_forecast_of_its_own(advice):
