@@ -8,13 +8,14 @@ whose layers are known by name or configuration.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.advice.question import Question
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.errors import InputError
+from ddlnb.errors import InputError, require
 from ddlnb.hardware.catalogue import get_interconnect, gpu_in
 from ddlnb.hardware.interconnect import Interconnect
 from ddlnb.parallelism.iteration import play_iteration
@@ -79,6 +80,22 @@ class Sharded(Answer):
     """Every degree of ZeRO for a traced model, those that fit first, the fastest first."""
 
     question: Question
+    shown: tuple[int, ...] = DEGREES
+
+    def of(self, layouts: Sequence[Layout]) -> Sharded:
+        """Return the answer with the rows of these layouts alone.
+
+        Raises InputError for one that splits more than states, and for another number of GPUs.
+        """
+        gpus = self.question.cluster.workers
+        for one in layouts:
+            require(
+                replace(one, zero=0) == Layout(dp=gpus),
+                f"layout {str(one)!r} cannot be played: what lies between the layers of "
+                f"{self.question.workload.model} is not traced, so that it is sharded alone, over "
+                f"all {gpus} GPUs; write dp{gpus} or dp{gpus} zero3, or give a config.json",
+            )
+        return replace(self, shown=tuple(one.zero for one in layouts))
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -126,7 +143,7 @@ class Sharded(Answer):
                 "memory": f"{row['memory_bytes'] / GIB:.3g} GiB"
                 + ("" if row["fits"] else " (does not fit)"),
             }
-            for row in self.rows.to_dict("records")
+            for row in self.rows[self.rows["zero"].isin(self.shown)].to_dict("records")
         ]
         on = self.question.cluster
         return (Table(f"Simulated: {self.question.workload!r} on {on.label}", shown),)
@@ -181,6 +198,7 @@ def _row(asked: Question, degree: int) -> dict[str, Any]:
         "model": workload.model,
         "gpus": on.workers,
         "layout": str(layout),
+        "zero": degree,
         "throughput_samples_per_s": batch * on.workers / line.iteration_seconds,
         "iteration_seconds": line.iteration_seconds,
         "memory_bytes": whole,

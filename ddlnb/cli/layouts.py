@@ -33,6 +33,7 @@ from ddlnb.units import GIB, count_from, counted, digits, show_rate
 if TYPE_CHECKING:
     from ddlnb.advice.sharded import Sharded
     from ddlnb.parallelism.heterogeneous import Sharing
+    from ddlnb.questions import Answer
 
 app = App(cls=Family, help="Split a large model over GPUs: rank, play, or share layouts.")
 COUNTED = re.compile(r"\s*(\d+)\s*x\s*(\S.*)")
@@ -117,10 +118,7 @@ def scale(
     from ddlnb.workloads.resolve import is_task
 
     if not advise and find_shape(asked["model"]) is None and is_task(asked["model"]):
-        shards = _sharded(machine, **asked)
-        if csv:
-            return print_table([dict(row) for row in shards.tables[0].rows], True, "")
-        return print_answer(shards)
+        return _tell(_sharded(machine, **asked), csv)
     network = asked.get("network", "")
     if machine:
         from ddlnb.hardware.catalogue import get_machine, parts_of
@@ -140,9 +138,16 @@ def scale(
         return write_page(answer, page)
     found = Splits((question,), top)
     if csv:
-        return print_table([dict(row) for row in found.tables[0].rows], True, "")
+        return _tell(found, csv)
     print_answer(found)
     typer.echo("--advise says what else can be done, what would pay, and what is not known.")
+
+
+def _tell(found: Answer, csv: bool) -> None:
+    """Print an answer, or its first table as CSV."""
+    if csv:
+        return print_table([dict(row) for row in found.tables[0].rows], True, "")
+    print_answer(found)
 
 
 def _sharded(
@@ -192,7 +197,7 @@ def iteration(
     layout: Annotated[
         list[str], typer.Option(help="Such as 'dp4 tp4 pp2 sp zero1 acc16'; repeatable.")
     ],
-    model: Annotated[str, typer.Option(help="A large model, such as llama3-8b.")] = "llama3-8b",
+    model: Annotated[str, typer.Option(help="A large model, or a task of yours.")] = "llama3-8b",
     gpu: Annotated[str, typer.Option(help="A GPU by name.")] = "H100",
     nodes: Annotated[int, typer.Option(help="How many nodes.")] = 4,
     gpus_per_node: Annotated[int, typer.Option(help="GPUs of a node.")] = 8,
@@ -229,11 +234,13 @@ def iteration(
     """
 
     from ddlnb.advice.layouts import PricedQuestion, verdict_of
+    from ddlnb.parallelism.config import find_shape
     from ddlnb.parallelism.forecast.layouts import outlook_of
     from ddlnb.parallelism.iteration import parts_of, play_iteration
     from ddlnb.parallelism.layout import Layout
     from ddlnb.parallelism.machines import machines_of
     from ddlnb.parallelism.memory import memory
+    from ddlnb.workloads.resolve import is_task
 
     require_writable_files(iteration_json=trace, stages_png=picture)
     require(
@@ -244,6 +251,11 @@ def iteration(
         trace is None or trace.suffix == ".json",
         f"trace file {str(trace)!r} must have a name in .json, which viewers open",
     )
+    if find_shape(model) is None and is_task(model):
+        refuse_unused("it is traced", topology=topology, trace=trace, picture=picture)
+        on: dict[str, Any] = {"gpu": gpu, "nodes": nodes, "gpus_per_node": gpus_per_node}
+        shards = _sharded("", model, **on, network=network or "", sequence=sequence)
+        return _tell(shards.of([Layout.parse(text) for text in layout]), csv)
     asked = PricedQuestion(
         model,  # type: ignore[arg-type]
         gpu,  # type: ignore[arg-type]
