@@ -86,7 +86,7 @@ def test_clusters_are_simulated_and_forecast_without_extensions(tmp_path):
             print(type(error).__name__)
         """,
     )
-    assert said.splitlines() == ["3", "False", "16 True", "MissingPart"]
+    assert said.splitlines() == ["3", "False", "18 True", "MissingPart"]
 
 
 def test_plans_are_simulated_and_methods_forecast_without_extensions(tmp_path):

@@ -123,7 +123,7 @@ def test_a_method_from_outside_is_simulated_and_forecast(pairs):
     timeline = simulate(workload, "survey-10GbE", pairs.name)
     rows = forecast(workload, "survey-10GbE", draws=0).set_index("method")
     assert timeline.method == pairs.name
-    assert set(rows.index) == set(METHODS)
+    assert set(rows.index) == {"DDP", *METHODS}
     assert rows.loc["BSP-A2A", "messages"] == 1
     assert rows.loc[pairs.name, "messages"] == 81
     assert rows.loc["WFBP-A2A", "messages"] == 161

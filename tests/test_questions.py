@@ -153,4 +153,4 @@ def test_what_is_known_by_name_is_answered_without_torch():
         "ddlnb.advise(*on, most_plans=0, **asked).remarks[0])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("8 8 Not known: Not judged: what sends or waits less needs torch")
+    assert done.stdout.startswith("9 8 Not known: Not judged: what sends or waits less needs torch")

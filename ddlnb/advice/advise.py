@@ -19,6 +19,7 @@ from ddlnb.advice.options import (
     LOSSY,
     Kind,
     Option,
+    bucket_option,
     lossy_options,
     method_options,
     other_options,
@@ -26,9 +27,16 @@ from ddlnb.advice.options import (
 )
 from ddlnb.advice.question import SEARCHED_PLANS, AdviceQuestion, Question
 from ddlnb.advice.score import THROUGHPUT, compared, fastest_of_each, lossy_rows, option_rows
-from ddlnb.advice.sentences import is_poor, sentences, shown_options, shown_reasons, unknowns
+from ddlnb.advice.sentences import (
+    fastest,
+    is_poor,
+    sentences,
+    shown_options,
+    shown_reasons,
+    unknowns,
+)
 from ddlnb.errors import require, require_positive, require_whole
-from ddlnb.plans.methods import get_method
+from ddlnb.plans.methods import get_method, in_torch
 from ddlnb.questions import Answer, Table, Verdict, asks
 from ddlnb.search.result import SearchResult
 from ddlnb.simulator.draws import LEAST_DRAWS, play_contenders
@@ -77,8 +85,8 @@ class Advice(Answer):
     def _taken(self) -> str:
         if self.verdict.fits is False:
             return " were there memory enough"
-        poor = is_poor(self.options.iloc[0])
-        return ", the fastest first" if poor else ", the first one is to be taken"
+        poor = is_poor(fastest(self.options))
+        return "" if poor else ", the first one is to be taken"
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -121,7 +129,7 @@ def advise(asked: AdviceQuestion) -> Advice | LayoutAdvice:
     >>> import ddlnb
     >>> found = ddlnb.advise("resnet50", "survey-10GbE", gpus=16, most_plans=0, draws=0)
     >>> found.options["option"].iloc[0]
-    'DeAR'
+    'DDP'
     >>> found.reasons["what"].iloc[1]
     'twice the bandwidth between nodes'
     """
@@ -171,7 +179,8 @@ def advise_on(
     methods = method_options(question)
     require(bool(methods), f"no method runs on {question.cluster!r}")
     searched = searched_option(question, most_plans)
-    options = [*methods, *fastest_of_each(list(other_options(question)))]
+    sized = bucket_option(question) if question.cluster.workers > 1 else []
+    options = [*methods, *sized, *fastest_of_each(list(other_options(question)))]
     if searched is not None:
         options.append(searched[0])
     cells = [one.cell for one in options]
@@ -214,9 +223,9 @@ def _gap(
 def _ranked(rows: pd.DataFrame, lossy: pd.DataFrame, question: Question) -> pd.DataFrame:
     """Return all rows, in the order in which one would try them.
 
-    First those that change nothing about learning and use all GPUs without further machines, then
-    those with further machines, then those that change learning, then those on fewer GPUs; within
-    each, the fastest first.
+    First PyTorch's own, which every script can run; then others that change nothing about learning
+    and use all GPUs without further machines, then those with further machines, then those that
+    change learning, then those on fewer GPUs; within each, the fastest first.
     """
     import pandas as pd
 
@@ -224,6 +233,7 @@ def _ranked(rows: pd.DataFrame, lossy: pd.DataFrame, question: Question) -> pd.D
     plain = (frame["learning"] == "") & (frame["kind"] != str(Kind.FEWER))
     group = (~plain).astype(int) + (frame["kind"] == str(Kind.FEWER))
     group = group.where(~(plain & frame["server_machines"].gt(0)), 0.5)
+    group = group.where(~(plain & frame["option"].map(in_torch)), -1)
     order = frame.assign(group=group).sort_values(
         ["group", THROUGHPUT], ascending=[True, False], kind="stable"
     )

@@ -19,14 +19,15 @@ import numpy as np
 from ddlnb.advice.question import Question
 from ddlnb.errors import InputError, require_whole, without
 from ddlnb.files import DATA
-from ddlnb.plans.methods import BASELINES, Method
+from ddlnb.plans.methods import BASELINES, Method, ddp_of
 from ddlnb.results.schema import read_frame
 from ddlnb.results.statistics import Interval, ratio_interval
 from ddlnb.search.result import SearchResult
 from ddlnb.search.search import WITHOUT_SERVERS, search_plan
 from ddlnb.simulator.draws import draw_clusters
 from ddlnb.simulator.forecast import methods_on
-from ddlnb.simulator.simulate import Cell
+from ddlnb.simulator.recommendation import TIE
+from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.units import gpus_in_words
 from ddlnb.workloads.workload import Workload
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 LARGER_BATCHES = (2, 4)
 FEWER = (2, 4, 8)
 MORE_SERVERS = (2, 4)
+BUCKETS_MIB = (2, 5, 10, 50, 100, 200)  # that are tried beside DDP's default
 ACCUMULATED = (2, 4)
 HALF = "fp16"
 
@@ -89,13 +91,26 @@ class Option:
 
 
 def method_options(question: Question) -> list[Option]:
-    """Return every method that the cluster can run, and DistributedDataParallel as it is.
+    """Return DistributedDataParallel as it is, and every method that the cluster can run.
 
     One GPU exchanges nothing, by no method.
     """
-    methods = (*methods_on(question.cluster), *BASELINES.values())
+    methods = (*BASELINES.values(), *methods_on(question.cluster))
     made = _options(question, "", Kind.METHOD, methods)
     return _alone(made) if question.cluster.workers == 1 else made
+
+
+def bucket_option(question: Question) -> list[Option]:
+    """Return DDP with the size of buckets that is the quickest, none where that gains nothing."""
+    methods = [BASELINES["DDP"], *map(ddp_of, BUCKETS_MIB)]
+    cells = [Cell(question.workload, question.cluster, one) for one in methods]
+    taken, cell = min(
+        zip([one.iteration_seconds for one in steady_seconds(cells)], cells, strict=True),
+        key=lambda one: one[0],
+    )
+    gains = taken * (1 + TIE) < steady_seconds(cells[:1])[0].iteration_seconds
+    held = question.workload.local_batch
+    return [Option(cell.method.name, Kind.METHOD, cell, held)] if gains else []
 
 
 def searched_option(question: Question, most_plans: int) -> tuple[Option, SearchResult] | None:
@@ -182,7 +197,7 @@ def _by_method(
     """Return an option for every method that takes no further machines; if none does, for all."""
     on = cluster or question.cluster
     made = _options(
-        *(question, f"{name}, ", kind, methods_on(on)),
+        *(question, f"{name}, ", kind, (*BASELINES.values(), *methods_on(on))),
         workload=workload,
         cluster=on,
         held_batch=held_batch,

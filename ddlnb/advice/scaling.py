@@ -18,6 +18,7 @@ from ddlnb.parallelism.forecast.layouts import REASONS
 from ddlnb.questions import Answer, Table, Verdict, asks
 from ddlnb.registry import several
 from ddlnb.simulator.forecast import efficiency_interval, forecast_cells, sound_pairs
+from ddlnb.simulator.recommendation import over_baseline
 from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.units import gpus_in_words, show_rate
 
@@ -53,16 +54,18 @@ class Scaling(Answer):
     @cached_property
     def tables(self) -> tuple[Table, ...]:
         """The best method at every size."""
+        over = self.rows.assign(over=over_baseline(self.rows))
         shown = [
             {
                 "GPUs": row["gpus"],
                 "best method or layout": row["method"] if row["gpus"] > 1 else "one GPU alone",
                 "samples/s": show_rate(row["throughput_samples_per_s"]),
+                **({} if math.isnan(row["over"]) else {"over DDP": f"{row['over']:.2f}"}),
                 "speed-up": f"{row['speedup']:.2f}",
                 "of linear": f"{row['efficiency']:.0%}",
                 "90 % interval": _interval(row) or "-",
             }
-            for row in best_by_size(self.rows).to_dict("records")
+            for row in best_by_size(over).to_dict("records")
         ]
         return (Table(f"Simulated: {self.title}", shown),)
 

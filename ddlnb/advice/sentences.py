@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.advice.explain import NEGLIGIBLE, Gap, LastMessage
@@ -11,6 +11,7 @@ from ddlnb.advice.options import Kind, LossyOption
 from ddlnb.advice.question import Question
 from ddlnb.advice.score import THROUGHPUT
 from ddlnb.clusters.cluster import ASSUMED_ERROR
+from ddlnb.plans.methods import in_torch
 from ddlnb.search.result import SearchResult
 from ddlnb.simulator.recommendation import POOR, TIE, sizes_in_words
 from ddlnb.units import gpus_in_words, show_bytes, show_rate, show_rates, show_seconds
@@ -35,6 +36,7 @@ def sentences(
     said = [
         _as_fast(rows),
         _what(question, rows),
+        _ours(rows),
         _bound(search),
         _scaling(question, rows),
         why(reasons, waits),
@@ -52,20 +54,53 @@ def _what(question: Question, rows: pd.DataFrame) -> str:
     best = rows.iloc[0]
     if best["gpus"] == 1:
         return f"One GPU of {question.cluster.name} exchanges nothing: {_rate(best)}."
-    same = rows[(rows["learning"] == "") & (rows["kind"] != str(Kind.FEWER))]
-    same = same[same["server_machines"] == 0] if best["server_machines"] == 0 else same
-    level = same[same[THROUGHPUT] >= (1 - TIE) * best[THROUGHPUT]]["option"].tolist()[1:]
-    ties = f"; {', '.join(level)} {'ties' if len(level) == 1 else 'tie'} with it" if level else ""
-    the = "the " if best["kind"] == str(Kind.PLAN) else ""
-    chance = best["chance_best"]
-    sure = "" if math.isnan(chance) else f", the fastest in {chance:.0%} of the draws"
+    level = (_same(rows)[THROUGHPUT] / best[THROUGHPUT] - 1).abs() <= TIE
+    ties = _same(rows)[level]["option"].tolist()[1:]
+    said = f"; {', '.join(ties)} {'ties' if len(ties) == 1 else 'tie'} with it" if ties else ""
     return (
-        f"On {best['gpus']} GPUs of {question.cluster.name} take {the}{_sized(best)}: "
-        f"{_rate(best)}{sure}{ties}."
+        f"On {best['gpus']} GPUs of {question.cluster.name} take {_named(best)}: "
+        f"{_rate(best)}{_sure(best)}{said}."
     )
 
 
-def _sized(row: pd.Series) -> str:
+def _ours(rows: pd.DataFrame) -> str:
+    """Say what the methods gain that PyTorch does not have, and by what a script has them."""
+    first = rows.iloc[0]
+    faster = _same(rows)[_same(rows)[THROUGHPUT] > (1 + TIE) * first[THROUGHPUT]]
+    faster = faster.sort_values(THROUGHPUT, ascending=False)
+    if not in_torch(first["option"]) or faster.empty:
+        return ""
+    best, *others = faster.to_dict("records")
+    further = "".join(
+        f"; {one['option']} {one[THROUGHPUT] / first[THROUGHPUT]:.2f} times" for one in others
+    )
+    return (
+        f"ddlnb.DistributedModel in place of DDP makes {_rate(best)} by {_named(best)}, "
+        f"{best[THROUGHPUT] / first[THROUGHPUT]:.2f} times as much{_sure(best)}{further}."
+    )
+
+
+def _same(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return what computes the same on the same GPUs, with no machines beyond the first's."""
+    same = rows[(rows["learning"] == "") & (rows["kind"] != str(Kind.FEWER))]
+    return same[same["server_machines"] <= rows["server_machines"].iloc[0]]
+
+
+def fastest(rows: pd.DataFrame) -> pd.Series:
+    """Return the fastest option that computes the same on the same machines."""
+    return rows.loc[_same(rows)[THROUGHPUT].idxmax()]
+
+
+def _named(row: Mapping[Hashable, Any] | pd.Series) -> str:
+    return f"{'the ' if row['kind'] == str(Kind.PLAN) else ''}{_sized(row)}"
+
+
+def _sure(row: Mapping[Hashable, Any] | pd.Series) -> str:
+    chance = row["chance_best"]
+    return "" if math.isnan(chance) else f", the fastest in {chance:.0%} of the draws"
+
+
+def _sized(row: Mapping[Hashable, Any] | pd.Series) -> str:
     """Return an option with its partition and credit, where it has both."""
     has_both = "credit=" in row["settings"]
     return f"{row['option']} with {sizes_in_words(row['settings'])}" if has_both else row["option"]
@@ -73,7 +108,7 @@ def _sized(row: pd.Series) -> str:
 
 def _as_fast(rows: pd.DataFrame) -> str:
     """Say, before all else, which smaller number of GPUs is no slower than all of them."""
-    best, row = rows.iloc[0], _smaller(rows)
+    best, row = fastest(rows), _smaller(rows)
     if row is None:
         return ""
     times = row[THROUGHPUT] / best[THROUGHPUT]
@@ -90,7 +125,7 @@ def _in_words(option: str) -> str:
 def _smaller(rows: pd.DataFrame) -> pd.Series | None:
     """Return the smallest number of GPUs that is no slower than all of them, None if none is."""
     smaller = rows[rows["kind"] == str(Kind.FEWER)]
-    found = smaller[smaller[THROUGHPUT] >= (1 - TIE) * rows[THROUGHPUT].iloc[0]]
+    found = smaller[smaller[THROUGHPUT] >= (1 - TIE) * fastest(rows)[THROUGHPUT]]
     return None if found.empty else found.loc[found["gpus"].idxmin()]
 
 
@@ -111,18 +146,19 @@ def is_poor(option: pd.Series) -> bool:
 
 
 def _scaling(question: Question, rows: pd.DataFrame) -> str:
-    """Say how much of linear scaling that is, and warn where it is poor."""
-    best = rows.iloc[0]
+    """Say how much of linear scaling the fastest is, and warn where it is poor."""
+    best = fastest(rows)
     if best["gpus"] == 1:
         return ""
     share = best["speedup"] / best["gpus"]
-    said = f"That is {best['speedup']:.1f} times one GPU, {share:.0%} of linear"
+    what = "That" if best.name == rows.index[0] else "The fastest"
+    said = f"{what} is {best['speedup']:.1f} times one GPU, {share:.0%} of linear"
     if not is_poor(best):
         return f"{said}."
     return f"{said}: do not train like this, but send less, or use fewer GPUs or a faster network."
 
 
-def _rate(row: pd.Series) -> str:
+def _rate(row: Mapping[Hashable, Any] | pd.Series) -> str:
     if math.isnan(row["low"]):
         return f"{show_rate(row[THROUGHPUT])} samples/s"
     return f"{show_rate(row[THROUGHPUT])} samples/s ({show_rates(row['low'], row['high'])})"
@@ -143,7 +179,7 @@ def why(reasons: pd.DataFrame, waits: LastMessage | None = None) -> str:
 
 def _machines(rows: pd.DataFrame) -> str:
     """Say what further machines for servers would bring."""
-    best = rows.iloc[0]
+    best = fastest(rows)
     served = rows[(rows["server_machines"] > best["server_machines"]) & (rows["learning"] == "")]
     if served.empty:
         return ""
@@ -169,7 +205,7 @@ def _first(text: str) -> str:
 
 def _learning(rows: pd.DataFrame) -> str:
     """Say which options gain that change learning, and how much they may lose there."""
-    best = rows.iloc[0]
+    best = fastest(rows)
     found = rows[(rows["learning"] != "") & (rows[THROUGHPUT] > (1 + TIE) * best[THROUGHPUT])]
     parts = [
         f"{row['option']} is {row[THROUGHPUT] / best[THROUGHPUT]:.2f}x per sample "
@@ -187,7 +223,7 @@ def _learning(rows: pd.DataFrame) -> str:
 
 def _fewer(question: Question, rows: pd.DataFrame) -> str:
     """Say which smaller number of GPUs costs less by the sample, and how much longer it takes."""
-    best = rows.iloc[0]
+    best = fastest(rows)
     if _as_fast(rows):
         return ""
     smaller = rows[rows["kind"] == str(Kind.FEWER)]
@@ -309,7 +345,6 @@ def shown_options(rows: pd.DataFrame) -> list[dict[str, Any]]:
             "option": row["option"],
             "samples/s": show_rate(row["throughput_samples_per_s"]),
             "90 % interval": show_rates(row["low"], row["high"]),
-            **({"draws": row["draws"]} if has_draws else {}),
             "over 1st": f"{row['over_best']:.2f}",
         }
         if has_memory:
@@ -320,6 +355,7 @@ def shown_options(rows: pd.DataFrame) -> list[dict[str, Any]]:
         what = "cost/M samples" if has_cost else "GPU h/M samples"
         line[what] = "no price" if math.isnan(cost) else f"{cost:.3g}"
         line["changes"] = row["kind"] if row["learning"] else "-"
+        line |= {"draws": row["draws"]} if has_draws else {}
         shown.append(line)
     return shown
 

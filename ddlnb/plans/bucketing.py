@@ -110,16 +110,19 @@ def in_buffers(workload: Workload, buffer_bytes: int) -> list[Message]:
     return [message_of(workload, group) for group in groups]
 
 
-def ddp_buckets(workload: Workload) -> list[Message]:
-    """Fill buckets as PyTorch's DistributedDataParallel does by default (Li et al. 2020).
+def ddp_buckets(
+    workload: Workload, first: int = DDP_FIRST_BUCKET, others: int = DDP_BUCKET
+) -> list[Message]:
+    """Fill buckets as PyTorch's DistributedDataParallel does (Li et al. 2020), of so many bytes.
 
     Gradients join a bucket as the backward pass produces them, and the bucket closes with the one
-    that brings it to its size: 1 MiB for the first, so that it leaves early, 25 MiB for the others.
-    That is how DDP fills its buckets anew after the first iteration (torch's ``Reducer``).
+    that brings it to its size: by default 1 MiB for the first, so that it leaves early, 25 MiB for
+    the others. That is how DDP fills its buckets anew after the first iteration (torch's
+    ``Reducer``).
     """
     groups: list[list[Gradient]] = [[]]
     for gradient in workload.gradients:
-        limit = DDP_FIRST_BUCKET if len(groups) == 1 else DDP_BUCKET
+        limit = first if len(groups) == 1 else others
         groups[-1].append(gradient)
         if sum(one.bytes for one in groups[-1]) >= limit:
             groups.append([])

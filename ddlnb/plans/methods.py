@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any, Protocol
 
 from ddlnb.errors import InputError, UnknownName, require, require_known, require_whole
@@ -28,12 +29,13 @@ from ddlnb.plans.bucketing import (
     PLACEMENTS,
     Bucketing,
     by_priority,
+    ddp_buckets,
     partitioned,
 )
 from ddlnb.plans.plan import Gate, Launch, Order, Plan
 from ddlnb.plans.requests import SPLIT
 from ddlnb.registry import supplied, supplied_names
-from ddlnb.units import MB, bytes_from
+from ddlnb.units import MB, MIB, bytes_from
 from ddlnb.workloads.workload import Workload
 
 # How names of the catalogue are spelt in the literature; the others are spelt as they are.
@@ -309,6 +311,28 @@ BASELINES = {
     "DDP": Method("DDP", "tensor fusion", DDP_BUCKETS, "all_reduce",
                   Launch.WHEN_READY, False, Gate.ALL_LAYERS),
 }  # fmt: skip
+
+
+def in_torch(name: str) -> bool:
+    """Say whether a method of this name is PyTorch's own, whatever its buckets.
+
+    >>> in_torch(ddp_of(100).name), in_torch("DDP"), in_torch("DeAR")
+    (True, True, False)
+    """
+    return name.partition("(")[0] in BASELINES
+
+
+@cache
+def ddp_of(bucket_cap_mb: int) -> Method:
+    """Return DistributedDataParallel with buckets of so many MiB, the first one as the others.
+
+    >>> ddp_of(100).name
+    'DDP(bucket_cap_mb=100)'
+    """
+    size = bucket_cap_mb * MIB
+    bucketing = Bucketing(partial(ddp_buckets, first=size, others=size))
+    name = f"DDP(bucket_cap_mb={bucket_cap_mb})"
+    return replace(BASELINES["DDP"], name=name, bucketing=bucketing)
 
 
 def register_method(method: Method) -> None:

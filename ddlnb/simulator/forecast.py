@@ -16,7 +16,7 @@ from ddlnb.clusters.effects import EFFECTS, Effects
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require, require_whole
 from ddlnb.files import provenance
-from ddlnb.plans.methods import METHODS, Method, get_method
+from ddlnb.plans.methods import BASELINES, METHODS, Method, get_method
 from ddlnb.progress import Show
 from ddlnb.questions import Answer, Table, Verdict, asks
 from ddlnb.registry import is_supplied, several, supplied, supplied_names
@@ -29,7 +29,7 @@ from ddlnb.simulator.draws import (
 )
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.questions import DRAWS, ForecastQuestion
-from ddlnb.simulator.recommendation import recommended, remarks
+from ddlnb.simulator.recommendation import over_baseline, recommended, remarks
 from ddlnb.simulator.simulate import Cell, plan_on
 from ddlnb.units import show_rate, show_rates
 from ddlnb.workloads.workload import Workload
@@ -61,17 +61,19 @@ class Forecast(Answer):
     @property
     def tables(self) -> tuple[Table, ...]:
         """Throughput, intervals and speed-ups."""
+        over = over_baseline(self.rows)
         shown = [
             {
                 "GPUs": row["gpus"],
                 "method": row["method"],
                 "samples/s": show_rate(row["throughput_samples_per_s"]),
+                **({"over DDP": f"{row['over']:.2f}"} if over.notna().any() else {}),
                 "90 % interval": show_rates(row["low"], row["high"]) if self.is_drawn else "-",
                 "speed-up": f"{row['speedup']:.2f}",
                 "efficiency": f"{row['speedup'] / row['gpus']:.0%}",
                 "fastest in": _chance(row["chance_best"]) if self.is_drawn else "-",
             }
-            for row in self.rows.to_dict("records")
+            for row in self.rows.assign(over=over).to_dict("records")
         ]
         what = f"{self.workload!r} on {self.on.label} ({self.on.network}); {self.workload.source}"
         return (Table(f"Simulated: {what}", shown),)
@@ -118,8 +120,8 @@ def forecast(asked: ForecastQuestion) -> Forecast | Answer:
     uncertain. ``speedup`` is over one worker; ``efficiency_low`` and ``efficiency_high`` hold 90 %
     of the draws of it over the number of GPUs, each over one worker in the same draw.
     ``chance_best`` is the share of draws in which the method is the fastest of those asked for;
-    "all" are those that the cluster can run, and "DDP", PyTorch's own, may stand beside it. The
-    answer says in sentences which method to take.
+    "all" are "DDP", PyTorch's own, and those that the cluster can run. The answer says in sentences
+    which method to take.
 
     A task is traced. Its seconds come from ``throughput``, from a kept profile, or from the data
     sheet of the cluster's GPU at this ``precision`` (`estimate`), and ``attrs["seconds"]`` of the
@@ -191,10 +193,11 @@ def sound_pairs(
 
 
 def named_methods(methods: str | Method | Sequence[str | Method], cluster: Cluster) -> list[Method]:
-    """Return the methods of these names, each once; "all" are those that the cluster can run."""
+    """Return the methods of these names, each once; "all" are PyTorch's and the cluster's."""
+    every = [*BASELINES.values(), *methods_on(cluster)]
     chosen: dict[Method, None] = {}
     for one in several(methods):
-        chosen |= dict.fromkeys(methods_on(cluster) if one == "all" else [get_method(one)])
+        chosen |= dict.fromkeys(every if one == "all" else [get_method(one)])
     return list(chosen)
 
 

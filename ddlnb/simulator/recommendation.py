@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ddlnb.clusters.cluster import ASSUMED_ERROR, Cluster
 from ddlnb.clusters.effects import EFFECTS
-from ddlnb.plans.methods import METHODS, Method
+from ddlnb.plans.methods import BASELINES, METHODS, Method
 from ddlnb.results.schema import RATE
 from ddlnb.units import bytes_from, show_bytes
 
@@ -64,12 +64,26 @@ def _warning(rows: pd.DataFrame, largest: pd.DataFrame) -> str:
     )
 
 
+def over_baseline(rows: pd.DataFrame) -> pd.Series:
+    """Return each throughput over that of PyTorch's own on as many GPUs, NaN where it is not."""
+    base = rows[rows["method"].isin(BASELINES)].groupby("gpus")[RATE].first()
+    return rows[RATE] / rows["gpus"].map(base)
+
+
 def _take(rows: pd.DataFrame) -> str:
-    """Return the best of these methods, those that tie with it, and the next one."""
+    """Return the best of these methods, those that tie with it, and the next one.
+
+    PyTorch's own is taken where it ties, as every script has it.
+    """
     order = rows.sort_values(RATE, ascending=False)
+    is_there = order["method"].isin(BASELINES)
+    has_it = is_there & (order[RATE] >= (1 - TIE) * order[RATE].max())
+    order = order.assign(has_it=has_it).sort_values("has_it", ascending=False, kind="stable")
     best = order.iloc[0]
     speedup = f"speed-up {best['speedup']:.2f} ({best['speedup'] / best['gpus']:.0%} of linear)"
     said = f"take {best['method']}: {speedup}"
+    if is_there.any() and best["method"] not in BASELINES:
+        said += f", {over_baseline(rows)[best.name]:.2f} times DDP"
     others = order.iloc[1:]
     is_level = others[RATE] >= (1 - TIE) * best[RATE]
     may_win = ~is_level & (others["chance_best"] >= CHANCE)
@@ -77,7 +91,8 @@ def _take(rows: pd.DataFrame) -> str:
         said += f"; {', '.join(level)} {'ties' if len(level) == 1 else 'tie'} with it"
     for row in others[may_win].to_dict("records"):
         said += f"; {row['method']} is the fastest in {row['chance_best']:.0%} of the draws"
-    behind = others[~is_level & ~may_win].to_dict("records")
+    is_said = others["method"].isin(BASELINES)
+    behind = others[~is_level & ~may_win & ~is_said].to_dict("records")
     if behind:
         said += f"; {behind[0]['method']} is {1 - behind[0][RATE] / best[RATE]:.0%} behind"
     return said
@@ -113,10 +128,9 @@ def remarks(
 
 
 def _left_out(on: Cluster, methods: Sequence[Method]) -> str:
-    if on.takes_servers or any(one.name not in METHODS for one in methods):
-        return ""
+    ours = [one.name for one in methods if one.name not in BASELINES]
     able = [one.name for one in METHODS.values() if one.architecture != "PS"]
-    if [one.name for one in methods] != able:
+    if on.takes_servers or ours != able:
         return ""  # chosen by name
     lacking = _listed([name for name in METHODS if name not in able])
     why = "(server_place)" if on.server_place is None else f"on {on.topology or 'its network'}"

@@ -11,10 +11,11 @@ import torch
 import ddlnb
 from ddlnb.advice.advise import advise_on
 from ddlnb.advice.explain import SLOW_LINK, SLOW_WORKER, counterfactual_table, explain_gap
-from ddlnb.advice.options import measured_iterations
+from ddlnb.advice.options import bucket_option, measured_iterations
 from ddlnb.advice.question import Question
+from ddlnb.advice.sentences import fastest
 from ddlnb.errors import InputError
-from ddlnb.plans.methods import METHODS, get_method
+from ddlnb.plans.methods import METHODS, get_method, in_torch
 from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
 from ddlnb.workloads.memory import Footprint
 
@@ -58,13 +59,32 @@ def test_methods_are_forecast_as_forecast_does(question, advice):
     assert {name: ours[name] for name in rows.index} == pytest.approx(rows.to_dict())
 
 
-def test_the_first_option_is_the_fastest_that_takes_nothing_more(advice):
+def test_the_first_option_is_pytorch_s_own_and_beside_it_stands_what_ours_gain(question, advice):
     rows = advice.options
     same = rows[
         rows["learning"].eq("") & rows["server_machines"].eq(0) & rows["kind"].ne("fewer machines")
     ]
-    assert rows["option"].iloc[0] == same.loc[same[RATE].idxmax(), "option"]
     assert same["chance_best"].sum() == pytest.approx(1.0)
+    has = same["option"].map(in_torch)
+    assert rows["option"].iloc[0] == same[has].loc[same[has][RATE].idxmax(), "option"]
+    assert fastest(rows)[RATE] == same[RATE].max()
+    slow = question.cluster.with_effects(between_bandwidth=3e8)
+    found = advise_on(replace(question, cluster=slow), lossy=(), most_plans=0, draws=0)
+    times = fastest(found.options)[RATE] / found.options[RATE].iloc[0]
+    assert times > 1.02
+    [said] = [one for one in found.sentences if one.startswith("ddlnb.DistributedModel in")]
+    assert f"by {fastest(found.options)['option']}, {times:.2f} times as much" in said
+
+
+@pytest.mark.parametrize(("latency", "gains"), [(1e-6, False), (0.2, True)])
+def test_buckets_of_another_size_are_an_option_where_they_gain(question, latency, gains):
+    slow = question.cluster.with_effects(operation_latency=latency)
+    found = bucket_option(replace(question, cluster=slow))
+    assert bool(found) == gains
+    for option in found:
+        default = replace(option.cell, method=get_method("DDP"))
+        ours, theirs = steady_seconds([option.cell, default])
+        assert 1.02 * ours.iteration_seconds < theirs.iteration_seconds
 
 
 def test_what_may_be_the_best_is_drawn_most_often(advice):
@@ -116,10 +136,11 @@ def test_where_one_gpu_is_faster_nothing_is_bought_for_all_that_leaves_it_so():
     cluster = ddlnb.cluster_of("RTX 3090", nodes=2, gpus_per_node=1, network="1GbE")
     found = ddlnb.advise("resnet50", cluster, local_batch=56, most_plans=0, draws=0)
     rate = found.options.set_index("option")[RATE]
-    times = rate["1 GPU alone"] / rate.iloc[0]
+    times = rate["1 GPU alone"] / fastest(found.options)[RATE]
     assert times > 1.9
     assert found.sentences[0].startswith(f"One GPU alone is {times:.2f} times as fast as all 2: ")
-    faster = found.reasons.set_index("what")["times_as_fast"] / times
+    level = rate["1 GPU alone"] / rate.iloc[0]
+    faster = found.reasons.set_index("what")["times_as_fast"] / level
     assert faster["twice the bandwidth between nodes"] < 1.02 < 1.2 < faster.iloc[2]
     assert found.sentences[-1] == (
         "What would make all 2 GPUs faster than 1 GPU alone: four times the bandwidth between "

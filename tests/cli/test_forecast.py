@@ -32,7 +32,8 @@ def test_a_forecast_gives_a_table_an_advice_and_a_file(tmp_path):
     done = ddlnb("forecast", *BERT, "--gpus", "8", "--draws", "20", "--csv", str(out), check=True)
     assert "take " in done.stdout
     rows = pd.read_csv(out)
-    assert len(rows) == len(METHODS)
+    assert len(rows) == 1 + len(METHODS)
+    assert rows["method"].iloc[0] == "DDP"  # the baseline
     assert (rows["low"] <= rows["high"]).all()
 
 
@@ -55,7 +56,7 @@ def test_the_readme_shows_what_the_command_prints():
     shown = lines[start + 2 : lines.index("```", start)]  # below the head of the table
     said = ddlnb(*command, check=True).stdout.replace("│", " ")
     printed = [" ".join(line.split()) for line in said.splitlines()]
-    count = len(METHODS)
+    count = 1 + len(METHODS)
     assert len(shown) == count + 2  # methods, the advice, and the first remark
     for line in shown[:count]:
         assert " ".join(line.split()) in printed

@@ -68,7 +68,7 @@ def test_a_file_without_intervals_gives_wide_ones(tmp_path):
     words = ["--model", "small-conv", "--throughput", "1e4", "--gpus", "4"]
     done = ddlnb("forecast", *words, "--cluster", str(mine), "--draws", "40", check=True)
     (row,) = (line for line in done.stdout.splitlines() if "│ MG-WFBP" in line)
-    low, high = (float(number) for number in row.split("│")[4].split(" to "))
+    low, high = (float(number) for number in row.split("│")[5].split(" to "))
     assert high > 1.2 * low
     assert "100% of draws" not in done.stdout
     assert "Intervals are wide where mine gives none" in done.stdout

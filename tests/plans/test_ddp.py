@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.plans.methods import METHODS, Method, get_method, register_method
+from ddlnb.plans.methods import METHODS, Method, ddp_of, get_method, register_method
 from ddlnb.workloads.task import task
 from ddlnb.workloads.tracing import trace
 from ddlnb.workloads.workload import read_profile
@@ -46,10 +46,11 @@ def alone():
     dist.destroy_process_group()
 
 
-def test_the_buckets_are_those_that_torch_rebuilds_after_the_first_iteration(alone):
+@pytest.mark.parametrize("size", [None, 2, 5])
+def test_the_buckets_are_those_that_torch_rebuilds_after_the_first_iteration(alone, size):
     own = task(Backwards(), batch=draw, loss=mean)
-    planned = get_method("DDP").plan(trace(own))
-    trained = DistributedDataParallel(own.build())
+    planned = (ddp_of(size) if size else get_method("DDP")).plan(trace(own))
+    trained = DistributedDataParallel(own.build(), bucket_cap_mb=size)
     for _ in range(3):  # it notes them with the third
         own.loss(trained, own.batch(1, 0)).backward()
     told = trained._get_ddp_logging_data()["rebuilt_bucket_sizes"]

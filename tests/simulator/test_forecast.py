@@ -9,7 +9,7 @@ from ddlnb.clusters.cluster import Cluster, Fit
 from ddlnb.clusters.effects import Effects
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError
-from ddlnb.plans.methods import METHODS
+from ddlnb.plans.methods import BASELINES, METHODS
 from ddlnb.results.schema import CELL
 from ddlnb.simulator.draws import draw_clusters
 from ddlnb.simulator.forecast import forecast
@@ -22,7 +22,7 @@ SURVEY = get_cluster("survey-10GbE")
 def test_a_forecast_has_a_row_per_method_and_number_of_gpus():
     rows = forecast(TOY, SURVEY, gpus=[4, 8], draws=20)
     assert list(zip(rows["gpus"], rows["method"], strict=True)) == [
-        (count, method) for count in (4, 8) for method in METHODS
+        (count, method) for count in (4, 8) for method in (*BASELINES, *METHODS)
     ]
     assert set(CELL) - {"optimizer", "iterations", "warmup"} <= set(rows.columns)
     assert (rows["source"] == "simulated").all()
@@ -78,7 +78,8 @@ def test_a_cluster_that_gives_no_model_error_gets_one():
 
 def test_all_methods_are_those_that_the_cluster_can_run():
     rows = forecast("bert-large", "v100-nvlink", draws=0)
-    assert set(rows["method"]) == {m for m, one in METHODS.items() if one.architecture == "A2A"}
+    able = {name for name, one in METHODS.items() if one.architecture == "A2A"}
+    assert set(rows["method"]) == able | set(BASELINES)
     named = forecast("bert-large", "v100-nvlink", "WFBP-PS", draws=0)
     assert list(named["method"]) == ["WFBP-PS"]  # within a node, which is what was asked for
 

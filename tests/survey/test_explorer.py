@@ -5,6 +5,7 @@ import pytest
 import ddlnb
 from ddlnb.errors import InputError
 from ddlnb.figures import explorer
+from ddlnb.plans.methods import METHODS
 from ddlnb.survey.explorer import (
     Setting,
     explored_speeds,
@@ -32,7 +33,7 @@ def test_a_move_is_counted_and_an_unknown_model_refused():
 
 def test_a_kept_cluster_is_forecast_as_the_explorer_shows(tmp_path):
     path = save_explored(START, tmp_path / "mine.yaml")
-    rows = ddlnb.forecast(START.workload, str(path), gpus=START.workers, draws=20)
+    rows = ddlnb.forecast(START.workload, str(path), list(METHODS), gpus=START.workers, draws=20)
     speeds = explored_speeds(START).set_index("method")["throughput"]
     for method, rate in rows.set_index("method")["throughput_samples_per_s"].items():
         assert rate == pytest.approx(speeds[method], rel=1e-4)  # six digits are written
