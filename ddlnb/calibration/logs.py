@@ -96,7 +96,7 @@ def fit_log(
     Raises ResultsError for a file that is no log, and InputError for one that does not say enough.
     """
     require_whole(nodes=1 if nodes is None else nodes)
-    rows = _rows(log, gpu, nodes, gpus_per_node, network)
+    rows = rows_of(log, gpu, nodes, gpus_per_node, network)
     reduced = rows[rows["collective"] == "all_reduce"]
     others = sorted(set(rows["collective"]) - {"all_reduce"})
     require(
@@ -116,7 +116,7 @@ def fit_log(
     )
 
 
-def _rows(
+def rows_of(
     log: str | Path, gpu: str, nodes: int | None, gpus_per_node: int | None, network: str
 ) -> pd.DataFrame:
     """Return the rows of a log; counts that it does not say are the given ones."""

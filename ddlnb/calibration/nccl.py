@@ -162,10 +162,21 @@ def seconds(setting: Setting, sizes: Array, p: Parameters) -> Array:
 
     It chooses by its own latencies, not by those of the cluster at hand.
     """
-    nominal = replace(p, few=np.ones_like(p.few), many=np.ones_like(p.many), flush=p.hop)
-    planned = np.stack(list(by_algorithm(setting, sizes, nominal).values()))
+    planned = np.stack(list(_planned(setting, sizes, p).values()))
     times = np.stack(list(by_algorithm(setting, sizes, p).values()))
     return np.take_along_axis(times, planned.argmin(axis=0)[None], axis=0)[0]
+
+
+def chosen(setting: Setting, sizes: Array, p: Parameters) -> list[tuple[str, str]]:
+    """Return the algorithm and the protocol that NCCL chooses for each size, in most draws."""
+    planned = _planned(setting, sizes, p)
+    best = np.stack([np.median(times, axis=0) for times in planned.values()]).argmin(axis=0)
+    return [list(planned)[number] for number in best]
+
+
+def _planned(setting: Setting, sizes: Array, p: Parameters) -> dict[tuple[str, str], Array]:
+    nominal = replace(p, few=np.ones_like(p.few), many=np.ones_like(p.many), flush=p.hop)
+    return by_algorithm(setting, sizes, nominal)
 
 
 def by_algorithm(setting: Setting, sizes: Array, p: Parameters) -> dict[tuple[str, str], Array]:

@@ -1,0 +1,274 @@
+"""Whether measured collectives are as fast as their hardware should be, and what may slow them.
+
+What it should be is the forecast of `ddlnb.calibration.collectives` for the words of the hardware.
+A suspect is the same forecast with one circumstance otherwise; the likeliest one comes closest to
+what was measured.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ddlnb.calibration.collective_tables import COLLECTIVES, SECONDS, bus_factor, completed
+from ddlnb.calibration.collectives import (
+    FittedCollectives,
+    fit_collectives,
+    forecast,
+    parameters,
+    rows_to_fit,
+)
+from ddlnb.calibration.nccl import Parameters, chosen, setting_of
+from ddlnb.calibration.nccl_info import NcclFacts
+from ddlnb.hardware.catalogue import stated_rate
+from ddlnb.units import BITS_PER_BYTE, GB, US, counted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+AS_FORECAST, SLOW, FAST, UNKNOWN = "as forecast", "slow", "faster", "no forecast"
+UNTRACED = "slow, or others late"  # where some ranks are not in the traces
+SHOWN_SUSPECTS = 3
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """Something that makes collectives slow: what it changes in a row's words, and its test.
+
+    ``told`` is whether what NCCL says of itself confirms it, or rules it out. ``apart`` is the
+    typical difference of the logarithms of what was measured and its forecast.
+    """
+
+    name: str
+    change: Callable[[Mapping[str, Any]], dict[str, Any] | None]
+    test: str
+    told: Callable[[NcclFacts], bool | None] = lambda _: None
+    apart: float = math.inf
+    is_told: bool = False
+
+
+def _network(words: str) -> Callable[[Mapping[str, Any]], dict[str, Any] | None]:
+    """Return the change to a row of several nodes whose rate of a node is known."""
+
+    def change(row: Mapping[str, Any]) -> dict[str, Any] | None:
+        rate = stated_rate(str(row["network"]))
+        if row["nodes"] < 2 or rate is None or not rate.is_number:
+            return None
+        gigabits = rate.port_rate * BITS_PER_BYTE / GB
+        ports = rate.ports or int(row["gpus_per_node"])
+        kind = re.sub(r"\d*\s*x?\s*\d+\s*(Gb/s)?", "", str(row["network"])).strip()
+        few = max(1, ports // 2)
+        if "{half}" in words and ports == 1:
+            return None
+        network = words.format(one=f"1x{gigabits:g}", half=f"{few}x{gigabits:g}", kind=kind)
+        return {"network": network}
+
+    return change
+
+
+def _settings(words: str, several: bool | None = None) -> Callable[..., dict[str, Any] | None]:
+    def change(row: Mapping[str, Any]) -> dict[str, Any] | None:
+        if several is not None and (row["nodes"] > 1) != several:
+            return None
+        return {"settings": words}
+
+    return change
+
+
+def _took(facts: NcclFacts, place: int, name: str) -> bool | None:
+    """Return False where NCCL took something else for all that it says it took."""
+    taken = {choice[place] for choice in facts.chosen.values()}
+    return False if taken and name not in taken else None
+
+
+def _over_pcie(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    return {"gpu": f"{row['gpu']} PCIe"} if row["nodes"] == 1 else None
+
+
+SUSPECTS = (
+    Suspect(
+        "sockets in place of RDMA",
+        _network("TCP {one} Gb/s"),
+        "NCCL_DEBUG=INFO must say NET/IB (or the plugin), not NET/Socket; NCCL_IB_DISABLE unset",
+        lambda facts: facts.network == "Socket" if facts.network else None,
+    ),
+    Suspect(
+        "one network card of several",
+        _network("{one} Gb/s {kind}"),
+        "NCCL_DEBUG=INFO lists every card in 'Using [0]...'; check NCCL_IB_HCA, ibstat, cables",
+        lambda facts: len(facts.cards) == 1 if facts.cards and facts.network != "Socket" else None,
+    ),
+    Suspect(
+        "half of the network cards, or half their rate",
+        _network("{half} Gb/s {kind}"),
+        "ibstat shows rate and state of each card; nvidia-smi topo -m, a card near each GPU",
+    ),
+    Suspect(
+        "a network that other jobs share, or congestion",
+        lambda row: {"network": f"{row['network']}, shared"} if row["nodes"] > 1 else None,
+        "repeat it at another hour and with ib_write_bw between pairs of nodes",
+    ),
+    Suspect(
+        "PCIe in place of NVLink",
+        _over_pcie,
+        "nvidia-smi topo -m must say NV between GPUs; nvidia-smi nvlink -s; NCCL_P2P_DISABLE unset",
+        lambda facts: True if "SHM" in facts.inside or facts.nvlink is False else None,
+    ),
+    Suspect(
+        "no reduction in switches (NVLS)",
+        _settings("without NVLS"),
+        "NCCL_DEBUG=INFO says 'NVLS multicast support'; NCCL_NVLS_ENABLE unset; Fabric Manager up",
+        lambda facts: None if facts.switches is None else not facts.switches,
+    ),
+    Suspect(
+        "the LL protocol at all sizes",
+        _settings("LL"),
+        "unset NCCL_PROTO and repeat it",
+        lambda facts: _took(facts, 1, "LL"),
+    ),
+    Suspect(
+        "a tree where a ring is faster",
+        _settings("Tree", several=True),
+        "unset NCCL_ALGO and repeat it",
+        lambda facts: _took(facts, 0, "Tree"),
+    ),
+    Suspect(
+        "a ring where a tree is faster",
+        _settings("Ring", several=True),
+        "unset NCCL_ALGO and repeat it",
+        lambda facts: _took(facts, 0, "Ring"),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Measured collectives with forecasts: columns of rows, and ``expected``, ``low`` and ``high``
+    in seconds (a 90 % interval), ``chosen`` (what NCCL takes by its own model), ``busbw`` in bytes
+    per second, and a ``verdict``.
+    """
+
+    rows: pd.DataFrame
+    suspects: tuple[Suspect, ...]
+
+    @property
+    def said(self) -> Iterator[str]:
+        """Yield what follows, in sentences."""
+        judged = self.rows[self.rows["verdict"] != UNKNOWN]
+        slow = judged[judged["verdict"] == SLOW]
+        if not len(judged):
+            yield "No collective is of a kind that has a forecast."
+            return
+        unclear = int((judged["verdict"] == UNTRACED).sum())
+        if unclear:
+            yield (
+                f"{counted(unclear, 'row')} of {len(judged)} take longer than forecast, which "
+                f"ranks without a trace may be the reason of; record all ranks."
+            )
+            return
+        if not len(slow):
+            yield f"All of {counted(len(judged), 'row')} are as fast as forecast, or faster."
+            return
+        worst = slow.loc[(slow[SECONDS] / slow["expected"]).idxmax()]
+        yield (
+            f"{counted(len(slow), 'row')} of {len(judged)} take longer than forecast; the worst, "
+            f"{worst['collective']} on {worst['ranks']} ranks, takes "
+            f"{worst[SECONDS] / worst['expected']:.1f} times as long."
+        )
+        for number, one in enumerate(self.suspects, start=1):
+            why = "NCCL says so" if one.is_told else "not told"
+            yield (
+                f"Suspect {number}: {one.name} ({why}; its forecast is off by "
+                f"{math.expm1(one.apart):.0%}). Test: {one.test}."
+            )
+
+
+def bus_bandwidths(rows: pd.DataFrame) -> pd.Series[float]:
+    """Return the bus bandwidth of every row in bytes per second; NaN for unknown collectives."""
+    import pandas as pd
+
+    values = [
+        bus_factor(row["collective"], int(row["ranks"])) * row["size_bytes"] / row[SECONDS]
+        if row["collective"] in COLLECTIVES and row[SECONDS] > 0
+        else math.nan
+        for row in rows.to_dict("records")
+    ]
+    return pd.Series(values, rows.index, dtype=float)
+
+
+def judged(rows: pd.DataFrame, gpu: str, network: str, facts: NcclFacts | None = None) -> Judged:
+    """Return what was measured beside what hardware of these names should do.
+
+    ``facts`` of the same run confirm suspects, or rule them out.
+
+    ``rows`` have collective, ranks, nodes, size_bytes and seconds, and may have ``traced``, on how
+    many ranks it was seen. Raises InputError for rows that no cluster has.
+    """
+    rows = rows.assign(busbw=bus_bandwidths(rows))
+    known = rows["collective"].isin(COLLECTIVES) & (rows["ranks"] > 1) & (rows[SECONDS] > 0)
+    known &= rows["ranks"] % rows["nodes"] == 0
+    asked = rows[known].drop(columns="gpus_per_node", errors="ignore")
+    fitted = _of_published()
+    words = {"gpu": gpu, "network": network, "settings": ""}
+    questions = completed(asked.assign(**words)) if len(asked) else asked
+    found = forecast(fitted, questions) if len(asked) else {}
+    for name, column in (("expected", "time_us"), ("low", "low"), ("high", "high")):
+        rows.loc[known, name] = found[column] * US if found else math.nan
+    choice = [
+        " ".join(
+            chosen(setting_of(row), np.array([row["size_bytes"]]), _parameters(fitted, row))[0]
+        )
+        for row in (questions.to_dict("records") if len(asked) else [])
+    ]
+    rows.loc[known, "chosen"] = choice
+    is_slow = rows[SECONDS] > rows["high"]
+    is_partly = rows.get("traced", rows["ranks"]) < rows["ranks"]
+    rows["verdict"] = np.select(
+        [~known, is_slow & is_partly, is_slow, rows[SECONDS] < rows["low"]],
+        [UNKNOWN, UNTRACED, SLOW, FAST],
+        AS_FORECAST,
+    )
+    slow = rows[known & (rows["verdict"] == SLOW)]
+    if not len(slow):
+        return Judged(rows, ())
+    return Judged(rows, _likeliest(fitted, questions.loc[slow.index], slow, facts or NcclFacts()))
+
+
+@functools.cache
+def _of_published() -> FittedCollectives:
+    return fit_collectives(rows_to_fit(None))
+
+
+def _parameters(fitted: FittedCollectives, row: dict[str, Any]) -> Parameters:
+    return parameters(fitted.draws_for(row)[0])
+
+
+def _likeliest(
+    fitted: FittedCollectives, questions: pd.DataFrame, slow: pd.DataFrame, facts: NcclFacts
+) -> tuple[Suspect, ...]:
+    """Return the suspects that are told, then those whose forecasts come closest."""
+    import pandas as pd
+
+    found = []
+    asked = questions.to_dict("records")
+    before = forecast(fitted, questions)["time_us"] * US
+    for one in SUSPECTS:
+        is_told = one.told(facts)
+        if is_told is False:
+            continue
+        changes = [one.change(row) for row in asked]
+        if any(change is None for change in changes):
+            continue
+        changed = [row | (change or {}) for row, change in zip(asked, changes, strict=True)]
+        times = forecast(fitted, pd.DataFrame(changed))["time_us"] * US
+        if np.allclose(times, before, rtol=0.05):
+            continue
+        apart = float(np.median(np.abs(np.log(times / slow[SECONDS].to_numpy()))))
+        found.append(replace(one, apart=apart, is_told=bool(is_told)))
+    return tuple(sorted(found, key=lambda one: (not one.is_told, one.apart))[:SHOWN_SUSPECTS])
