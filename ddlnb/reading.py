@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -66,8 +67,10 @@ def read_bytes(
     most: int = MOST_BYTES,
     way_out: str = "check the path",
     error: type[DdlnbError] = InputError,
+    *,
+    may_be_cut: bool = False,
 ) -> bytes:
-    """Return what a file holds, unpacked if it is gzip.
+    """Return what a file holds, unpacked if it is gzip; what is left of it, if it may be cut.
 
     Raises ``error`` for one that cannot be read or that holds more bytes than ``most``.
     """
@@ -75,10 +78,21 @@ def read_bytes(
         with Path(path).open("rb") as raw:
             packed = raw.peek(2)[:2] == GZIP or Path(path).suffix == ".gz"
             with gzip.GzipFile(fileobj=raw) if packed else raw as stream:
-                content = stream.read(most + 1)
+                content = _until_cut(stream, most) if may_be_cut else stream.read(most + 1)
         if len(content) > most:
             raise error(f"{path} holds more than {most:,} bytes; give a smaller file")
     return content
+
+
+def _until_cut(stream: gzip.GzipFile | BufferedReader, most: int) -> bytes:
+    parts: list[bytes] = []
+    try:
+        while sum(map(len, parts)) <= most and (part := stream.read1(1 << 22)):
+            parts.append(part)
+    except EOFError:
+        if not parts:
+            raise
+    return b"".join(parts)
 
 
 def read_text(
@@ -86,9 +100,11 @@ def read_text(
     most: int = MOST_BYTES,
     way_out: str = "check the path",
     error: type[DdlnbError] = InputError,
+    *,
+    may_be_cut: bool = False,
 ) -> str:
     """Return the text of a file in UTF-8. Raises as `read_bytes` does."""
-    content = read_bytes(path, most, way_out, error)
+    content = read_bytes(path, most, way_out, error, may_be_cut=may_be_cut)
     with reading(path, way_out, error):
         return content.decode("utf-8-sig")
 

@@ -25,12 +25,13 @@ from ddlnb.cli.options import (
 from ddlnb.cli.questions import Hardware
 from ddlnb.errors import InputError, require
 from ddlnb.files import write_atomically
-from ddlnb.units import counted, show_bytes, show_seconds
+from ddlnb.units import counted, show_bandwidth, show_bytes, show_seconds
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     from ddlnb.clusters.cluster import Cluster
     from ddlnb.results.timeline import Timeline
+    from ddlnb.traces.jobs.profiled import ProfiledJob
     from ddlnb.traces.jobs.table import JobTrace
     from ddlnb.traces.kineto.trace import KinetoTrace
 
@@ -121,6 +122,153 @@ def show_messages(
     write_lines({line.method: line}, perfetto, figure)
 
 
+def show_profiled(
+    job: ProfiledJob,
+    hardware: Hardware,
+    out: Path | None = None,
+    perfetto: Path | None = None,
+    page: Path | None = None,
+    csv: bool = False,
+) -> None:
+    """Say what the ranks of a job sent, who waited for whom, and what would save time."""
+    tables, said = _found(job, hardware)
+    if csv:
+        typer.echo(job.by_group.to_csv(index=False), nl=False)
+    else:
+        for title, rows in tables.items():
+            print_table(rows, False, title)
+        for one in said:
+            typer.echo(one)
+    if out is not None:
+        write_atomically(out, job.by_group.to_csv(index=False))
+        typer.echo(f"Rows of {counted(len(job.by_group), 'collective')} in {out}", err=csv)
+    if perfetto is not None:
+        write_lines({job.name: job.timeline()}, perfetto, None)
+    if page is not None:
+        write_atomically(page, _page(job, tables, said))
+        typer.echo(f"Page: {page}", err=csv)
+
+
+COLOURS = {"computing": "#0072B2", "waiting": "#D55E00", "sending": "#009E73"}
+TEMPLATE = Path(__file__).with_name("trace.html")
+
+
+def _page(job: ProfiledJob, tables: Mapping[str, list[dict[str, Any]]], said: list[str]) -> str:
+    """Return the page of a job: sentences, a timeline to zoom, and the tables."""
+    from jinja2 import Environment
+
+    from ddlnb.files import provenance
+
+    spans = job.spans[["rank", "kind", "start", "stop", "name"]]
+    return (
+        Environment(autoescape=True, trim_blocks=True)
+        .from_string(TEMPLATE.read_text())
+        .render(
+            title=f"{job.name}: {counted(len(job.ranks), 'rank')}",
+            sentences=said,
+            tables=[{"title": title, "rows": rows} for title, rows in tables.items() if rows],
+            spans=[list(row) for row in spans.itertuples(index=False, name=None)],
+            ranks=[one.rank for one in job.ranks],
+            colours=COLOURS,
+            made=provenance(),
+        )
+    )
+
+
+def _found(
+    job: ProfiledJob, hardware: Hardware
+) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+    """Return the tables of a job by title, and its sentences."""
+    from ddlnb.traces.jobs.profiled import sentences
+
+    groups = job.by_group.groupby(["group", "library", "collective", "size"], sort=False)
+    means = groups.mean().drop(columns="rank").reset_index().to_dict("records")
+    sizes, said = _sizes(job, hardware)
+    tables = {
+        _steps(job, "a step"): [_seconds_of(row) for row in job.by_rank.to_dict("records")],
+        "What a rank sends in a step (means over ranks)": [_sent_row(row) for row in means],
+        "Messages by size": sizes,
+    }
+    if len(job.ranks) > 1:
+        tables["Replayed"] = [
+            {
+                "if": row["what"],
+                "a step takes": show_seconds(row["seconds"]),
+                "saved": f"{row['saves']:.1%}",
+            }
+            for row in job.what_ifs().to_dict("records")
+        ]
+        path = job.critical().head(5).to_dict("records")
+        parts = [
+            f"{one['kind']} of rank {one['rank']} {show_seconds(one['seconds'])}" for one in path
+        ]
+        said = [f"On the critical path of a step: {', '.join(parts)}.", *said]
+    return tables, [*sentences(job), *said]
+
+
+def _sent_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    seconds = ("wire", "waiting", "hidden", "exposed")
+    return {
+        "group": row["group"] or "-",
+        "library": row["library"],
+        "collective": row["collective"],
+        "ranks": int(row["size"]),
+        "calls": f"{row['calls']:.3g}",
+        "bytes": show_bytes(row["bytes"]) if row["bytes"] else "unknown",
+        **{name: show_seconds(row[name]) for name in seconds},
+    }
+
+
+def _steps(job: ProfiledJob, what: str) -> str:
+    count = counted(len(job.job.steps), "step")
+    return f"{job.name}: {counted(len(job.ranks), 'rank')}, {count}; seconds of {what}"
+
+
+def _seconds_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    rest = {name: show_seconds(value) for name, value in row.items() if name != "rank"}
+    return {"rank": int(row["rank"]), **rest}
+
+
+def _sizes(job: ProfiledJob, hardware: Hardware) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the messages by size with their bus bandwidth, beside its forecast where it has one.
+
+    Also returned is what a forecast says of them.
+    """
+    from ddlnb.calibration.expected import bus_bandwidths, judged
+
+    said: list[str] = []
+    named = hardware.named
+    on = hardware.chosen() if named else None
+    rows = job.by_size(on.gpus_per_node if on else USUAL_GPUS)
+    if not len(rows):
+        return [], said
+    if on is None:
+        rows = rows.assign(busbw=bus_bandwidths(rows))
+    else:
+        found = judged(rows, str(on.facts["gpu"]), on.network)
+        rows, said = found.rows, list(found.said)
+    return [size_row(row) for row in rows.to_dict("records")], said
+
+
+def size_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cells of collectives of one size: seconds, bus bandwidth, forecast, verdict."""
+    cells = {
+        "collective": row["collective"],
+        "ranks": int(row["ranks"]),
+        "nodes": int(row["nodes"]),
+        "size": show_bytes(row["size_bytes"]),
+        "median": show_seconds(row["seconds"]),
+        "bus bandwidth": show_bandwidth(row["busbw"]) if row["busbw"] == row["busbw"] else "-",
+    }
+    if "verdict" not in row:
+        return {**cells, "calls": int(row["calls"])}
+    is_known = row["expected"] == row["expected"]
+    interval = f"{show_seconds(row['low'])} to {show_seconds(row['high'])}" if is_known else "-"
+    takes = row["chosen"] if is_known else "-"
+    return {**cells, "forecast (90 %)": interval, "NCCL takes": takes, "verdict": row["verdict"]}
+
+
+USUAL_GPUS = 8  # of a node, where nothing is said
 MUCH_LONGER = 1.1  # a host that takes less than this times the GPU's seconds is not what bounds it
 
 
@@ -139,6 +287,13 @@ def show_kineto(
     typer.echo(repr(trace))
     _show_operations(trace)
     needed = bool(model or batch or cluster or out or perfetto or figure)
+    if any(event.is_communication for event in trace.events):
+        from ddlnb.traces.jobs.profiled import profiled_job
+        from ddlnb.traces.kineto.rank import rank_trace
+
+        alone = profiled_job([rank_trace(trace)], trace.name)
+        if len(alone.sent):
+            show_profiled(alone, Hardware())
     try:
         if trace.gpu:
             _show_gpu(trace)
@@ -255,11 +410,13 @@ app = App()
 @grouped
 def trace(
     *,
-    file: Annotated[
-        Path,
+    files: Annotated[
+        list[Path],
         typer.Argument(
-            help="What torch.profiler exported, a timeline of Horovod or BytePS (.json), or a "
-            "job's table of operations (.csv); each may be compressed (.gz)."
+            metavar="FILE...",
+            help="What torch.profiler exported, of several ranks their files or folder; a timeline "
+            "of Horovod or BytePS (.json); or a job's table of operations (.csv); each may be "
+            "compressed (.gz).",
         ),
     ],
     model: Annotated[
@@ -287,19 +444,25 @@ def trace(
         Path | None, typer.Option(help="Write the timeline as a Chrome trace (.json).")
     ] = None,
     figure: Annotated[Path | None, typer.Option(help="Draw what is found (.png).")] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Write one HTML page of the ranks of a job.")
+    ] = None,
     csv: Csv = False,
 ) -> None:
     """Read a trace of another tool: what it holds, where its time goes, what would save some.
 
-    Examples: `ddlnb trace trace.json.gz --model resnet50 --cluster survey-10GbE` and
-    `ddlnb trace job.csv --figure stragglers.png`.
+    With the ranks' hardware by name, bandwidths are judged.
+
+    Examples: `ddlnb trace traces/ --gpu H100 --nodes 4 --network 8x400GbIB` and
+    `ddlnb trace trace.json.gz --model resnet50 --cluster survey-10GbE`.
     """
     from ddlnb.results.timeline import Timeline
+    from ddlnb.traces.jobs.profiled import ProfiledJob
     from ddlnb.traces.jobs.table import JobTrace
     from ddlnb.traces.kineto.trace import KinetoTrace
     from ddlnb.traces.read import read_trace
 
-    require_writable_files(out_csv=out, trace_json=perfetto, trace_png=figure)
+    require_writable_files(out_csv=out, trace_json=perfetto, trace_png=figure, ranks_html=page)
     simulated = bool(on.cluster or on.named)
     for option, given in {"method": method, "throughput": throughput}.items():
         require(
@@ -311,7 +474,18 @@ def trace(
         "--throughput shares out the work of a model over its seconds, and a trace does not say "
         "how much work its layers are; give the --model, too",
     )
-    found = read_trace(file)
+    file = files[0]
+    found = read_trace(file if len(files) == 1 else files)
+    if isinstance(found, ProfiledJob):
+        refuse_unused(
+            "traces of ranks are no workload of one rank; give one file",
+            **{"model": model, "batch": batch, "cluster": on.cluster, "method": method},
+            throughput=throughput,
+        )
+        refuse_unused("ranks are drawn on a page: --page ranks.html", figure=figure)
+        show_profiled(found, on, out, perfetto, page, csv)
+        return
+    refuse_unused("a page is of several ranks; give their folder", page=page)
     if isinstance(found, KinetoTrace):
         refuse_unused("a trace of one rank has no rows", csv=csv)
         cluster = on.chosen() if simulated else None

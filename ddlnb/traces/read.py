@@ -10,20 +10,24 @@ communication waits for.
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from ddlnb.errors import InputError, require
-from ddlnb.reading import json_of, read_text, reading
+from ddlnb.reading import read_text, reading
 from ddlnb.results.timeline import Span, Timeline
+from ddlnb.traces.jobs.profiled import ProfiledJob, profiled_job
 from ddlnb.traces.jobs.table import JobTrace, read_job
+from ddlnb.traces.kineto.events import KEPT, recording
+from ddlnb.traces.kineto.rank import RankTrace, rank_trace
 from ddlnb.traces.kineto.trace import KinetoTrace, kineto_trace
 from ddlnb.units import US, counted
 
@@ -32,21 +36,49 @@ if TYPE_CHECKING:
 
 
 MEMORY_PER_BYTE = 12  # of a file, once it is read: measured with traces of torch 2.12
+CUT = "events until the file was cut"
 KINETO, HOROVOD, BYTEPS, OURS = "torch.profiler", "Horovod", "BytePS", "ddlnb"
 # What is read, whichever tool wrote it.
 KNOWN = "torch.profiler's export, a timeline of Horovod or BytePS, or a job's table (.csv)"
 WAY_OUT = f"give {KNOWN}"
 
 
+def _unpacked(packed: bytes, most: int) -> bytes:
+    """Return what can be unpacked of gzip, of a file that was cut also. Raises zlib.error."""
+    parts: list[bytes] = []
+    while packed:
+        unpack = zlib.decompressobj(wbits=31)
+        parts.append(unpack.decompress(packed, most))
+        packed = unpack.unused_data
+    return b"".join(parts)
+
+
+def _text(path: Path) -> str:
+    """Return the text of a trace that fits into the free memory, as far as it goes."""
+    most = psutil.virtual_memory().available // MEMORY_PER_BYTE
+    return read_text(path, most, WAY_OUT, may_be_cut=True)
+
+
 def events_of(text: str, name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the events of a trace, and what else its file says.
 
-    An array of events may end anywhere, as that of a process that was killed does. Raises
-    InputError for text that is no trace.
+    The events may end anywhere, as those of a process that was killed do; of torch.profiler's, what
+    else the file says then has their number as CUT. Raises InputError for text that is no trace.
     """
     if text.lstrip()[:1] == "[":
         return _cut_array(text, name), {}
-    content = json_of(text, f"trace {name!r}", WAY_OUT)
+    try:
+        with reading(f"trace {name!r}", WAY_OUT):
+            content = json.loads(text)
+    except InputError as error:
+        head, _, rest = text.partition('"traceEvents"')
+        events = _cut_array(rest, name) if "[" in rest else []
+        if not events:
+            if isinstance(error.__cause__, json.JSONDecodeError):
+                why = error.__cause__
+                raise InputError(f"trace {name!r} is not JSON: {why}; {WAY_OUT}") from error
+            raise
+        return events, {**json.loads(head.rstrip().rstrip(",") + "}"), CUT: len(events)}
     require(
         isinstance(content, dict) and isinstance(content.get("traceEvents"), list),
         f"{name!r} is not a trace: its JSON has no list 'traceEvents'; give {KNOWN}",
@@ -205,13 +237,73 @@ def _tensor_of(name: str) -> str:
     return re.sub(r"^(allreduce\.|Comm\.(byteps\.)?(byteps_push_pull\.)?)?(\d+ )?", "", name)
 
 
-def read_trace(path: str | Path) -> JobTrace | KinetoTrace | Timeline | nx.DiGraph:
+def read_ranks(paths: Sequence[str | Path]) -> ProfiledJob:
+    """Return the job that torch.profiler recorded on several ranks: a file each, or folders.
+
+    A file that cannot be read is left out, and the job's ``left_out`` says why. A rank is that of
+    the file, else a number in its name. Raises InputError where no file can be read, and for two
+    files of one rank.
+    """
+    files = [one for path in map(Path, paths) for one in _files_in(path)]
+    ranks, left_out = [], []
+    collects = gc.isenabled()
+    gc.disable()  # no event is in a circle, and looking for one takes longer than reading
+    try:
+        for path in files:
+            try:
+                ranks.append(read_rank(path))
+            except InputError as error:
+                left_out.append(str(error))
+    finally:
+        if collects:
+            gc.enable()
+    where = ", ".join(map(str, paths))
+    require(bool(ranks), left_out[0] if left_out else f"{where} holds no trace (.json, .json.gz)")
+    return profiled_job(ranks, Path(paths[0]).name, tuple(left_out))
+
+
+def _files_in(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    return sorted(one for one in path.iterdir() if re.search(r"\.json(\.\w+)?$", one.name))
+
+
+def read_rank(path: Path) -> RankTrace:
+    """Return what a rank computed and sent, from its trace by torch.profiler. Raises InputError."""
+    require(path.suffix != ".zst", f"{str(path)!r} is packed by zstd; unpack it with `zstd -d`")
+    with reading(f"trace {str(path)!r}", WAY_OUT):
+        return _rank(path)
+
+
+def _rank(path: Path) -> RankTrace:
+    events, head = events_of(_text(path), path.name)
+    require(
+        tool_of(events, head) == KINETO,
+        f"{path.name!r} is no trace of torch.profiler, of which several are read together",
+    )
+    on_gpu = any(event.get("cat") == "kernel" for event in events)
+    kept = [one for one in KEPT if not (on_gpu and one in ("cpu_op", "cuda_sync"))]
+    in_name = re.search(r"rank\D?(\d+)", path.name) or re.search(r"(\d+)", path.name)
+    if "distributedInfo" not in head and in_name:
+        head["distributedInfo"] = {"rank": in_name[1]}
+    return rank_trace(recording(events, head, _name(path, head), kept))
+
+
+def _name(path: Path, head: dict[str, Any]) -> str:
+    name = path.name.removesuffix(".gz").removesuffix(".json")
+    return f"{name}, cut after {head[CUT]:,} events" if CUT in head else name
+
+
+def read_trace(
+    path: str | Path | Sequence[str | Path],
+) -> JobTrace | ProfiledJob | KinetoTrace | Timeline | nx.DiGraph:
     """Return what a trace file holds, as the tool that wrote it deserves.
 
     - A table of all operations of a job (.csv): a ``JobTrace``, which ``ddlnb.traces.what_if``
       replays.
     - A trace of one rank by torch.profiler (.json): a ``KinetoTrace``. Its ``workload(model)``
       returns layers and gradients, ``timeline()`` spans, ``operations`` what waits for what.
+    - A folder, or several files, of torch.profiler's traces of ranks: a ``ProfiledJob``.
     - A timeline of Horovod, or a comm.json of BytePS: a ``Timeline`` of messages.
     - A dag.gml of BytePS: the networkx graph of its operations, without circles.
 
@@ -223,20 +315,18 @@ def read_trace(path: str | Path) -> JobTrace | KinetoTrace | Timeline | nx.DiGra
     >>> str(job).split(", ")[1:3]
     ['6,784 operations', '32 iterations']
     """
+    if not isinstance(path, str | Path) or Path(path).is_dir():
+        return read_ranks([path] if isinstance(path, str | Path) else path)
     path = Path(path)
-    require(not path.is_dir(), f"trace {str(path)!r} is a folder; give the file of one trace in it")
     if path.name.removesuffix(".gz").endswith(".csv"):
         return read_job(path)
     if path.suffix == ".gml":
         return read_byteps_graph(path)
-    name = path.name.removesuffix(".gz").removesuffix(".json")
-    most = psutil.virtual_memory().available // MEMORY_PER_BYTE
-    text = read_text(path, most, WAY_OUT)
     with reading(f"trace {str(path)!r}", WAY_OUT):
-        events, head = events_of(text, path.name)
+        events, head = events_of(_text(path), path.name)
         tool = tool_of(events, head)
         if tool == KINETO:
-            return kineto_trace(events, head, name)
+            return kineto_trace(events, head, _name(path, head))
         if tool == HOROVOD:
             return horovod_timeline(events, path.name, HOROVOD)
         if tool == BYTEPS:

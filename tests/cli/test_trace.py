@@ -6,7 +6,7 @@ import json
 import pandas as pd
 import pytest
 
-from ddlnb.files import DATA
+from ddlnb.files import DATA, ROOT
 from ddlnb.traces.read import KINETO
 from ddlnb.workloads.workload import Workload
 from tests.command_line import ddlnb
@@ -80,9 +80,39 @@ def test_an_h100_s_seconds_are_not_those_of_a_cluster_of_other_gpus():
     assert "MG-WFBP" in scaled
 
 
+RANKS = ("trace", *(str(DATA / "published" / "traces" / f"hta-rank-{n}.json.gz") for n in (0, 1)))
+
+
+def test_ranks_are_read_together_and_their_bandwidths_judged(tmp_path):
+    page, line, out = (tmp_path / name for name in ("ranks.html", "line.json", "rows.csv"))
+    files = ["--page", str(page), "--perfetto", str(line), "--out", str(out)]
+    said = ddlnb(*RANKS, "--machine", "DGX-A100", "--nodes", "16", *files, check=True).stdout
+    quoted = (ROOT / "docs" / "traces.md").read_text()
+    shown = [line for line in said.splitlines() if line.startswith(("In a step", "Rank 1 keeps"))]
+    assert len(shown) == 2
+    assert all(line in quoted for line in shown)
+    assert "slow, or others late" in said
+    assert "no stragglers" in said
+    rows = pd.read_csv(out)
+    assert set(rows["collective"]) == {"all_gather", "all_reduce", "alltoall"}
+    printed = ddlnb(*RANKS, "--csv", check=True).stdout
+    pd.testing.assert_frame_equal(pd.read_csv(io.StringIO(printed)), rows)
+    assert {event["pid"] for event in json.loads(line.read_text())["traceEvents"]} == {0, 1}
+    assert all(text.replace("'", "&#39;") in page.read_text() for text in shown)
+
+
+def test_a_rank_alone_says_what_it_sends_although_it_has_no_shapes():
+    said = ddlnb(*RANKS[:2], check=True).stdout
+    assert "What a rank sends in a step" in said
+    assert "No workload: " in said
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["gpu.json", "--page", "a.html"], "a page is of several ranks"),
+        ([*RANKS[1:], "--figure", "a.png"], "leave out --figure"),
+        ([*RANKS[1:], "--model", "small-conv"], "leave out --model"),
         (["job.csv", "--model", "small-conv"], "job.csv holds no layers; leave out --model"),
         (["job.csv", "--perfetto", "line.json"], "leave out --perfetto"),
         (["gpu.json", "--csv"], "has no rows; leave out --csv"),

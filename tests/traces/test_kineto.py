@@ -384,6 +384,6 @@ def test_a_graph_of_byteps_is_proven_to_have_no_circle(tmp_path):
         read_byteps_graph(file)
 
 
-def test_a_folder_of_traces_is_no_trace(tmp_path):
-    with pytest.raises(InputError, match="is a folder; give the file of one trace in it"):
+def test_a_folder_without_traces_is_refused(tmp_path):
+    with pytest.raises(InputError, match="holds no trace"):
         read_trace(tmp_path)

@@ -37,8 +37,8 @@ from ddlnb.traces.longest_path import Cyclic, Dependencies, EarliestTimes, Indic
 AGREE_SECONDS = 2e-3  # ends of a collective may be as far apart as this without any clock
 
 
-def with_agreeing_clocks(job: JobTrace) -> JobTrace:
-    """Return the job on one clock; the same job if its clocks agree within 2 ms."""
+def with_agreeing_clocks(job: JobTrace, agree_seconds: float = AGREE_SECONDS) -> JobTrace:
+    """Return the job on one clock; the same job if its clocks agree within these seconds."""
     pairs = _pairs(job)
     if pairs.empty:
         return job
@@ -48,7 +48,7 @@ def with_agreeing_clocks(job: JobTrace) -> JobTrace:
         by_worker = _offsets(own, job.workers)
         offsets[is_step] = by_worker[job.rows.loc[is_step, "worker"].to_numpy()]
     largest = float(offsets.abs().max())
-    if largest <= AGREE_SECONDS:
+    if largest <= agree_seconds:
         return job
     rows = job.rows.assign(
         start_ts=job.rows["start_ts"] - offsets, end_ts=job.rows["end_ts"] - offsets

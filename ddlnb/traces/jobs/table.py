@@ -36,6 +36,11 @@ class OperationKind:
     scopes: tuple[str, ...] = ()
 
 
+# Collectives as a profiler names them; ``mc`` then numbers the groups of ranks.
+BY_PROFILER = (
+    *("all_reduce", "all_gather", "reduce_scatter", "alltoall", "dispatch", "combine"),
+    *("broadcast", "barrier", "sendrecv", "reduce", "gather", "scatter", "other"),
+)
 KINDS = {
     kind.name: kind
     for kind in (
@@ -55,6 +60,8 @@ KINDS = {
         OperationKind("optimizer-clip-main-grad", COLLECTIVE, (JOB, PIPELINE, DATA)),
         OperationKind("optimizer", OTHER),
         OperationKind("gc", OTHER),
+        OperationKind("compute", COMPUTE),
+        *(OperationKind(name, COLLECTIVE, (DATA,)) for name in BY_PROFILER),
     )
 }
 # A message is a send and the receive of the same number on the next stage in this direction.
@@ -168,10 +175,11 @@ def job_of(rows: pd.DataFrame, name: str) -> JobTrace:
         f"job trace {name!r} has operations without an optype; remove them",
     )
     twice = kept.duplicated([*NEEDED[:5], "rank", "mb_id", "seq_id"])
-    return JobTrace(name, _ordered(kept[~twice]))
+    return JobTrace(name, ordered(kept[~twice]))
 
 
-def _ordered(rows: pd.DataFrame) -> pd.DataFrame:
+def ordered(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the operations in order, with worker, lane, number, end_ts, and times of steps."""
     place = ["dp_rank", "stage", "rank"]
     rows = rows.assign(worker=rows.groupby(place, sort=True).ngroup())
     lanes = rows[[*place, "worker"]].drop_duplicates().sort_values(place)

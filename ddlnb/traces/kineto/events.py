@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
 
-from ddlnb.errors import require
+from ddlnb.errors import InputError, require
+from ddlnb.traces.kineto.libraries import library_of
 from ddlnb.units import US, counted, show_seconds
 
 GPU = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -52,9 +53,9 @@ class Event:
 
     @property
     def is_communication(self) -> bool:
-        """Whether this is a kernel of NCCL (RCCL), or a collective of a library on the host."""
-        if self.category == "kernel":
-            return "nccl" in self.name.lower() or "Collective name" in self.args
+        """Whether this is a kernel or a host's collective of a library that communicates."""
+        if self.category in GPU:
+            return bool(library_of(self.name)) or "Collective name" in self.args
         return self.name.startswith(COLLECTIVES)
 
 
@@ -64,7 +65,8 @@ class Recording:
 
     ``flows`` are pairs of instants on the host: when an operation of the forward pass ran, and when
     the backward pass came to it. ``rank`` is that of the process group, 0 if there was none, and
-    ``ranks`` how many it had.
+    ``ranks`` how many it had. ``began`` is when the first event did, by the clock of the host, and
+    ``groups`` are the ranks of the process groups by name, where the trace says so.
     """
 
     name: str
@@ -73,6 +75,8 @@ class Recording:
     rank: int
     device: str
     ranks: int = 1
+    began: float = 0.0
+    groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @cached_property
     def gpu(self) -> tuple[Event, ...]:
@@ -129,23 +133,29 @@ class Recording:
         )
 
 
-def recording(events: Iterable[dict[str, Any]], header: dict[str, Any], name: str) -> Recording:
+def recording(
+    events: Iterable[dict[str, Any]],
+    header: dict[str, Any],
+    name: str,
+    categories: Sequence[str] = KEPT,
+) -> Recording:
     """Return the trace of these events as torch.profiler exports them. Raises InputError."""
-    kept: list[Event] = []
+    kept: list[dict[str, Any]] = []
     forward: dict[int, list[float]] = defaultdict(list)
     backward: dict[int, float] = {}
     for event in events:
-        category, phase, label = event.get("cat"), event.get("ph"), str(event.get("name"))
-        is_module = category == "python_function" and label.startswith(MODULE)
+        category, phase = event.get("cat"), event.get("ph")
+        is_module = category == "python_function" and str(event.get("name")).startswith(MODULE)
         if category == "fwdbwd":
             _flow(event, forward, backward)
-        elif phase == "X" and (category in KEPT or is_module):
-            kept.append(_event(event, name))
+        elif phase == "X" and (category in categories or is_module):
+            kept.append(event)
     require(
-        any(event.category in (*GPU, "cpu_op") for event in kept),
+        any(event["cat"] in (*GPU, "cpu_op") for event in kept),
         f"{name!r} holds no operation; export it after the profiler's block has ended",
     )
-    zero = min(event.start for event in kept)
+    times = [_seconds(event, name) for event in kept]
+    zero = min(start for start, _ in times)
     flows = [
         (start * US - zero, backward[number] * US - zero)
         for number, starts in forward.items()
@@ -158,7 +168,10 @@ def recording(events: Iterable[dict[str, Any]], header: dict[str, Any], name: st
         name,
         tuple(
             sorted(
-                (replace(event, start=event.start - zero) for event in kept),
+                (
+                    _event(event, start - zero, seconds)
+                    for event, (start, seconds) in zip(kept, times, strict=True)
+                ),
                 key=lambda e: (e.start, -e.seconds),
             )
         ),
@@ -166,26 +179,41 @@ def recording(events: Iterable[dict[str, Any]], header: dict[str, Any], name: st
         int(group.get("rank", 0)),
         str(properties[0].get("name", "a GPU")),
         int(group.get("world_size", 1)),
+        zero + float(header.get("baseTimeNanoseconds", 0)) / 1e9,
+        _groups(group.get("pg_config")),
     )
 
 
-def _event(event: dict[str, Any], name: str) -> Event:
+def _groups(listed: Any) -> dict[str, tuple[int, ...]]:
+    """Return the ranks of process groups by name, as torch.profiler writes them in its header."""
+    return {
+        str(one["pg_name"]): tuple(int(rank) for rank in one["ranks"])
+        for one in (listed if isinstance(listed, list) else [])
+        if isinstance(one, dict) and "pg_name" in one and isinstance(one.get("ranks"), list)
+    }
+
+
+def _seconds(event: dict[str, Any], name: str) -> tuple[float, float]:
+    """Return when an event began and how long it took. Raises InputError."""
     try:
         start, seconds = float(event["ts"]) * US, float(event.get("dur", 0)) * US
+        if math.isfinite(start) and 0 <= seconds < math.inf:
+            return start, seconds
     except (KeyError, TypeError, ValueError):
-        start, seconds = math.nan, math.nan
-    label = str(event.get("name", ""))
-    require(
-        math.isfinite(start) and 0 <= seconds < math.inf,
-        f"{name!r}: event {label!r} has ts {event.get('ts')!r} and dur {event.get('dur')!r}, which "
-        f"must be numbers of microseconds",
+        pass
+    raise InputError(
+        f"{name!r}: event {str(event.get('name', ''))!r} has ts {event.get('ts')!r} and dur "
+        f"{event.get('dur')!r}, which must be numbers of microseconds"
     )
+
+
+def _event(event: dict[str, Any], start: float, seconds: float) -> Event:
     args = event.get("args")
-    args = dict(args) if isinstance(args, dict) else {}
+    args = args if isinstance(args, dict) else {}
     if args.get("correlation") is not None:
         args["correlation"] = int(args["correlation"])
     thread = (str(event.get("pid", "")), str(event.get("tid", "")))
-    return Event(label, event["cat"], thread, start, seconds, args)
+    return Event(str(event.get("name", "")), event["cat"], thread, start, seconds, args)
 
 
 def _flow(

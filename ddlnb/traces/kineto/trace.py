@@ -15,6 +15,7 @@ from ddlnb.errors import InputError, require
 from ddlnb.results.timeline import Span, Timeline
 from ddlnb.traces.kineto.events import Arrival, Event, Passes, Recording, passes_of, recording
 from ddlnb.traces.kineto.graph import OperationGraph, operation_graph
+from ddlnb.traces.kineto.libraries import bytes_of, element_bytes
 from ddlnb.units import counted
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
@@ -62,12 +63,6 @@ def _group(trace: Recording, one: Event, passes: Sequence[Passes]) -> tuple[int 
     return None, OUTSIDE
 
 
-ELEMENT_BYTES = {
-    **{"float": 4, "double": 8, "half": 2, "bfloat16": 2, "complex<float>": 8},
-    **{"long": 8, "int": 4, "byte": 1},
-}
-
-
 def _computation(one: Passes, rank: int, number: int, workload: Workload | None) -> Iterator[Span]:
     gradients = [gradient.name for gradient in workload.gradients] if workload else []
     layers = sorted({(a.began, a.layer) for a in one.arrivals if a.forward is not None})
@@ -91,16 +86,6 @@ def _messages(trace: Recording) -> Sequence[Event]:
     if kernels or trace.gpu:
         return kernels
     return [event for event in trace.events if event.is_communication]
-
-
-def _bytes(event: Event) -> int:
-    """Return the bytes of a collective, as NCCL's kernels and record_shapes=True have them."""
-    if "In msg nelems" in event.args:
-        elements, kind = int(event.args["In msg nelems"]), event.args.get("dtype", "")
-    else:
-        shapes, kinds = event.args.get("Input Dims") or [[0]], event.args.get("Input type") or [""]
-        elements, kind = math.prod(shapes[0] or [0]), kinds[0]
-    return elements * _element_bytes(kind)
 
 
 def _forward_seconds(one: Passes, known: Workload) -> dict[str, float]:
@@ -159,9 +144,7 @@ def _named(trace: Recording, one: Passes, local_batch: int | None) -> Workload:
         local_batch is not None,
         f"{trace.name!r} does not say how many samples a batch had; give the batch, or the model",
     )
-    lacking = next(
-        (a for a in one.arrivals if a.shape is None or not _element_bytes(a.dtype)), None
-    )
+    lacking = next((a for a in one.arrivals if a.shape is None or not element_bytes(a.dtype)), None)
     require(
         lacking is None,
         f"{trace.name!r} does not say how large its gradients are; record it with "
@@ -173,7 +156,7 @@ def _named(trace: Recording, one: Passes, local_batch: int | None) -> Workload:
             f"{name}.{names[:number].count(name)}",
             name,
             math.prod(arrival.shape or ()),
-            _element_bytes(arrival.dtype),
+            element_bytes(arrival.dtype),
             shape=arrival.shape,
         )
         for number, (name, arrival) in enumerate(zip(names, one.arrivals, strict=True))
@@ -241,7 +224,15 @@ class KinetoTrace(Recording):
             until = passes[number + 1].start if number + 1 < len(passes) else float("inf")
             own = [each for each in messages if one.start <= each.start < until]
             spans += [
-                Span(self.rank, "message", each.name, each.start, each.stop, number, _bytes(each))
+                Span(
+                    self.rank,
+                    "message",
+                    each.name,
+                    each.start,
+                    each.stop,
+                    number,
+                    bytes_of(each.args),
+                )
                 for each in own
             ]
             ready = max(arrival.ready for arrival in one.arrivals)
@@ -288,12 +279,3 @@ def kineto_trace(
 ) -> KinetoTrace:
     """Return the trace of these events as torch.profiler exports them. Raises InputError."""
     return KinetoTrace(**vars(recording(events, header, name)))
-
-
-def _element_bytes(kind: object) -> int:
-    """Return the bytes of an element of a type as traces name it, 0 for one that is not known.
-
-    >>> _element_bytes("c10::BFloat16"), _element_bytes("float"), _element_bytes("")
-    (2, 4, 0)
-    """
-    return ELEMENT_BYTES.get(str(kind).removeprefix("c10::").lower(), 0)
