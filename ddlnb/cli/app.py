@@ -50,7 +50,10 @@ OLD = {
     "check": "survey check",
     "strategies": "survey strategies",
 }
-SHORT = {"board": "survey board"}  # what is also typed at the first level
+SHORT = {
+    "board": "survey board",
+    "expect": "cluster expect",
+}  # what is also typed at the first level
 KINDS = ("gpus", "networks", "machines")  # that `ddlnb hardware` listed
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -110,6 +111,46 @@ def new(
     `ddlnb cluster new mine.yaml --machine p4d --nodes 16`.
     """
     hardware.chosen(save=file)
+
+
+@app.command()
+@grouped
+def expect(
+    *,
+    log: Annotated[
+        Path,
+        typer.Argument(
+            help="Output of nccl-tests or of the OSU micro-benchmarks; NCCL_DEBUG=INFO and "
+            "`nvidia-smi topo -m` in it are read, too."
+        ),
+    ],
+    hardware: Hardware,
+    csv: Csv = False,
+) -> None:
+    """Say whether measured collectives are as fast as the hardware should be, and what to test.
+
+    Each size has a 90 % interval, what NCCL should take for it, and a verdict.
+
+    Examples: `ddlnb cluster expect all_reduce.log --gpu H100 --network 8x400GbIB` and
+    `ddlnb cluster expect all_reduce.log --machine p4d`.
+    """
+    from ddlnb.calibration.expected import judged
+    from ddlnb.calibration.logs import rows_of
+    from ddlnb.calibration.nccl_info import nccl_facts
+    from ddlnb.cli.trace import size_row
+
+    refuse_unused("the log is judged by hardware by name", cluster=hardware.cluster)
+    on = hardware.chosen()
+    rows = rows_of(log, on.facts["gpu"], hardware.nodes, hardware.gpus_per_node, on.network)
+    if int(rows["nodes"].max()) > on.nodes:
+        on = replace(hardware, nodes=int(rows["nodes"].max())).chosen()
+    facts = nccl_facts(log.read_text(errors="replace"))
+    found = judged(rows, on.facts["gpu"], on.network, facts)
+    if csv:
+        return typer.echo(found.rows.to_csv(index=False), nl=False)
+    print_table([size_row(row) for row in found.rows.to_dict("records")], False, log.name)
+    for said in [*facts.said, *found.said]:
+        typer.echo(said)
 
 
 app.command("import")(import_logs)
