@@ -277,8 +277,9 @@ def profiled_job(
         rows += own
         edges += waits_for
     frame = pd.DataFrame(rows)
-    groups = frame["group"].where(frame["group_ranks"] == (), frame["group_ranks"].map(str))
-    frame["mc"] = groups.factorize()[0]
+    unnamed = frame["group_ranks"].map(len) == 0
+    frame["mc"] = frame["group"].where(unnamed, frame["group_ranks"].map(str)).factorize()[0]
+    frame["size"] = frame["size"].where(~unnamed | (frame["size"] > 1), len(ranks))
     table = ordered(_numbered(frame))
     gpus = all(one.device != "CPU" for one in ranks)
     place = pd.Series(table.index, table["id"])

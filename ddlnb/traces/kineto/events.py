@@ -8,6 +8,7 @@ had launched until then is done.
 
 from __future__ import annotations
 
+import json
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -186,6 +187,7 @@ def recording(
 
 def _groups(listed: Any) -> dict[str, tuple[int, ...]]:
     """Return the ranks of process groups by name, as torch.profiler writes them in its header."""
+    listed = json.loads(listed) if isinstance(listed, str) else listed
     return {
         str(one["pg_name"]): tuple(int(rank) for rank in one["ranks"])
         for one in (listed if isinstance(listed, list) else [])

@@ -216,8 +216,11 @@ def _sent(
         group = str(args.get("Process Group Name", ""))
         ranks = _ranks_of(trace, args, group)
         collective = collective_of(named)
+        if collective == "sendrecv":  # of two ranks; without both it has no peer
+            ends = [int(args[key]) for key in ("Src Rank", "Dst Rank") if key in args]
+            ranks = tuple(ends) if len(ends) == 2 else (trace.rank,)
         is_part = collective == "all_gather" and "In msg nelems" not in args
-        size = len(ranks) or int(args.get("Group size", 0)) or trace.ranks
+        size = int(args.get("Group size", 0)) or len(ranks) or trace.ranks
         rows.append(
             {
                 "step": numbers[place] if place >= 0 else -1,
