@@ -38,7 +38,7 @@ def test_a_log_of_a_known_cluster_gives_its_links_back(nodes, monkeypatch, tmp_p
     true = true.with_effects(inside_bandwidth="180 GB/s")
     if nodes > 1:
         true = true.with_effects(between_bandwidth="20 GB/s", between_latency="20 us")
-    monkeypatch.setattr(logs, "_rows", lambda *given: log_of(true))
+    monkeypatch.setattr(logs, "rows_of", lambda *given: log_of(true))
     found = fit_log("all_reduce.log", "A100", network="200GbIB")
     assert found.calibration.errors.max() < NOISE
     slowest = "between_bandwidth" if nodes > 1 else "inside_bandwidth"
@@ -53,7 +53,7 @@ def test_a_log_of_a_known_cluster_gives_its_links_back(nodes, monkeypatch, tmp_p
 def test_rows_that_the_model_cannot_reproduce_are_counted(monkeypatch):
     rows = log_of(cluster_of("A100", 2, network="200GbIB"))
     rows.loc[::3, "seconds"] *= 3
-    monkeypatch.setattr(logs, "_rows", lambda *given: rows)
+    monkeypatch.setattr(logs, "rows_of", lambda *given: rows)
     found = fit_log("all_reduce.log", "A100", network="200GbIB")
     assert "4 of 12 rows by more than 25%: the model" in found.in_words
     assert len(found.residuals) == 12
@@ -61,6 +61,6 @@ def test_rows_that_the_model_cannot_reproduce_are_counted(monkeypatch):
 
 def test_a_log_of_another_collective_is_refused(monkeypatch):
     rows = log_of(cluster_of("A100", 2)).assign(collective="all_gather")
-    monkeypatch.setattr(logs, "_rows", lambda *given: rows)
+    monkeypatch.setattr(logs, "rows_of", lambda *given: rows)
     with pytest.raises(InputError, match="all_gather and no all_reduce"):
         fit_log("all_gather.log", "A100")
