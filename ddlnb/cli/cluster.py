@@ -138,13 +138,14 @@ def expect(
     from ddlnb.calibration.logs import rows_of
     from ddlnb.calibration.nccl_info import nccl_facts
     from ddlnb.cli.trace import size_row
+    from ddlnb.reading import read_bytes
 
     refuse_unused("the log is judged by hardware by name", cluster=hardware.cluster)
     on = hardware.chosen()
     rows = rows_of(log, on.facts["gpu"], hardware.nodes, hardware.gpus_per_node, on.network)
     if int(rows["nodes"].max()) > on.nodes:
         on = replace(hardware, nodes=int(rows["nodes"].max())).chosen()
-    facts = nccl_facts(log.read_text(errors="replace"))
+    facts = nccl_facts(read_bytes(log).decode(errors="replace"))
     found = judged(rows, on.facts["gpu"], on.network, facts)
     if csv:
         return typer.echo(found.rows.to_csv(index=False), nl=False)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from ddlnb.errors import InputError, require
-from ddlnb.reading import read_text, reading
+from ddlnb.reading import json_of, read_text, reading
 from ddlnb.results.timeline import Span, Timeline
 from ddlnb.traces.jobs.profiled import ProfiledJob, profiled_job
 from ddlnb.traces.jobs.table import JobTrace, read_job
@@ -43,16 +43,6 @@ KNOWN = "torch.profiler's export, a timeline of Horovod or BytePS, or a job's ta
 WAY_OUT = f"give {KNOWN}"
 
 
-def _unpacked(packed: bytes, most: int) -> bytes:
-    """Return what can be unpacked of gzip, of a file that was cut also. Raises zlib.error."""
-    parts: list[bytes] = []
-    while packed:
-        unpack = zlib.decompressobj(wbits=31)
-        parts.append(unpack.decompress(packed, most))
-        packed = unpack.unused_data
-    return b"".join(parts)
-
-
 def _text(path: Path) -> str:
     """Return the text of a trace that fits into the free memory, as far as it goes."""
     most = psutil.virtual_memory().available // MEMORY_PER_BYTE
@@ -67,18 +57,17 @@ def events_of(text: str, name: str) -> tuple[list[dict[str, Any]], dict[str, Any
     """
     if text.lstrip()[:1] == "[":
         return _cut_array(text, name), {}
+    place = f"trace {name!r}"
     try:
-        with reading(f"trace {name!r}", WAY_OUT):
-            content = json.loads(text)
+        content = json_of(text, place, WAY_OUT)
     except InputError as error:
         head, _, rest = text.partition('"traceEvents"')
-        events = _cut_array(rest, name) if "[" in rest else []
+        is_cut = isinstance(error.__cause__, json.JSONDecodeError) and "[" in rest
+        events = _cut_array(rest, name) if is_cut else []
         if not events:
-            if isinstance(error.__cause__, json.JSONDecodeError):
-                why = error.__cause__
-                raise InputError(f"trace {name!r} is not JSON: {why}; {WAY_OUT}") from error
             raise
-        return events, {**json.loads(head.rstrip().rstrip(",") + "}"), CUT: len(events)}
+        content = json_of(head.rstrip().rstrip(",") + "}", place, WAY_OUT)
+        return events, {**content, CUT: len(events)}
     require(
         isinstance(content, dict) and isinstance(content.get("traceEvents"), list),
         f"{name!r} is not a trace: its JSON has no list 'traceEvents'; give {KNOWN}",

@@ -216,7 +216,7 @@ def test_cut_and_broken_files_are_said_and_nothing_else_is_lost(tmp_path):
     job = ddlnb.read_trace(tmp_path)
     assert [one.rank for one in job.ranks] == [0, 1, 2]
     said = list(sentences(job))
-    assert any(one.startswith("Left out: 'rank3.json' is no") for one in said)
+    assert any(one.startswith("Left out: trace 'rank3.json' is not JSON") for one in said)
     assert any(one.startswith("Read as far as it goes: rank1, cut after") for one in said)
     with pytest.raises(InputError, match="in two traces"):
         ddlnb.read_trace([tmp_path / "rank0.json", tmp_path / "rank0.json"])

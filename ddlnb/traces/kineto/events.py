@@ -8,7 +8,6 @@ had launched until then is done.
 
 from __future__ import annotations
 
-import json
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -19,6 +18,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from ddlnb.errors import InputError, require
+from ddlnb.reading import json_of
 from ddlnb.traces.kineto.libraries import library_of
 from ddlnb.units import US, counted, show_seconds
 
@@ -187,7 +187,7 @@ def recording(
 
 def _groups(listed: Any) -> dict[str, tuple[int, ...]]:
     """Return the ranks of process groups by name, as torch.profiler writes them in its header."""
-    listed = json.loads(listed) if isinstance(listed, str) else listed
+    listed = json_of(listed, "pg_config") if isinstance(listed, str) else listed
     return {
         str(one["pg_name"]): tuple(int(rank) for rank in one["ranks"])
         for one in (listed if isinstance(listed, list) else [])
