@@ -7,7 +7,7 @@ TORCH := $(shell sed -n 's/^ *- \(torch==.*\)/\1/p' environment.yml)
 PROFILE ?= quick
 JOBS ?= 2
 
-.PHONY: help env engines reproduce test test-quick launchers faults fuzz lint format types bench bench-emulated pictures clean
+.PHONY: help env engines reproduce book test test-quick launchers faults fuzz lint format types bench bench-emulated pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -41,8 +41,11 @@ $(VENV)/engines: $(VENV)/ready $(VENV)/wheels
 engines: ## build Horovod and BytePS again if their recipes changed, or if it failed
 	sh scripts/install_engines.sh $(BIN)/python
 
-reproduce: env ## execute every notebook and write the report (PROFILE=quick|full|paper)
+reproduce: env ## execute every notebook and build the site (PROFILE=quick|full|paper)
 	$(BIN)/ddlnb survey reproduce --profile $(PROFILE) --jobs $(JOBS) --yes
+
+book: env ## build the site of the last run again, executing nothing
+	$(BIN)/ddlnb survey book --profile $(PROFILE)
 
 # They start hundreds of processes that import the package: these read its bytecode, also where the environment forbids
 # Python to write any.
@@ -92,11 +95,11 @@ bench-emulated: env ## all methods against DDP and Horovod on emulated links, an
 	$(BIN)/python -m benchmarks.emulated_networks
 	$(BIN)/python -m benchmarks.searched_emulated --out build/searched-emulated
 
-pictures: reproduce ## refresh the README's pictures from the report
+pictures: reproduce ## refresh the README's pictures from the site
 	mkdir -p docs/pictures
-	cp build/$(PROFILE)/figures/fig3_timelines-2.png docs/pictures/timelines.png
-	cp build/$(PROFILE)/figures/fig4_throughput-1.png docs/pictures/throughput.png
-	cp build/$(PROFILE)/figures/sec3_1_4_resnet50-2.png docs/pictures/breakdown.png
+	cp build/$(PROFILE)/pages/figures/fig3_timelines-2.png docs/pictures/timelines.png
+	cp build/$(PROFILE)/pages/figures/fig4_throughput-1.png docs/pictures/throughput.png
+	cp build/$(PROFILE)/pages/figures/sec3_1_4_resnet50-2.png docs/pictures/breakdown.png
 
 clean: ## remove what was built, not the environment
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis

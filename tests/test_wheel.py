@@ -108,7 +108,8 @@ def test_data_notebooks_and_what_is_no_code_travel_in_the_wheel(built):
     files = zipfile.ZipFile(next(built.glob("*.whl"))).namelist()
     for name in ("py.typed", "data/clusters/survey-10GbE.yaml", "notebooks/index.ipynb"):
         assert f"ddlnb/{name}" in files
-    for path in (*ROOT.glob("ddlnb/**/*.html"), *ROOT.glob("ddlnb/**/*.c")):
+    kinds = ("*.html", "*.c", "survey/pages/*.*")
+    for path in (path for kind in kinds for path in ROOT.glob(f"ddlnb/**/{kind}")):
         assert str(path.relative_to(ROOT)) in files
     assert not [file for file in files if file.startswith(("tests/", "benchmarks/"))]
 

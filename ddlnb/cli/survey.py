@@ -96,7 +96,7 @@ def reproduce(
     ] = BUILD,
     yes: Yes = False,
 ) -> None:
-    """Execute the notebooks and write the report: every figure and table, one command.
+    """Execute the notebooks and build their site: every figure and table, one command.
 
     Examples: `ddlnb survey reproduce --profile full` and
     `ddlnb survey reproduce --only 'fig4_*'`.
@@ -104,7 +104,7 @@ def reproduce(
     require_extra("book", "reproducing the survey")
     from ddlnb.survey.runner import reproduce as run_all
 
-    report = run_all(
+    site = run_all(
         profile,
         jobs=jobs,
         only=only,
@@ -114,7 +114,24 @@ def reproduce(
         build=build.absolute(),
         before=partial(announce, yes=yes),
     )
-    typer.echo(f"Report: {report}")
+    typer.echo(f"Site: {site}")
+
+
+@app.command()
+def book(
+    profile: Annotated[str, typer.Option(help="The profile whose last run is shown.")] = "quick",
+    build: Annotated[
+        Path, typer.Option(help="Folder in which the profile's results have theirs.")
+    ] = BUILD,
+) -> None:
+    """Build the site of the last run again, without executing a notebook.
+
+    Examples: `ddlnb survey book` and `ddlnb survey book --profile full`.
+    """
+    require_extra("book", "the site")
+    from ddlnb.survey.runner import book as build_book
+
+    typer.echo(f"Site: {build_book(profile, build=build.absolute())}")
 
 
 @app.command()

@@ -83,13 +83,13 @@ def _of_run(outcome: Outcome, executed: Path) -> Iterator[Evidence]:
     found = list(_of_cells(notebook, read_json(executed)["cells"]))
     yield from found
     for item in set(notebook.items) - {one.item for one in found}:
-        page = f"{notebook.name}.html"
+        page = f"/notebooks/{notebook.name}.ipynb"
         yield Evidence(item, notebook.name, notebook.items[item], NOT_JUDGED, "", page)
 
 
 def _of_cells(notebook: Notebook, cells: Iterable[dict[str, Any]]) -> Iterator[Evidence]:
     for cell in cells:
-        link = f"{notebook.name}.html#cell-id={cell.get('id', '')}"
+        link = f"#{place_of(notebook, cell)}"
         for tag in cell["metadata"].get("tags", []):
             if tag in notebook.items:
                 how = notebook.items[tag]
@@ -114,6 +114,11 @@ def weighed(one: Evidence, item: Item) -> Evidence:
     if item.decided and word in (Verdict.HOLDS, AGREES):
         word = DECIDED[item.decided]
     return replace(one, verdict=word)
+
+
+def place_of(notebook: Notebook, cell: Mapping[str, Any]) -> str:
+    """Return the name of a cell's place on the site."""
+    return f"{notebook.name}-cell-{cell.get('id', '')}"
 
 
 def keep_test_runs(passed: Mapping[str, bool], path: Path = TEST_RUNS) -> None:

@@ -1,4 +1,4 @@
-"""Reproduce every figure and table: execute the notebooks of a profile and write the report."""
+"""Reproduce every figure and table: execute the notebooks of a profile and build their site."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from ddlnb.survey.notebooks import (
     notebook_seconds,
     parameters_of,
 )
-from ddlnb.survey.report import write_index, write_pages
+from ddlnb.survey.site import write_site
 from ddlnb.training.runs.runner import JOBS_VARIABLE
 from ddlnb.units import counted
 
@@ -140,10 +140,10 @@ def reproduce(
     build: Path = BUILD,
     before: Callable[[float], object] | None = None,
 ) -> Path:
-    """Execute the notebooks of a profile; return the path of ``build/<profile>/index.html``.
+    """Execute the notebooks of a profile; return the first page of ``build/<profile>/site``.
 
     A profile is a file of ``notebooks/parameters``. An entry is the name of a notebook, or any name
-    with the notebook that it executes (``notebook: fig4_forecast``) and a ``title`` in the report.
+    with the notebook that it executes (``notebook: fig4_forecast``) and a ``title`` on the site.
     Notebooks that take times run alone, ``jobs`` others at a time. A notebook that was executed
     before is kept while its cells, its parameters, the package and its data are the same, unless
     ``fresh``. ``only`` is a pattern of names, of entries or of notebooks. ``parameters`` replace
@@ -152,13 +152,13 @@ def reproduce(
     before the first one.
 
     Raises UnknownName for an unknown profile, notebook or parameter before anything runs. A failing
-    notebook does not stop the others; one DdlnbError at the end, when the report is written, names
-    them all. One that this machine lacks something for (MissingPart) is "not here" in the report,
+    notebook does not stop the others; one DdlnbError at the end, when the site is built, names
+    them all. One that this machine lacks something for (MissingPart) is "not here" on the site,
     with the reason, and no failure.
 
     >>> import ddlnb
-    >>> report = ddlnb.reproduce("smoke", only="fig2_*")  # doctest: +SKIP
-    >>> report.name  # doctest: +SKIP
+    >>> site = ddlnb.reproduce("smoke", only="fig2_*")  # doctest: +SKIP
+    >>> site.name  # doctest: +SKIP
     'index.html'
     """
     require_whole(jobs=jobs)
@@ -186,16 +186,30 @@ def reproduce(
         _outcome(run, target, kept=run not in waiting) for run in runs if _state(run, target)
     ]
     found = entries(outcomes, target, folder)
-    write_index(found, target)
-    report = write_pages(outcomes, target, profile, found)
+    site = write_site(outcomes, target, profile, found, folder)
     names = {run.notebook.name for run in chosen}
     failed = [o.error for o in outcomes if o.status == "failed" and o.notebook.name in names]
     if failed:
         raise DdlnbError(
-            f"{len(failed)} of {len(chosen)} notebooks failed; the report of the others is "
-            + "\n  ".join([str(report), *failed])
+            f"{len(failed)} of {len(chosen)} notebooks failed; the site of the others is "
+            + "\n  ".join([str(site), *failed])
         )
-    return report
+    return site
+
+
+def book(profile: str = "quick", *, folder: Path = NOTEBOOKS, build: Path = BUILD) -> Path:
+    """Build the site of a profile's last run, without executing anything; return its first page.
+
+    Raises UnknownName for an unknown profile, InputError without a run.
+    """
+    outcomes = last_outcomes(profile, folder=folder, build=build)
+    require(
+        bool(outcomes),
+        f"profile {profile!r} has not been run in {build}; "
+        f"start with `ddlnb survey reproduce --profile {profile}`",
+    )
+    found = entries(outcomes, build / profile, folder)
+    return write_site(outcomes, build / profile, profile, found, folder)
 
 
 def last_outcomes(profile: str, *, folder: Path = NOTEBOOKS, build: Path = BUILD) -> list[Outcome]:
