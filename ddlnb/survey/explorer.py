@@ -7,21 +7,23 @@ was clicked, and writes the cluster into a file.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from io import BytesIO
+from itertools import product
 from pathlib import Path
 from statistics import median
 from threading import Timer
 from time import perf_counter
+from typing import Any
 
 import ipywidgets as widgets
 import pandas as pd
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster, write_cluster
-from ddlnb.errors import DdlnbError, require
+from ddlnb.errors import DdlnbError, require, require_known
 from ddlnb.figures.gantt import timelines
 from ddlnb.figures.style import colour_of, text_on
 from ddlnb.plans.methods import Method
@@ -32,6 +34,7 @@ from ddlnb.search.space import SEARCHED
 from ddlnb.simulator.forecast import methods_on, single_seconds
 from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
 from ddlnb.survey.items import Findings, findings
+from ddlnb.survey.site import render
 from ddlnb.units import BITS_PER_BYTE, GB, US, show_rate, show_seconds
 from ddlnb.workloads.workload import Workload, read_profile
 
@@ -114,6 +117,59 @@ def explored_speeds(setting: Setting) -> pd.DataFrame:
         for cell, found in zip(cells, steady_seconds(cells), strict=True)
     ]
     return pd.DataFrame(rows)
+
+
+GRID: Mapping[str, tuple[Any, ...]] = {
+    "workers": (8, 16, 64),
+    "network (Gb/s)": (1.0, 3.0, 10.0, 25.0, 100.0, 400.0),
+    "latency (us)": (5.0, 50.0),
+}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The methods at every place of some sliders, which a page shows without a kernel.
+
+    ``axes`` are the places of each slider, ``speeds`` a table of `explored_speeds` for every
+    combination, the last slider moving first.
+    """
+
+    axes: Mapping[str, Sequence[object]]
+    speeds: Sequence[pd.DataFrame]
+
+    def _repr_html_(self) -> str:
+        methods = self.speeds[0]["method"].to_list()
+        percent = [speeds[["efficiency", "waiting"]].mul(100).round() for speeds in self.speeds]
+        rates = [speeds["throughput"].map("{:.4g}".format).astype(float) for speeds in self.speeds]
+        pairs = zip(rates, percent, strict=True)
+        return render(
+            "explorer.html",
+            key=f"grid-{id(self)}",
+            axes={name: list(places) for name, places in self.axes.items()},
+            middle={name: len(places) // 2 for name, places in self.axes.items()},
+            methods=methods,
+            colours=[colour_of(method) for method in methods],
+            rows=[
+                shares.assign(rate=rate)[["rate", *shares]].to_numpy().tolist()
+                for rate, shares in pairs
+            ],
+        )
+
+
+def explored_grid(models: Sequence[str] = tuple(MODELS)) -> Grid:
+    """Return the methods at every place of GRID for these models, at the batch of their profiles.
+
+    Raises UnknownName for an unknown model.
+    """
+    for model in models:
+        require_known("model", model, MODELS)
+    axes: dict[str, Sequence[object]] = {"model": models, **GRID}
+    settings = [
+        Setting(model, gigabits, latency, workers, read_profile(MODELS[model]).local_batch)
+        for model in models
+        for workers, gigabits, latency in product(*GRID.values())
+    ]
+    return Grid(axes, [explored_speeds(setting) for setting in settings])
 
 
 def explored_timeline(setting: Setting, method: str | Method) -> Timeline:

@@ -25,6 +25,7 @@ from ddlnb.results.statistics import Verdict
 from ddlnb.survey.evidence import AGREES, DECIDED, DISAGREES, Entry, place_of
 from ddlnb.survey.items import ITEMS_TYPE
 from ddlnb.survey.notebooks import Notebook, Outcome, all_notebooks
+from ddlnb.survey.slides import deck, reveal_files
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -294,6 +295,13 @@ def write_site(
         "has_documents": bool(documents),
         "has_bibliography": bibliography.exists(),
     }
+    sections = _by(done, lambda one: one.notebook.heading)
+    decks = {f"{re.sub(chr(92) + 'W+', '-', key.lower())}.html": key for key in sections}
+    for name, key in decks.items():
+        own = [(one.notebook, read_executed(_executed(one, folder))) for one in sections[key]]
+        texts[f"extra/slides/{name}"] = deck(key, own)
+    texts |= {f"extra/slides/{name}": content for name, content in reveal_files().items()}
+    texts["slides.md"] = render("slides.md", decks=decks)
     texts["index.md"] = render("index.md", **values)
     texts["verdicts.md"] = verdicts_page(found)
     if bibliography.exists():

@@ -1,13 +1,17 @@
 """The explorer: what sliders show is what the simulator says, and what is kept is a cluster."""
 
+import json
+import re
+
 import pytest
 
 import ddlnb
-from ddlnb.errors import InputError
+from ddlnb.errors import InputError, UnknownName
 from ddlnb.figures import explorer
 from ddlnb.plans.methods import METHODS
 from ddlnb.survey.explorer import (
     Setting,
+    explored_grid,
     explored_speeds,
     redraw_findings,
     save_explored,
@@ -79,3 +83,20 @@ def test_what_cannot_be_kept_is_said_beside_the_button(widget, tmp_path):
     assert "must have a name in .yaml" in widget.saved.value
     widget.path.value = str(tmp_path / "mine.yaml")
     assert widget.keep().exists()
+
+
+def test_a_page_has_the_simulated_rate_at_every_place_of_its_sliders(monkeypatch):
+    places = {"workers": (8, 16), "network (Gb/s)": (10.0,), "latency (us)": (50.0, 5.0)}
+    monkeypatch.setattr("ddlnb.survey.explorer.GRID", places)
+    page = explored_grid(["resnet50"])._repr_html_()
+    found = json.loads(re.search(r"rows = (.*?), methods = ", page).group(1))
+    speeds = [
+        explored_speeds(Setting("resnet50", 10.0, latency, workers))
+        for workers in (8, 16)
+        for latency in (50.0, 5.0)
+    ]
+    assert len(found) == len(speeds)
+    for rows, expected in zip(found, speeds, strict=True):
+        assert [row[0] for row in rows] == pytest.approx(expected["throughput"], rel=1e-3)
+    with pytest.raises(UnknownName, match="did you mean 'resnet50'"):
+        explored_grid(["resnet5"])

@@ -19,6 +19,8 @@ html_theme = "furo"
 html_math_renderer = "mathml"
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
+html_extra_path = ["extra"]
+exclude_patterns = ["extra"]
 html_show_sphinx = html_show_sourcelink = html_copy_source = False
 copyright = ""
 
