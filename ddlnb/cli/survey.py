@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -132,6 +133,23 @@ def book(
     from ddlnb.survey.runner import book as build_book
 
     typer.echo(f"Site: {build_book(profile, build=build.absolute())}")
+
+
+@app.command()
+def pictures(
+    profile: Annotated[str, typer.Option(help="The profile whose last run is taken.")] = "quick",
+) -> None:
+    """Store the pictures of the last run in the repository's notebooks, small and marked.
+
+    Examples: `ddlnb survey pictures` and `ddlnb survey pictures --profile smoke`.
+    """
+    require_extra("book", "pictures of notebooks")
+    from ddlnb.survey.runner import last_outcomes
+    from ddlnb.survey.stored import store_pictures
+
+    said = store_pictures(last_outcomes(profile), BUILD / profile, version("ddlnb"))
+    rows = [{"notebook": name, "pictures": what} for name, what in said.items()]
+    print_table(rows, False, f"Pictures of profile {profile}")
 
 
 @app.command()

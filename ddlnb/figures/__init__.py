@@ -31,6 +31,7 @@ _MODULE_OF = {
     for name in _FIGURE.findall(path.read_text(encoding="utf-8"))
 }
 _MODULE_OF |= {"colour_of": "ddlnb.figures.style", "explorer": "ddlnb.survey.explorer"}
+_MODULE_OF["animation"] = "ddlnb.survey.animations"
 
 __all__ = sorted(_MODULE_OF)
 

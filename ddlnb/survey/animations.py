@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddlnb.errors import look_up
 from ddlnb.figures.gantt import KIND_COLOURS
 from ddlnb.figures.style import PALETTE
 from ddlnb.files import write_atomically
@@ -115,6 +116,15 @@ ANIMATIONS: dict[str, Callable[[], Animation]] = {
     "stale-clock": stale_clock,
     "1f1b": one_forward_one_backward,
 }
+
+
+def animation(name: str) -> Animation:
+    """Return one of ANIMATIONS by its name. Raises UnknownName.
+
+    >>> len(animation("ring").svg) < 60_000
+    True
+    """
+    return look_up("animation", name, ANIMATIONS)()
 
 
 def of_pipeline(times: PipelineTimes) -> Animation:

@@ -33,7 +33,9 @@ def deck(title: str, notebooks: Iterable[tuple[Notebook, NotebookNode]]) -> str:
 
     cells = [nbformat.v4.new_markdown_cell(f"# {title}", metadata=_slide("slide"))]
     for notebook, content in notebooks:
-        cells += slides_of(content, notebook.title)
+        for cell in slides_of(content, notebook.title):
+            cell["id"] = f"slide-{len(cells)}"  # notebooks share their cells' numbers
+            cells.append(cell)
     config = Config({"TagRemovePreprocessor": {"enabled": True, "remove_input_tags": ["picture"]}})
     exporter = SlidesExporter(
         config=config,

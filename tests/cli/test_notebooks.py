@@ -1,11 +1,14 @@
 """The notebooks are thin, say what they show, run with small parameters, and check themselves."""
 
 import ast
+import base64
+import json
 import re
 import subprocess
 import sys
 import time
 from contextlib import closing
+from importlib.metadata import version
 from pathlib import Path
 
 import nbformat
@@ -19,6 +22,7 @@ from ddlnb.files import NOTEBOOKS
 from ddlnb.survey.evidence import NOT_JUDGED, entries
 from ddlnb.survey.execution import ENDING_SECONDS, Worker, run_notebook
 from ddlnb.survey.notebooks import Outcome, all_notebooks, catalogue, check_parameters, get_notebook
+from ddlnb.survey.stored import MOST_BYTES, STORED, code_digest
 from ddlnb.survey.testbed import BATCHES, CLUSTERS
 
 NAMES = list(all_notebooks())
@@ -51,7 +55,7 @@ def kept_texts(notebook: nbformat.NotebookNode) -> list[list[str]]:
     return [
         [text for output in cell.outputs for text in texts_of(output)]
         for cell in notebook.cells
-        if "keep_output" in tags(cell)
+        if cell.source.startswith(CHECKED)
     ]
 
 
@@ -75,7 +79,13 @@ def test_a_notebook_says_what_it_shows_and_checks_it(name):
     assert last.source.startswith("**Question.**")
     assert any("assert " in cell.source for cell in code_cells(name)), "a notebook checks itself"
     about = notebook.metadata
-    assert set(about.ddlnb) - {"items"} == {"section", "figure", "claim", "function", "timed"}
+    assert set(about.ddlnb) - {"items", "pictures"} == {
+        "section",
+        "figure",
+        "claim",
+        "function",
+        "timed",
+    }
     assert about.ddlnb.claim
     assert about.kernelspec.name == "python3"
     assert "papermill" not in about
@@ -153,10 +163,34 @@ def test_only_cells_that_are_compared_carry_output(name):
     # nbval passes silently on a cell without an execution count or without output.
     for cell in code_cells(name):
         assert cell.execution_count is not None, cell.source
-        compared = cell.source.startswith(CHECKED)
-        assert compared == ("keep_output" in tags(cell)) == bool(cell.outputs), cell.source
+        compared, stored = cell.source.startswith(CHECKED), STORED in tags(cell)
+        kept = "keep_output" in tags(cell)
+        assert (compared or stored) == kept == bool(cell.outputs), cell.source
+        assert not (compared and stored), cell.source
         if not compared and "parameters" not in tags(cell) and "from ddlnb" not in cell.source:
             assert "nbval-ignore-output" in tags(cell), cell.source
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stored_pictures_are_small_and_of_this_code(name):
+    content = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text())
+    pictures = [
+        output["data"]["image/png"]
+        for cell in content["cells"]
+        if STORED in cell["metadata"].get("tags", [])
+        for output in cell["outputs"]
+    ]
+    if pictures:
+        made = content["metadata"]["ddlnb"]["pictures"]
+        assert made["code"] == code_digest(content), "run `ddlnb survey pictures` again"
+        assert made["version"] == version("ddlnb")
+    for picture in map(base64.b64decode, pictures):
+        assert picture.startswith(b"\x89PNG")
+        assert len(picture) <= MOST_BYTES
+
+
+def test_notebooks_are_a_small_part_of_the_repository():
+    assert sum(path.stat().st_size for path in NOTEBOOKS.rglob("*") if path.is_file()) <= 4_000_000
 
 
 @pytest.mark.parametrize("name", DETERMINISTIC)

@@ -244,7 +244,7 @@ def test_notebooks_side_by_side_share_the_cores(workshop, monkeypatch):
     workshop.add("beside", told)
     workshop.add("alone", told, timed=True)
     workshop.profile("beside:\nalone:")
-    target = workshop.run(jobs=2).parent
+    target = workshop.run(jobs=2).parents[1]
     assert [(target / name).read_text() for name in ("beside", "alone")] == ["2", "all"]
 
 
