@@ -171,7 +171,7 @@ def test_a_configuration_takes_another_sequence(here):
         ({"model_type": None}, "has no model_type"),
         ({"architectures": ["BertForNothing"]}, "architecture 'BertForNothing' is none"),
         ({"model_type": "whisper", "architectures": [WHISPER]}, "takes input_features"),
-        ({"hidden_size": "many"}, r"no configuration of bert: .*'hidden_size'.*many.*; correct it"),
+        ({"hidden_size": "many"}, r"a configuration of bert, .*'hidden_size'.*many.*; correct it"),
     ],
 )
 def test_a_configuration_that_is_none_gets_one_error(here, changes, said):
@@ -183,7 +183,7 @@ def test_a_configuration_that_is_none_gets_one_error(here, changes, said):
 
 def test_a_file_that_is_no_json_gets_one_error(here):
     (here / "bad.json").write_text("{")
-    with pytest.raises(DdlnbError, match=r"'bad.json' is no JSON"):
+    with pytest.raises(DdlnbError, match=r"bad.json is not JSON"):
         resolve("bad.json")
 
 
