@@ -35,7 +35,7 @@ def bytes_from(text: str | int) -> int:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text))
     factor = _BYTES.get((match[2] or "B").upper()) if match else None
-    if match is None or factor is None or float(match[1]) * factor < 1:
+    if match is None or factor is None or not 1 <= float(match[1]) * factor < math.inf:
         raise InputError(
             f"size {text!r} is not a positive number of bytes; "
             f"write a whole number, or one with a unit such as '4MB' or '64KiB'"

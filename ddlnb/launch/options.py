@@ -5,6 +5,7 @@ An emulated network may become another one while a run is on it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -193,7 +194,7 @@ def network_change(asked: str | NetworkChange) -> NetworkChange:
         return asked
     network, word, iteration = str(asked).rpartition(" from ")
     require(
-        bool(word) and iteration.strip().isdigit(),
+        bool(word) and re.fullmatch(r"\s*[0-9]{1,9}\s*", iteration) is not None,
         f"becomes={asked!r} cannot be read; {HOW}",
     )
     return NetworkChange(network.strip(), int(iteration))
