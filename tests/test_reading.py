@@ -40,6 +40,9 @@ OTHERWISE = {
     "survey/board.py": "data of the package",
     "survey/execution.py": "what this run wrote into its own folder",
     "survey/runner.py": "sources, for their digests",
+    "survey/site.py": "pages of the checkout, and what this run wrote",
+    "survey/slides.py": "files of an installed package",
+    "survey/stored.py": "notebooks of the checkout, and what this run wrote",
     "survey/sec3_3_1_protocols.py": "the kernel's list of modules, and what rank 0 sent",
 }
 
