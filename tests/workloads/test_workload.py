@@ -76,14 +76,14 @@ def test_another_batch_takes_proportional_seconds_and_the_same_gradients():
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"model": 1}', "nonsense"])
 def test_a_file_that_is_no_profile_is_refused(text):
-    with pytest.raises(InputError, match="not a workload profile"):
+    with pytest.raises(InputError, match=r"(is not JSON|workload profile the text cannot be read): .*; `ddlnb measure"):
         Workload.from_json(text)
 
 
 def test_a_file_that_is_no_profile_is_named_with_the_way_to_one(tmp_path):
     path = tmp_path / "odd.json"
     path.write_text('{"gradients": []}')
-    said = r"odd.json' is not a workload profile \(KeyError: 'layers'\); `ddlnb measure profile --n"
+    said = r"odd.json' cannot be read: it lacks 'layers'; `ddlnb measure profile --n"
     with pytest.raises(InputError, match=said):
         resolve(str(path))
 
