@@ -76,7 +76,10 @@ def test_another_batch_takes_proportional_seconds_and_the_same_gradients():
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"model": 1}', "nonsense"])
 def test_a_file_that_is_no_profile_is_refused(text):
-    with pytest.raises(InputError, match=r"(is not JSON|workload profile the text cannot be read): .*; `ddlnb measure"):
+    with pytest.raises(
+        InputError,
+        match=r"(is not JSON|workload profile the text cannot be read): .*; `ddlnb measure",
+    ):
         Workload.from_json(text)
 
 
