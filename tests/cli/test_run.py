@@ -1,6 +1,7 @@
 """How commands end, whatever they have to say, and how wide their tables are."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -94,6 +95,20 @@ def test_a_closed_output_and_an_old_locale_are_no_tracebacks(shell, status, said
     assert done.returncode == status
     assert "Traceback" not in done.stdout + done.stderr
     assert said in done.stdout + done.stderr
+
+
+def test_ctrl_c_amid_an_import_that_would_swallow_it_is_one_sentence(tmp_path):
+    swallow = "try:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException:\n    pass"
+    (tmp_path / "swallowing.py").write_text(f"import os, signal\n{swallow}\n")
+    (tmp_path / "mine.py").write_text("import swallowing\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "ddlnb", "--with", tmp_path / "mine.py", "models"],
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # none in the background
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "ddlnb: interrupted\n")
 
 
 def test_columns_without_room_are_named_and_wide_shows_them(monkeypatch, capsys):
