@@ -7,12 +7,16 @@ from ddlnb.survey.sec5_6_collectives import (
     STOPPED,
     best_algorithms,
     cut_costs,
-    cut_findings,
     cut_table,
     host_link,
     map_findings,
     networks_of,
+    on_trees,
+    searched_trees,
+    torus_findings,
+    torus_use,
 )
+from tests.networks.proof import prove
 
 SIZES = (1024, 16 << 20)
 
@@ -27,7 +31,6 @@ def costs():
     return cut_costs(16, 10**7, algorithms=("ring", "swing"))
 
 
-@pytest.mark.item("A65", how="simulated")
 def test_few_steps_win_small_messages_and_few_bytes_large_ones(rows):
     best = rows[rows["best"]].set_index(["network", "bytes"])["algorithm"]
     assert best["star", SIZES[0]] == "recursive-doubling"
@@ -45,7 +48,22 @@ def test_a_host_with_one_cable_is_lost_with_it_and_no_cut_makes_an_all_reduce_qu
     fat_tree = costs[costs["network"] == "fat-tree"]
     assert set(fat_tree.loc[fat_tree["slowdown"] == STOPPED, "kind"]) == {"host"}
     assert cut_table(costs).loc[("star", "ring"), "stops (%)"] == 100
-    assert "Star: 100% of cuts stop an all-reduce." in cut_findings(costs)
+
+
+@pytest.mark.item("A65", how="simulated")
+def test_searched_trees_use_more_of_a_torus_than_a_double_tree_does():
+    trees = searched_trees(networks_of(16)["torus"].network(1e9))
+    prove(on_trees(trees, 3))
+    cables = [set(map(frozenset, enumerate(tree.tolist()))) for tree in trees]
+    assert not cables[0] & cables[1]
+    use = torus_use()
+    assert (use["seconds"] >= use["bound"]).all()
+    assert (use.loc["double-tree", "idle"], use.loc["searched trees", "idle"]) == (17, 4)
+    assert use["seconds"].idxmin() == "searched trees"
+    [said] = torus_findings(use).items
+    assert said.verdict == "holds"
+    as_good = use.assign(**{"used (%)": 80.0, "idle": 4})
+    assert torus_findings(as_good).items[0].verdict == "contradicted"
 
 
 def test_a_link_is_a_bandwidth_and_a_latency_and_hosts_fill_all_networks():
