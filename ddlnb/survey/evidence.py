@@ -108,7 +108,7 @@ def weighed(one: Evidence, item: Item) -> Evidence:
     'the simulator disagrees'
     """
     word = one.verdict
-    if one.how == "simulated":
+    if "simulated" in one.how:  # also times something measured
         word = AGREES if word == Verdict.HOLDS else word
         word = DISAGREES if word == Verdict.CONTRADICTED else word
     if item.decided and word in (Verdict.HOLDS, AGREES):

@@ -189,7 +189,7 @@ PERIODS = table(
 SLOWED = table(
     "method factor", *product(("MG-WFBP", "asp on PS"), (1, 2, 4)),
     **{"model": "toy", "machine": "by hand", "workers": 4, "source": "simulated"},
-    throughput=lambda rows: 1 / rows["factor"], sum_of_rates=0.9,
+    iteration_seconds=lambda rows: rows["factor"], computing_seconds=0.9,
 )  # fmt: skip
 CURVES = table(
     "method step",
@@ -363,7 +363,7 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     "staleness_histogram": lambda: figures.staleness_histogram(STALE),
     "large_batch_quality": lambda: figures.large_batch_quality(LARGE_BATCHES),
     "loss_against_traffic": lambda: figures.loss_against_traffic(PERIODS),
-    "throughput_with_a_slow_worker": lambda: figures.throughput_with_a_slow_worker(SLOWED),
+    "iteration_with_a_slow_worker": lambda: figures.iteration_with_a_slow_worker(SLOWED),
     "waiting_against_bound": lambda: figures.waiting_against_bound(WAITS),
     "pipeline_schedules": lambda: figures.pipeline_schedules(
         played_schedules(["pp4 1f1b acc8", "pp2 vpp2 acc4", "pp4 zero-bubble acc8"])

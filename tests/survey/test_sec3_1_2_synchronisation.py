@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from ddlnb.errors import InputError
@@ -154,13 +155,32 @@ def test_one_slow_worker_costs_who_waits_and_not_who_does_not():
     free = made_up_cluster("unlimited", "0 s", workers=4)
     free = replace(free, server_place="extra machines")
     table = slowdowns((1, 2, 4), slow, workload=TOY, cluster=free, workers=4, steps=32)
-    left = table.groupby("method")["throughput"].agg(list)
-    assert left.pop("asp on PS") == pytest.approx([1, 0.875, 0.8125], abs=1e-3)
-    assert all(shares == pytest.approx([1, 0.5, 0.25], abs=1e-3) for shares in left)
+    times = table["iteration_seconds"] / table["computing_seconds"].iloc[0]
+    times = times.groupby(table["method"]).agg(list)
+    rates = [1, 1 / 0.875, 1 / 0.8125]
+    assert (table["computing_seconds"][:3] / TOY.compute_seconds).tolist() == pytest.approx(rates)
+    assert times.pop("asp on PS") == pytest.approx(rates, abs=2e-3)
+    assert all(factors == pytest.approx([1, 2, 4], abs=2e-3) for factors in times)
     said = slow_worker_findings(table)
-    assert "one of 4 workers 4 times slower" in said
-    assert "keep 25% (BSP-A2A)" in said
-    assert "asp on PS 81%" in said
+    assert "With 4 workers, one of them 4 times slower, an iteration" in said
+    assert "asp on PS is quicker than the quickest lossless method from 2 times on" in said
+    assert "local(4) on A2A is quicker than the quickest lossless method at none" in said
+    assert said.items == ()
+
+
+@pytest.mark.parametrize(
+    ("in_turn", "verdict"), [((0.9, 1.8), "holds"), ((1.2, 2.4), "contradicted")]
+)
+def test_serving_in_turn_is_judged_by_seconds(in_turn, verdict):
+    rows = [
+        ("WFBP-PS", 1, 1.0),
+        ("WFBP-PS", 2, 2.0),
+        ("r2sp on PS", 1, in_turn[0]),
+        ("r2sp on PS", 2, in_turn[1]),
+    ]
+    table = pd.DataFrame(rows, columns=["method", "factor", "iteration_seconds"])
+    [found] = slow_worker_findings(table.assign(computing_seconds=1.0, workers=4)).items
+    assert (found.item, found.verdict, found.how) == ("A29", verdict, "simulated")
 
 
 @pytest.mark.parametrize(
@@ -170,7 +190,6 @@ def test_one_slow_worker_costs_who_waits_and_not_who_does_not():
         (lambda: waits([3, 1]), r"bounds \[3, 1\] must rise"),
         (lambda: staleness(["bsp on PS"], workers=2, steps=2), "bsp on PS has no staleness"),
         (lambda: same_traffic(4, steps=9), "steps 9 must be a multiple of the period 4"),
-        (lambda: slowdowns([2]), r"factors \[2\] must begin with 1"),
     ],
 )
 def test_bad_choices_are_named(call, said):

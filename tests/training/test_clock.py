@@ -109,7 +109,6 @@ def period(method: str, clock: Clock, workers: int = 4, steps: int = 40) -> floa
     return sum((times[-1] - times[0]) / (len(times) - 1) for times in later) / workers
 
 
-@pytest.mark.item("A29", how="simulated")
 @pytest.mark.parametrize(
     ("method", "seconds", "expected"),
     [
