@@ -110,7 +110,8 @@ EXTRAS = {
     "run": ("ipyparallel", "zmq", "pyroute2", "cloudpickle"),
     "book": (
         *("jupyterlab", "ipywidgets", "ipykernel", "papermill", "nbformat", "nbconvert", "jinja2"),
-        *("jupyter_client", "IPython", "seaborn"),
+        *("jupyter_client", "IPython", "seaborn", "sphinx", "myst_nb", "furo", "sphinx_design"),
+        *("sphinxcontrib.bibtex", "sphinx_revealjs", "latex2mathml"),
     ),
 }
 
