@@ -233,16 +233,19 @@ def model_errors(cells: Sequence[Cell], draws: int, seed: int) -> NDArray[np.flo
 def _drawn_seconds(
     drawn: Iterable[Sequence[Cell]], shape: tuple[int, int], progress: Show = None
 ) -> NDArray[np.floating[Any]]:
-    """Return the seconds of so many draws of so many cells."""
+    """Return the seconds of so many draws (rows) of so many cells.
+
+    They are played cell by cell: all draws of a cell share its plan and its tasks, which are kept.
+    """
     draws, cells = shape
-    at_once = math.ceil(CELLS_AT_ONCE / cells)  # draws
+    at_once = math.ceil(CELLS_AT_ONCE / max(draws, 1))
     found: list[float] = []
-    with bar(total=draws, unit="draw", progress=progress) as shown:
-        for some in batched(drawn, at_once):
-            played = steady_seconds([cell for row in some for cell in row])
+    with bar(total=cells, unit="cell", progress=progress) as shown:
+        for some in batched(zip(*drawn, strict=True), at_once):
+            played = steady_seconds([cell for in_draws in some for cell in in_draws])
             found += [one.iteration_seconds for one in played]
             shown.update(len(some))
-    return np.array(found).reshape(shape)
+    return np.array(found).reshape(cells, draws).T.copy()
 
 
 def batched(values: Iterable[Sequence[Cell]], count: int) -> Iterator[list[Sequence[Cell]]]:

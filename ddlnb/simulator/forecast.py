@@ -259,8 +259,8 @@ def efficiency_draws(
     """
     known: dict[tuple[int, Effects], float] = {}
     shares = np.ones((len(each_draw), len(cells)))
-    for row, in_draw in enumerate(each_draw):
-        for column, cell in enumerate(in_draw):
+    for column, in_draws in enumerate(zip(*each_draw, strict=True)):
+        for row, cell in enumerate(in_draws):
             if cell.cluster.workers == 1:
                 continue
             key = (id(cell.workload), computing(cell.cluster.effects))
