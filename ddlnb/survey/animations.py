@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ddlnb.errors import look_up
 from ddlnb.figures.gantt import KIND_COLOURS
-from ddlnb.figures.style import PALETTE
+from ddlnb.figures.style import PALETTE, text_on
 from ddlnb.files import write_atomically
 from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.networks.collectives.double_tree import complementary_trees, depths
@@ -200,7 +200,8 @@ def of_marks(
         if mark.text and width > 7:
             shown = _animate("opacity", [0, 1], [0, at(mark.start)], seconds, "discrete")
             middle = across((mark.start + mark.stop) / 2)
-            drawn.append(_text(middle, top + LANE / 2, mark.text, "middle", shown))
+            look = text_on(mark.colour)
+            drawn.append(_text(middle, top + LANE / 2, mark.text, inside=shown, colour=look))
     end = WIDTH - 10
     moves = "".join(
         _animate(side, [LEFT, end, end], [0, 1 - REST, 1], seconds) for side in ("x1", "x2")
@@ -277,9 +278,16 @@ def _animate(
     )
 
 
-def _text(x: float, y: float, text: str, anchor: str = "middle", inside: str = "") -> str:
+def _text(
+    x: float,
+    y: float,
+    text: str,
+    anchor: str = "middle",
+    inside: str = "",
+    colour: str = "black",
+) -> str:
     place = f'x="{x:.1f}" y="{y + 4:.1f}" text-anchor="{anchor}" font-size="12"'
-    return f"<text {place}>{html.escape(text)}{inside}</text>"
+    return f'<text {place} fill="{colour}">{html.escape(text)}{inside}</text>'
 
 
 def _animation(drawn: Iterable[str], height: float, caption: str) -> Animation:

@@ -120,8 +120,8 @@ def explored_speeds(setting: Setting) -> pd.DataFrame:
 
 
 GRID: Mapping[str, tuple[Any, ...]] = {
-    "workers": (8, 16, 64),
-    "network (Gb/s)": (1.0, 3.0, 10.0, 25.0, 100.0, 400.0),
+    "workers": (16, 64),
+    "network (Gb/s)": (1.0, 3.0, 10.0, 25.0, 100.0),
     "latency (us)": (5.0, 50.0),
 }
 
@@ -145,8 +145,8 @@ class Grid:
         return render(
             "explorer.html",
             key=f"grid-{id(self)}",
-            axes={name: list(places) for name, places in self.axes.items()},
-            middle={name: len(places) // 2 for name, places in self.axes.items()},
+            fixed=[places[0] for places in self.axes.values() if len(places) == 1],
+            axes={name: list(places) for name, places in self.axes.items() if len(places) > 1},
             methods=methods,
             colours=[colour_of(method) for method in methods],
             rows=[

@@ -1,9 +1,11 @@
 """Pictures that move: one file each, and what moves is what the library's lists say."""
 
+import re
 from xml.etree import ElementTree
 
 import pytest
 
+from ddlnb.files import NOTEBOOKS
 from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.parallelism.schedules import play, schedule
 from ddlnb.survey.animations import ANIMATIONS, Mark, double_tree, of_marks, of_pipeline, ring
@@ -70,3 +72,8 @@ def test_a_bar_that_waits_is_hatched():
     marks = [Mark("a", 0, 1, "red", waits=True), Mark("a", 1, 2, "red")]
     looks = [one.get("fill") for one in parts(of_marks(marks, ["a"], "waits"), "rect")]
     assert looks == ["url(#waits)", "red"]
+
+
+def test_every_animation_is_seen_in_a_notebook():
+    cells = "".join(path.read_text() for path in NOTEBOOKS.glob("*.ipynb"))
+    assert set(re.findall(r'animation\(\\"([\w-]+)\\"\)', cells)) == set(ANIMATIONS)
