@@ -156,7 +156,7 @@ def in_figures(value: float) -> str:
     return tens if factor == "1" else f"{factor}·{tens}"
 
 
-DOTS_PER_INCH, SHOWN_PER_INCH = 150, 100  # a picture is shown smaller, to be sharp
+DOTS_PER_INCH, SHOWN_PER_INCH = 200, 100  # a picture is shown at half its size, to be sharp
 
 
 class DescribedFigure(Figure):

@@ -151,19 +151,19 @@ def _stacks(processes: RankProcesses, silent: list[int]) -> dict[int, list[str]]
 class Ranks:
     """N processes started by ipyparallel that run one function together.
 
-    launcher: "local"; "mpi", "slurm", "ssh" (with hosts=) or another one of ipyparallel's; or the
-        name of one of your IPython profiles.
-    host: the address of this machine at which the ranks find their store. The default can only be
-        reached from this machine: for ranks on others give an address that they can reach. With a
-        batch launcher the temporary folder (TMPDIR) must be on a shared file system.
-    network, scale, ranks_per_node: with launcher "emulated", which puts the ranks on nodes of an
-        emulated network: its links by name ("10GbE"), in words ("1Gb/s 50us") or one of these for
-        every node; slowed by the scale (1/100: a hundredth of the bandwidth, hundredfold latency).
-        ``verified`` is the table of asked and measured links (see `verify`).
-    threads: of torch, in each rank.
-    imports: names of modules that ranks of this machine import once for all, before they are forked
-        (Linux; elsewhere each imports what its functions need).
-    timeout_seconds: of a run that does not give its own.
+    - launcher: "local"; "mpi", "slurm", "ssh" (with hosts=) or another one of ipyparallel's; or the
+      name of one of your IPython profiles.
+    - host: the address of this machine at which the ranks find their store. The default can only be
+      reached from this machine: for ranks on others give an address that they can reach. With a
+      batch launcher the temporary folder (TMPDIR) must be on a shared file system.
+    - network, scale, ranks_per_node: with launcher "emulated", which puts the ranks on nodes of an
+      emulated network: its links by name ("10GbE"), in words ("1Gb/s 50us") or one of these for
+      every node; slowed by the scale (1/100: a hundredth of the bandwidth, hundredfold latency).
+      ``verified`` is the table of asked and measured links (see `verify`).
+    - threads: of torch, in each rank.
+    - imports: names of modules that ranks of this machine import once for all, before they are
+      forked (Linux; elsewhere each imports what its functions need).
+    - timeout_seconds: of a run that does not give its own.
 
     ``run(function, *arguments)`` returns what the function returned on every rank, in their order;
     its first argument is the context, with ``rank`` and ``count``. ``site`` holds the launcher and
@@ -258,7 +258,7 @@ class Ranks:
         timeout_seconds: float | None = None,
         callbacks: Callbacks | None = None,
     ) -> list:
-        """Return what function(context, *args) returned on ranks 0 to count - 1, in that order.
+        """Return what ``function(context, *args)`` returned on ranks 0 to count - 1, in that order.
 
         The function may be any that can be imported here, or one defined in a notebook.
         ``callbacks`` are functions by the name of a barrier. One is called here, in a thread, when

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,6 +35,7 @@ TEMPLATES = Path(__file__).with_name("pages")
 PAGES, SITE = "pages", "site"  # folders of a build: what Sphinx reads, and what it writes
 PNG, MARKDOWN = "image/png", "text/markdown"
 WIDGET = "application/vnd.jupyter.widget-view+json"  # lives in a kernel
+SOLUTION = "_solution"  # ends the names of what is kept away from the labs
 READ_FIRST = ("index", "sec3_1_4_scheduling", "sec4_2_findings")
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 FENCE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
@@ -255,7 +256,12 @@ def write_site(
     done = [one for one in outcomes if not one.error and _executed(one, folder).exists()]
     source, documents = folder / PAGES, _documents() if notebooks == NOTEBOOKS else {}
     bibliography = notebooks / "references.bib"
-    labs = list(all_notebooks(notebooks / "labs").values())
+    labs = [
+        replace(lab, title=lab.title.replace("Lab", "Solution", 1))
+        if lab.name.endswith(SOLUTION)
+        else lab
+        for lab in all_notebooks(notebooks / "labs").values()
+    ]
     pages = documents | {lab.path: f"labs/{lab.path.name}" for lab in labs}
     for one in reversed(done):  # a notebook that was executed under several names: the first
         pages[one.notebook.path] = f"notebooks/{one.notebook.name}.ipynb"
@@ -289,7 +295,8 @@ def write_site(
         "first": [one for stem in READ_FIRST for one in shown if one.notebook.path.stem == stem],
         "outcomes": outcomes,
         "origins": _origins(outcomes),
-        "labs": [pages[lab.path] for lab in labs],
+        "labs": [pages[lab.path] for lab in labs if not lab.name.endswith(SOLUTION)],
+        "solutions": [pages[lab.path] for lab in labs if lab.name.endswith(SOLUTION)],
         "documents": [name for name in documents.values() if re.match(r"docs/[^/]+$", name)],
         "decisions": [name for name in documents.values() if "/decisions/" in name],
         "has_documents": bool(documents),

@@ -1,19 +1,17 @@
 """Labs: each has a solution that runs and differs in nothing but what a student writes."""
 
 import re
-from contextlib import closing
 
 import nbformat
 import pytest
 
 from ddlnb.errors import DdlnbError
 from ddlnb.files import NOTEBOOKS, ROOT
-from ddlnb.survey.execution import Worker
 from ddlnb.survey.notebooks import get_notebook
+from ddlnb.survey.site import SOLUTION
 
 LABS = NOTEBOOKS / "labs"
-SOLVED = "_solution"
-NAMES = sorted(path.stem for path in LABS.glob("*.ipynb") if not path.stem.endswith(SOLVED))
+NAMES = sorted(path.stem for path in LABS.glob("*.ipynb") if not path.stem.endswith(SOLUTION))
 WRITTEN = ("register_collective", "register_method", "register_compressor")
 WRITTEN += ("register_synchronisation",)
 
@@ -28,12 +26,12 @@ def is_yours(cell: nbformat.NotebookNode) -> bool:
 
 def test_there_are_six_labs_each_with_a_solution():
     assert len(NAMES) == 6
-    assert len(list(LABS.glob(f"*{SOLVED}.ipynb"))) == 6
+    assert len(list(LABS.glob(f"*{SOLUTION}.ipynb"))) == 6
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_solution_differs_in_what_the_student_writes_and_in_nothing_else(name):
-    lab, solution = cells(name), cells(name + SOLVED)
+    lab, solution = cells(name), cells(name + SOLUTION)
     assert len(lab) == len(solution)
     for one, other in zip(lab, solution, strict=True):
         assert (one.source != other.source) == is_yours(one) == is_yours(other)
@@ -53,7 +51,7 @@ def test_a_lab_checks_itself_registers_what_was_written_and_runs_it_on_ranks(nam
     assert lab[-1].source.startswith("**Question.**")
 
 
-@pytest.mark.parametrize("name", [name + end for name in NAMES for end in ("", SOLVED)])
+@pytest.mark.parametrize("name", [name + end for name in NAMES for end in ("", SOLUTION)])
 def test_links_of_a_lab_lead_somewhere(name):
     cited = set(re.findall(r"^@\w+\{(\w+),", (NOTEBOOKS / "references.bib").read_text(), re.M))
     for cell in cells(name):
@@ -75,18 +73,12 @@ def test_the_course_has_twelve_weeks_all_labs_and_papers_that_are_known():
         assert set(papers.strip().split(", ")) <= cited
 
 
-@pytest.fixture(scope="module")
-def worker():
-    with closing(Worker()) as process:
-        yield process
-
-
 @pytest.mark.notebook
 @pytest.mark.ranks
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_solution_passes_its_checks_on_real_ranks(name, worker, tmp_path):
-    notebook = get_notebook(name + SOLVED, LABS)
+    notebook = get_notebook(name + SOLUTION, LABS)
     worker.execute(notebook, tmp_path / f"{name}.ipynb", {}, 600)
 
 

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import time
-from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,10 +19,13 @@ from ddlnb.calibration.calibrated_model import PROBING, micro_benchmark
 from ddlnb.errors import DdlnbError, UnknownName
 from ddlnb.files import NOTEBOOKS
 from ddlnb.survey.evidence import NOT_JUDGED, entries
-from ddlnb.survey.execution import ENDING_SECONDS, Worker, run_notebook
+from ddlnb.survey.execution import ENDING_SECONDS, run_notebook
 from ddlnb.survey.notebooks import Outcome, all_notebooks, catalogue, check_parameters, get_notebook
+from ddlnb.survey.site import write_site
 from ddlnb.survey.stored import MOST_BYTES, STORED, code_digest
 from ddlnb.survey.testbed import BATCHES, CLUSTERS
+from tests.cli.browser import CHROMIUM, faults_of
+from tests.cli.test_site import broken_links
 
 NAMES = list(all_notebooks())
 DETERMINISTIC = ("sec2_intensity", "sec4_methods")
@@ -289,33 +291,49 @@ def test_a_notebook_that_takes_too_long_is_ended_with_its_kernel(
 
 
 @pytest.fixture(scope="module")
-def worker():
-    with closing(Worker()) as process:
-        yield process
+def executed(tmp_path_factory):
+    """The folder of the notebooks that this file executes, of which it makes a site at the end."""
+    return tmp_path_factory.mktemp("smoke")
 
 
 @pytest.mark.notebook
 @pytest.mark.ranks
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_runs_with_small_parameters(name, worker, tmp_path):
+def test_a_notebook_runs_with_small_parameters(name, worker, executed):
     if (
         name == "simulated_here"
     ):  # completes a micro-benchmark; `test_calibrated_model` has its laws
         short = PROBING.changed(iterations=2, warmup=1)
         folder = SMOKE[name]["parameters"]["runs_folder"]
-        micro_benchmark(tmp_path / folder, workers=(2,), settings=short)
+        micro_benchmark(executed / folder, workers=(2,), settings=short)
     parameters = SMOKE[name].get("parameters", {})
-    path = worker.execute(get_notebook(name), tmp_path / f"{name}.ipynb", parameters, 600)
-    executed = nbformat.read(path, as_version=4)
-    assert all(cell.execution_count for cell in executed.cells if cell.cell_type == "code")
-    assert str(tmp_path) not in str(executed.metadata)
+    path = worker.execute(get_notebook(name), executed / f"{name}.ipynb", parameters, 600)
+    content = nbformat.read(path, as_version=4)
+    assert all(cell.execution_count for cell in content.cells if cell.cell_type == "code")
+    assert str(executed) not in str(content.metadata)
     # No small parameter changes what these cells show.
-    assert kept_texts(executed) == kept_texts(read(name))
-    index = entries([Outcome(get_notebook(name), "done")], tmp_path)
+    assert kept_texts(content) == kept_texts(read(name))
+    index = entries([Outcome(get_notebook(name), "done")], executed)
     for item in get_notebook(name).items:
         entry = index[item]
         assert entry.verdict != NOT_JUDGED or entry.item.missing, f"nothing judges {item}"
+
+
+@pytest.mark.notebook
+@pytest.mark.ranks
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium; `.ci/run` installs it")
+def test_the_site_of_these_runs_is_whole_in_a_browser(worker, executed):
+    for name in ("explorer", "sec5_6_collectives"):  # of a run of this test alone
+        if not (executed / f"{name}.ipynb").exists():
+            worker.execute(get_notebook(name), executed / f"{name}.ipynb", {}, 600)
+    there = [name for name in NAMES if (executed / f"{name}.ipynb").exists()]
+    outcomes = [Outcome(get_notebook(name), "done", 1.0) for name in there]
+    site = write_site(outcomes, executed, "smoke", entries(outcomes, executed)).parent
+    assert (executed / "site-state" / "warnings.txt").read_text() == ""
+    assert broken_links(site) == []
+    assert faults_of(site) == []
 
 
 @pytest.mark.notebook

@@ -20,6 +20,7 @@ from ddlnb.survey.site import (
     write_changed,
     write_site,
 )
+from tests.cli.browser import CHROMIUM, faults_of
 
 PICTURE = base64.b64encode(b"a picture").decode()
 SAID = {"caption": "Bars of <throughput>.", "alt": 'Throughput "rises".', "width": 10}
@@ -178,6 +179,23 @@ def test_pages_that_are_gone_leave_nothing_and_others_keep_their_time(tmp_path):
     assert (tmp_path / "two.md").stat().st_mtime_ns == before
     write_changed(tmp_path, {"two.md": "changed"})
     assert (tmp_path / "two.md").read_text() == "changed"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium; `.ci/run` installs it")
+def test_a_browser_says_what_a_reader_with_a_phone_would_see(tmp_path):
+    wide = '<p style="width: 400px">wide</p>'
+    tucked = f'<div style="overflow-x: auto">{wide}<div class="math">{wide}</div></div>'
+    body = f'{tucked}<img src="gone.png"><script>console.error("broken")</script>'
+    (tmp_path / "one.html").write_text(f"<article>{body}</article>")
+    (tmp_path / "two.html").write_text(f"<article>{wide}</article>")
+    picture, formula, sideways, cut, missing, console = faults_of(tmp_path)
+    assert "one.html: cut at the right: wide" in formula
+    assert re.search("one.html: no picture at .*gone.png", picture)
+    assert sideways == "two.html: scrolls sideways"
+    assert "two.html: cut at the right" in cut
+    assert missing == "/gone.png is not there"
+    assert '"broken"' in console
 
 
 @pytest.mark.parametrize("profile", ["quick", "full"])

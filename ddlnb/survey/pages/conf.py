@@ -31,7 +31,10 @@ def _inline(writer, node):
 
 
 def _block(writer, node):
-    writer.body.append(f'<div class="math">{convert(node.astext(), display="block")}</div>')
+    text = node.astext()  # formulas side by side stand below each other on a phone
+    parts = [text] if "\\begin" in text else text.split("\\qquad")
+    shown = "".join(convert(part, display="block") for part in parts)
+    writer.body.append(f'<div class="math">{shown}</div>')
     raise _skip()
 
 
