@@ -34,6 +34,7 @@ SOL_PACKET, PACKET_VNET_HDR, PACKET_IGNORE_OUTGOING, PACKET_QDISC_BYPASS = 263, 
 ETH_P_ALL = 3
 SEGMENT_BYTES = 16_384  # of TCP's segments before the switch: large ones are coarse, small cost CPU
 HOST_SHARE = 1.02  # a node's own queue lets pass a little more than the switch, which is exact
+MOST_BANDWIDTH = (2**32 - 1) / HOST_SHARE  # bytes per second: such a queue counts in 32 bits
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

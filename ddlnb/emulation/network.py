@@ -17,8 +17,8 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
-from ddlnb.emulation.build import node_address
-from ddlnb.errors import MissingPart
+from ddlnb.emulation.build import MOST_BANDWIDTH, node_address
+from ddlnb.errors import MissingPart, require
 from ddlnb.launch.rank import Slot
 from ddlnb.launch.topology import EmulatedTopology, Link, Routes
 
@@ -104,12 +104,20 @@ class EmulatedNetwork:
     """Nodes in namespaces of their own, joined by wires inside one switch process.
 
     The network lives in that child process; when it ends, nothing remains. ``topology`` is what it
-    is made of. Raises MissingPart, with the way out, where this machine cannot make one.
+    is made of. Raises MissingPart, with the way out, where this machine cannot make one, InputError
+    for a link that is too fast.
     """
 
     lacking = staticmethod(lacking)
 
     def __init__(self, topology: EmulatedTopology, environment: dict[str, str] | None = None):
+        rate = max(wire.link.bandwidth for wire in topology.wires)
+        require(
+            rate <= MOST_BANDWIDTH,
+            f"an emulated link of {8e-9 * rate:g} Gb/s is more than Linux can shape, "
+            f"{8e-9 * MOST_BANDWIDTH:.4g} Gb/s; slow the network, for example with --scale 1/100 "
+            f"(scale=1/100)",
+        )
         if lack := lacking():
             raise MissingPart(lack)
         self.topology = topology
@@ -128,7 +136,7 @@ class EmulatedNetwork:
         }
         request = _descriptor_of(json.dumps(asked))
         self._process = subprocess.Popen(
-            [sys.executable, str(_FOLDER / "build.py"), str(switch_program()), str(request)],
+            [sys.executable, "-P", str(_FOLDER / "build.py"), str(switch_program()), str(request)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -153,14 +153,19 @@ def cluster(launch: RankSpec, token: str, folder: Path, before: Sequence[str] = 
 
     config = Config()
     config.BaseLauncher.environment = environment(launch, token, folder)
+    # A file in the folder where a command starts must not stand for a module: Python gets -P, and
+    # what puts its folder first on the path nonetheless begins in a private one.
+    private = f"--work-dir={folder}"
     # A rank is let in at the second heartbeat: with the default of 3 s, most of the start is
     # waiting. The misses allowed make up for it: either side gives the other up after 120 s.
     config.ControllerLauncher.controller_args = [
+        private,
         "--nodb",
         "--HeartMonitor.period=250",
         "--HeartMonitor.max_heartmonitor_misses=480",
     ]
     config.EngineLauncher.engine_args = [
+        private,
         "--timeout=60",  # to register; the default of 5 s is short where all ranks import at once
         "--IPEngine.max_heartbeat_misses=160",
         "--HistoryManager.enabled=False",
@@ -183,6 +188,10 @@ def cluster(launch: RankSpec, token: str, folder: Path, before: Sequence[str] = 
         for file in _PROFILE_FILES:
             with contextlib.suppress(FileNotFoundError):
                 shutil.copy(f"{profile_folder(launch.launcher)}/{file}", folder)
+    else:
+        python = [sys.executable, "-P", "-m"]
+        config.ControllerLauncher.controller_cmd = [*python, "ipyparallel.controller"]
+        config.EngineLauncher.engine_cmd = [*python, "ipyparallel.engine"]
     # What forks them imports for seconds, and meanwhile the controller comes up; others may be
     # where its file never comes, and must say so at once.
     together = names.get("engines") == _FORKED

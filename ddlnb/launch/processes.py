@@ -85,6 +85,12 @@ def neighbours_together(items: Sequence[Item], slots: Sequence[tuple[str, int]])
 STOP_SECONDS = 10.0  # for the reaper, after which this process cleans up itself
 LOG_LINES = 15  # of what the launcher and the ranks wrote, quoted in an error
 LOOK_SECONDS = 5.0  # between two looks at what starts the ranks, which may be a busy queue
+# The ranks find what this process can import, a notebook's folder or an editable install, behind
+# what is installed; and files where it does, or at home on a machine that lacks the folder.
+_SETTLE = """import os, sys
+sys.path[:] = [p for p in sys.path if p]
+sys.path += [p for p in {path!r} if p not in sys.path]
+os.chdir(next(p for p in ({folder!r}, os.path.expanduser("~"), "/") if os.access(p, os.X_OK)))"""
 
 
 class _Unready(RuntimeError):
@@ -157,9 +163,8 @@ class RankProcesses:
         self._wait_for_engines(deadline)
         self._views = [self._client[engine] for engine in sorted(self._client.ids)]
         self._views = self._views[: self._launch.count]
-        # The ranks find what this process can import: a notebook's folder, an editable install.
-        path = f"import sys; sys.path += [p for p in {sys.path!r} if p not in sys.path]"
-        wait([view.execute(path, silent=True) for view in self._views])
+        settle = _SETTLE.format(path=sys.path, folder=str(Path.cwd()))
+        wait([view.execute(settle, silent=True) for view in self._views])
         if self._launch.is_remote:
             self._tie_to_owner(deadline)
         nodes = [rank // self._launch.ranks_per_node for rank in range(self._launch.count)]

@@ -341,7 +341,7 @@ def build(source: Path, out: Path, title: str) -> Path:
     words = ["-b", "html", "-j", str(cores()), "-q", "-d", str(state), "-D", f"html_title={title}"]
     words += [str(source), str(out)]
     done = subprocess.run(
-        [sys.executable, "-m", "sphinx", *words], capture_output=True, text=True, check=False
+        [sys.executable, "-P", "-m", "sphinx", *words], capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise DdlnbError(f"the site in {source} cannot be built: {done.stderr.strip()[-600:]}")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from ddlnb.emulation.network import EmulatedNetwork
 from ddlnb.emulation.verify_links import fair_shares, trials
 from ddlnb.errors import InputError
 from ddlnb.launch.topology import EmulatedTopology, Link, Wire, star
@@ -55,6 +56,13 @@ def test_a_star_has_half_of_the_latency_on_either_side():
 def test_a_network_that_cannot_be_built_is_refused(wires, routes, says):
     with pytest.raises(InputError, match=says):
         EmulatedTopology("wrong", ("a", "b", "c"), wires, routes)
+
+
+def test_a_link_that_no_queue_can_shape_is_refused_with_the_scale():
+    with pytest.raises(
+        InputError, match=r"40 Gb/s is more than Linux can shape, 33.69 Gb/s; .*1/1"
+    ):
+        EmulatedNetwork(star([Link(5e9, 1e-5)] * 2))
 
 
 def test_cables_are_found_by_the_names_of_their_ends():

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psutil
 import pytest
@@ -309,6 +310,16 @@ def test_ranks_start_inside_a_running_event_loop_as_in_a_notebook():
             return ranks.run(where)
 
     assert asyncio.run(cell()) == [(0, 1)]
+
+
+def test_files_where_a_command_starts_stand_for_no_module(tmp_path, monkeypatch):
+    for name in ("cloudpickle", "psutil", "tornado", "traitlets", "zmq"):
+        (tmp_path / f"{name}.py").write_text(f"raise OSError('{name} of a stranger')")
+    monkeypatch.chdir(tmp_path)
+    with Ranks(1) as ranks:
+        folder, found = ranks.run(lambda _: (str(Path.cwd()), __import__("zmq").__file__))[0]
+    assert folder == str(tmp_path)
+    assert tmp_path not in Path(found).parents
 
 
 def test_closed_ranks_refuse_to_run():

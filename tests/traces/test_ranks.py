@@ -15,7 +15,7 @@ from ddlnb.errors import InputError
 from ddlnb.files import PUBLISHED, ROOT
 from ddlnb.traces.jobs.profiled import profiled_job, sentences
 from ddlnb.traces.kineto.events import recording
-from ddlnb.traces.kineto.libraries import LIBRARIES, library_of, work_of
+from ddlnb.traces.kineto.libraries import LIBRARIES, bytes_of, library_of, work_of
 from ddlnb.traces.kineto.rank import rank_trace
 from ddlnb.units import US
 from tests.traces.gloo_ranks import RANKS, slowed
@@ -203,6 +203,19 @@ def test_hta_s_numbers_of_its_own_data_are_reproduced():
     replayed = job.what_ifs()["seconds"].iloc[0]
     assert replayed == pytest.approx(job.replay.traced_seconds.mean(), rel=1e-6)
     assert any("2 ranks of 128" in said for said in sentences(job))
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"In msg nelems": "9" * 5_000},
+        {"In msg nelems": 1, "Out msg nelems": float("inf")},
+        {"Input Dims": [[2, "x"]], "Input type": ["float"]},
+    ],
+)
+def test_a_size_that_is_no_count_is_said(args):
+    with pytest.raises(InputError, match=r"of an event cannot be read: .*; record the trace again"):
+        bytes_of(args)
 
 
 def test_cut_and_broken_files_are_said_and_nothing_else_is_lost(tmp_path):

@@ -10,7 +10,10 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
+from math import prod
 from typing import Any
+
+from ddlnb.reading import reading
 
 COMPUTATION, UNKNOWN, PERHAPS = "computation", "unknown", "perhaps communication"
 
@@ -121,24 +124,24 @@ def bytes_of(args: dict[str, Any]) -> int:
     """Return the bytes of the whole buffer, as nccl-tests counts them; 0 where nothing says so.
 
     They come from NCCL's own arguments, or from the shape of the first input (record_shapes=True).
+    Raises InputError for what is no count.
     """
     if "In msg nelems" in args:
-        elements = max(int(args["In msg nelems"]), int(args.get("Out msg nelems", 0)))
+        elements = max(count_in(args, "In msg nelems"), count_in(args, "Out msg nelems"))
         return elements * element_bytes(args.get("dtype", ""))
     shapes, kinds = args.get("Input Dims"), args.get("Input type")
     if not isinstance(shapes, list) or not shapes or not isinstance(kinds, list) or not kinds:
         return 0
     sizes = shapes[0] if isinstance(shapes[0], list) else []
-    if sizes and isinstance(sizes[0], list):  # a list of tensors
-        return sum(_product(size) for size in sizes) * element_bytes(_first(kinds[0]))
-    return (_product(sizes) if sizes else 0) * element_bytes(_first(kinds[0]))
+    with reading("the Input Dims of an event", "record the trace again"):
+        several = sizes if sizes and isinstance(sizes[0], list) else [sizes][: len(sizes)]
+        return sum(prod(map(int, one)) for one in several) * element_bytes(_first(kinds[0]))
 
 
-def _product(sizes: list[int]) -> int:
-    product = 1
-    for size in sizes:
-        product *= int(size)
-    return product
+def count_in(args: dict[str, Any], key: str) -> int:
+    """Return a count among an event's arguments, 0 where it is not. Raises InputError."""
+    with reading(f"the {key} of an event", "record the trace again"):
+        return int(args.get(key, 0))
 
 
 def _first(kind: Any) -> Any:

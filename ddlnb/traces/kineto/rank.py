@@ -25,6 +25,7 @@ from ddlnb.traces.kineto.libraries import (
     PERHAPS,
     bytes_of,
     collective_of,
+    count_in,
     library_of,
     work_of,
 )
@@ -217,10 +218,10 @@ def _sent(
         ranks = _ranks_of(trace, args, group)
         collective = collective_of(named)
         if collective == "sendrecv":  # of two ranks; without both it has no peer
-            ends = [int(args[key]) for key in ("Src Rank", "Dst Rank") if key in args]
+            ends = [count_in(args, key) for key in ("Src Rank", "Dst Rank") if key in args]
             ranks = tuple(ends) if len(ends) == 2 else (trace.rank,)
         is_part = collective == "all_gather" and "In msg nelems" not in args
-        size = int(args.get("Group size", 0)) or len(ranks) or trace.ranks
+        size = count_in(args, "Group size") or len(ranks) or trace.ranks
         rows.append(
             {
                 "step": numbers[place] if place >= 0 else -1,
