@@ -4,7 +4,6 @@ Those that run at once are run by pytest's ``--doctest-modules``. Those that sta
 their time are marked to be skipped there, and run here.
 """
 
-import ast
 import doctest
 import inspect
 import re
@@ -30,16 +29,10 @@ def test_every_public_name_has_an_example(name):
     assert examples_of(name), f"ddlnb.{name} has no example in its docstring"
 
 
-def test_the_page_on_the_package_lists_every_public_name_once_with_an_example():
-    page = (ROOT / "docs" / "python.md").read_text()
-    rows = re.findall(r"^\| `(\w+)` \| .* \| `(.+)` \|$", page, re.MULTILINE)
-    assert sorted(name for name, _ in rows) == ddlnb.__all__
-    for name, example in rows:
-        assert f"ddlnb.{name}" in example, name
-        for call in ast.walk(ast.parse(example)):
-            if isinstance(call, ast.Call) and ast.unparse(call.func) == f"ddlnb.{name}":
-                named = {one.arg: one.value for one in call.keywords}
-                inspect.signature(getattr(ddlnb, name)).bind(*call.args, **named)
+def test_the_page_on_the_package_lists_every_public_name_once():
+    page = (ROOT / "docs" / "python.md").read_text().partition("What fewer people need")[0]
+    rows = re.findall(r"^\| .+ \| (.+) \|$", page, re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == ddlnb.__all__
 
 
 def test_there_are_at_most_fifty_public_names():
