@@ -330,9 +330,12 @@ def balance(
         list[str] | None,
         typer.Option(help="How many GPUs of a kind, such as 4xA100; once for every kind."),
     ] = None,
-    model: Annotated[str, typer.Option(help="A large model, such as llama3-1b.")] = "llama3-1b",
+    model: Annotated[str, typer.Option(help="A large model, or a task of yours.")] = "llama3-1b",
     samples: Annotated[
-        int | None, typer.Option(help="Sequences of an iteration; default: four million tokens.")
+        int | None,
+        typer.Option(
+            help="Samples of an iteration; default: four million tokens, or a task's own."
+        ),
     ] = None,
     sequence: Annotated[int | None, typer.Option(help="Tokens of a sequence.")] = None,
     micro_batch: Annotated[int, typer.Option(help="Sequences of a pipeline's micro batch.")] = 1,
@@ -352,9 +355,10 @@ def balance(
     """Say how to share the batch, or the layers, among GPUs of two or more kinds.
 
     Compares equal shares, shares by speed, each kind alone, and pipelines of all GPUs, simulated
-    from data sheets: an iteration takes as long as its slowest worker.
+    from data sheets: an iteration takes as long as its slowest worker. A task of yours is not cut
+    into pipelines.
 
-    Examples: `ddlnb layouts balance --gpu 4xA100 --gpu 4xV100` and
+    Examples: `ddlnb layouts balance --model my.py:task --gpu 4xA100 --gpu 4xV100` and
     `ddlnb layouts balance --model llama3-8b --gpu 8xH100 --gpu 8xA100`.
     """
     from ddlnb.parallelism.heterogeneous import balance as shared
@@ -405,7 +409,8 @@ def _shown_ways(found: Sharing) -> list[dict[str, Any]]:
             "waits": f"{row['communication_seconds']:.2g} s",
             "samples/s": show_rate(row["samples_per_second"]),
             "of all speeds": f"{row['of_all']:.0%}",
-            "states": f"{row['states_gib']:.0f} GiB" + ("" if row["fits"] else " (too many)"),
+            "states": f"{digits(row['states_gib'], 3)} GiB"
+            + ("" if row["fits"] else " (too many)"),
         }
         for row in found.rows.to_dict("records")
     ]

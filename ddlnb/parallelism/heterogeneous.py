@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from ddlnb.errors import InputError, require, require_positive, require_whole
 from ddlnb.hardware.catalogue import get_gpu
-from ddlnb.parallelism.config import get_shape
+from ddlnb.parallelism.config import find_shape, get_shape
 from ddlnb.parallelism.forecast.frameworks import layer_flops
 from ddlnb.parallelism.forecast.question import BATCH_TOKENS
 from ddlnb.parallelism.memory import Precision, get_precision, pipeline_stages
-from ddlnb.parallelism.model import ModelShape, Transformer
+from ddlnb.parallelism.model import ModelShape, Transformer, model_of
 from ddlnb.parallelism.partition import (
     cut_layers,
     equal_shares,
@@ -28,9 +28,13 @@ from ddlnb.parallelism.partition import (
 )
 from ddlnb.parallelism.schedules import play, schedule
 from ddlnb.units import GIB, counted, digits, show_rate
+from ddlnb.workloads.roofline import estimate
+from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from ddlnb.workloads.task import Task
 
 
 PIPELINE = "pipeline"
@@ -284,7 +288,7 @@ class Sharing:
 
 
 def balance(
-    model: str | Transformer,
+    model: str | Transformer | Task,
     gpus: Mapping[str, int],
     *,
     samples: int | None = None,
@@ -302,6 +306,10 @@ def balance(
     peak at this precision that each GPU reaches, by default what layers of large models get on it,
     as in `ddlnb.scale`; seconds are simulated from data sheets. A V100 has no bf16: give fp16.
 
+    A task, or a model that is traced, has the samples/s of each kind at its own batch
+    (`ddlnb.estimate`), by default that batch for every GPU, and no pipelines, as what goes between
+    its layers is not traced.
+
     Raises UnknownName for unknown names, and InputError with what would do for a batch that does
     not divide.
 
@@ -311,24 +319,36 @@ def balance(
     >>> found.rows["way"].iloc[0], found.rows["shares"].iloc[0]
     ('shares by speed', '4 x 54, 4 x 10')
     """
-    shape = get_shape(model)
-    long = shape.sequence if sequence is None else sequence
-    require_whole(sequence=long, micro_batch=micro_batch)
-    kinds = gpu_kinds(gpus, precision, reached)
+    kinds, widths = gpu_kinds(gpus, precision, reached), "mixed"
     count = sum(kind.count for kind in kinds)
-    if samples is None:
-        whole = count * micro_batch
-        samples = max(BATCH_TOKENS // long // whole, 1) * whole
-    layers = replace(shape, sequence=long).shape
-    pipelines = count <= len(layers.block_layers)
-    ways = ways_to_share(layers, kinds, samples, micro_batch, pipelines=pipelines)
+    if (shape := find_shape(model)) is None and (traced := _traced(model, sequence)):
+        require(reached is None, f"reached {reached} is of large models; leave it out for a task")
+        layers, pipelines = model_of(traced), False
+        kinds = by_speed([_reached_by_sheet(one, traced, precision) for one in kinds])
+        widths = "fp32" if traced.gradients[0].bytes_per_element == 4 else "mixed"
+        samples = count * traced.local_batch if samples is None else samples
+        why = (
+            f"what goes between the layers of {traced.model} is not traced. Batches of other than "
+            f"{traced.local_batch} samples, which are taken to need as long per sample"
+        )
+    else:
+        shape = shape or get_shape(model)  # type: ignore[arg-type]
+        long = shape.sequence if sequence is None else sequence
+        require_whole(sequence=long, micro_batch=micro_batch)
+        if samples is None:
+            whole = count * micro_batch
+            samples = max(BATCH_TOKENS // long // whole, 1) * whole
+        layers = replace(shape, sequence=long).shape
+        pipelines = count <= len(layers.block_layers)
+        why = f"{count} GPUs are more stages than the model has blocks"
+    ways = ways_to_share(layers, kinds, samples, micro_batch, widths, pipelines=pipelines)
     rows = way_table(ways, samples, layers)
     order = rows.sort_values(["fits", "seconds"], ascending=[False, True]).index
     ranked = [ways[index] for index in order]
     return Sharing(
         rows.loc[order].reset_index(drop=True),
         tuple(_sentences(ranked, samples, kinds)),
-        tuple(_unknowns(ranked, reached, pipelines)),
+        tuple(_unknowns(reached, "" if pipelines else why)),
     )
 
 
@@ -375,7 +395,24 @@ def _in_words(way: Way) -> str:
     return ", ".join(parts)
 
 
-def _unknowns(ways: list[Way], reached: float | None, pipelines: bool) -> list[str]:
+def _traced(model: object, sequence: int | None) -> Workload | None:
+    """Return the workload of a task at its own batch, without seconds; None for other names."""
+    from ddlnb.workloads.resolve import is_task, resolve
+    from ddlnb.workloads.tracing import trace
+
+    if isinstance(model, str) and not is_task(model):
+        return None
+    task = resolve(model, sequence=sequence)  # type: ignore[arg-type]
+    return task if isinstance(task, Workload) else trace(task, task.local_batch)
+
+
+def _reached_by_sheet(kind: Kind, traced: Workload, precision: str) -> Kind:
+    """Return the kind at the FLOP/s that a traced model reaches on it at its own batch."""
+    seconds = estimate(traced, kind.name, precision).compute_seconds
+    return replace(kind, speed=model_of(traced).iteration_flops(traced.local_batch) / seconds)
+
+
+def _unknowns(reached: float | None, no_pipelines: str) -> list[str]:
     taken = (
         f"All kinds are taken to reach {reached:.0%} of their peaks"
         if reached
@@ -386,8 +423,4 @@ def _unknowns(ways: list[Way], reached: float | None, pipelines: bool) -> list[s
         "Activations, which come on top of the states; exchanges that overlap with the backward "
         "pass; a GPU's speed that changes.",
     ]
-    if not pipelines:
-        said.append(
-            f"Pipelines: {len(ways[0].shares)} GPUs are more stages than the model has blocks."
-        )
-    return said
+    return [*said, f"Pipelines: {no_pipelines}."] if no_pipelines else said

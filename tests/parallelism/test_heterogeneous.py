@@ -164,6 +164,18 @@ def test_a_gpu_is_as_fast_as_in_other_forecasts_unless_a_share_is_said():
     assert told.rows["compute_seconds"].min() > sustained.rows["compute_seconds"].min()
 
 
+def test_a_traced_model_is_shared_by_the_seconds_that_each_gpu_takes_for_it():
+    found = ddlnb.balance("resnet50", {"A100": 2, "V100": 2}, samples=256, precision="fp16")
+    rows = found.rows.set_index("way")
+    alone = {f"only {name}" for name in ("A100-SXM4-80GB", "V100-SXM2-32GB")}
+    assert set(rows.index) == {"equal shares", "shares by speed", *alone}
+    seconds = ddlnb.estimate(ddlnb.trace("resnet50", 64), "A100", "fp16").compute_seconds
+    assert rows.loc["only A100-SXM4-80GB", "compute_seconds"] == pytest.approx(2 * seconds)
+    assert "between the layers of resnet50 is not traced" in found.unknowns[-1]
+    with pytest.raises(InputError, match=r"reached 0\.4 is of large models"):
+        ddlnb.balance("resnet50", {"A100": 2, "V100": 2}, reached=0.4, precision="fp16")
+
+
 def test_rows_are_those_of_all_ways_and_the_first_holds_its_states():
     found = ddlnb.balance("llama3-8b", {"H100": 8, "A100": 8}, sequence=4096, samples=128)
     shape = ddlnb.parallelism.get_shape("llama3-8b")
