@@ -42,7 +42,7 @@ def survey(
     ),
     csv: Csv = False,
 ) -> None:
-    """List every checkable item of the survey: how it is reproduced, and the verdict.
+    """List every checkable item of the survey: how it is reproduced, the verdict and its reason.
 
     Runs nothing: verdicts are those of the last `ddlnb survey reproduce`, and of tests that were
     run here.
@@ -53,13 +53,16 @@ def survey(
     from ddlnb.survey.runner import index, last_run
 
     if item is None:
-        table = index(profile)
-        if not csv:
-            table = table.drop(columns=["where", "missing", "source"])
-        rows = table.reset_index().to_dict("records")
-        print_table(
-            [{str(k): v for k, v in row.items()} for row in rows], csv, "The survey's items"
-        )
+        table = index(profile).reset_index()
+        if csv:
+            print_table(table.to_dict("records"), csv, "The survey's items")
+            return
+        for row in table.itertuples():
+            said = f"    {row.verdict}{f' ({row.how})' * bool(row.how)}"
+            typer.echo(f"{row.id} ({row.section}): {row.item}")
+            typer.echo(said + f": {row.reason}" * bool(row.reason))
+        counts = table["verdict"].value_counts()
+        typer.echo(", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + ".")
         return
     found = last_run(profile)
     entry = look_up("item", item, found)

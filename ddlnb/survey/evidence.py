@@ -189,6 +189,14 @@ class Entry:
         return ", ".join(judged or dict.fromkeys(given)) or NOT_REPRODUCED
 
     @property
+    def reason(self) -> str:
+        """What the evidence that decides says; without any, what this edition lacks."""
+        first = self.verdict.split(", ")[0]
+        return next(
+            (o.said for o in self.evidence if o.verdict == first and o.said), self.item.missing
+        )
+
+    @property
     def how(self) -> str:
         """How it is reproduced, in the order of HOW."""
         words = {word for one in self.evidence for word in one.how.split(", ")}

@@ -419,10 +419,10 @@ def index(profile: str = "quick") -> pd.DataFrame:
     """Return the index of the survey: a row per checkable item, indexed by its number.
 
     The columns are texts: the ``section``, the ``item`` in our words, ``how`` it is reproduced,
-    its ``verdict``, ``where`` (notebooks and tests), what is ``missing``, and its ``source``:
-    stated in the survey, read in a primary paper, derived, or known. Items A are of the survey
-    itself, C and D of those of layers (arXiv 2403.07585) and large scale (2404.06114). Verdicts are
-    those of the last `reproduce` of the profile and of tests that were run here; without a run they
+    its ``verdict`` and the ``reason`` for it, ``where`` (notebooks and tests), what is ``missing``,
+    and its ``source``: stated in the survey, read in a primary paper, derived, or known. Items A
+    are of the survey itself, C and D of those of layers (arXiv 2403.07585) and large scale
+    (2404.06114). Verdicts are those of the last `reproduce` of the profile and of tests that were run here; without a run they
     are "not run", or "by a test, not run here". Raises UnknownName for an unknown profile.
 
     >>> import ddlnb
@@ -437,6 +437,7 @@ def index(profile: str = "quick") -> pd.DataFrame:
             "how": entry.how,
             "verdict": entry.verdict,
             "item": entry.item.text,
+            "reason": entry.reason,
             "where": "; ".join(dict.fromkeys(one.where for one in entry.evidence)),
             "missing": entry.item.missing,
             "source": entry.item.source,

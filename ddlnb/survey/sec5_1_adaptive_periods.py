@@ -1,8 +1,8 @@
 """Section 5.1: does it pay to change how often workers synchronise? Local SGD with H that adapts.
 
 Losses and rounds are measured on a small task, in lockstep. Seconds come from a cost model: those
-of a gradient and of an average of a large model's gradient on a cluster. All workers of local SGD
-run at the same rate, so seconds follow from gradients and rounds, whatever the cluster.
+of a gradient and of an average of the same model on a cluster. All workers of local SGD run at the
+same rate, so seconds follow from gradients and rounds, whatever the cluster.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.requests import AllReduce
 from ddlnb.results.statistics import Verdict, bracket_interval, ratio_interval
 from ddlnb.survey.items import Findings, findings, item_verdict
+from ddlnb.survey.time_to_target import require_one_model
 from ddlnb.training.cost.estimate import compute_seconds
 from ddlnb.training.cost.requests import request_cost
 from ddlnb.training.cost.time_to_target import MARGIN
@@ -39,6 +40,7 @@ from ddlnb.training.method import training_method
 from ddlnb.training.runs.summaries import runs_by, spent, target_bracket
 from ddlnb.training.synchronisation.local import STARTS, AdaptiveLocalSGD, Local
 from ddlnb.training.tasks.catalogue import get_learning_task
+from ddlnb.units import MS, show_seconds
 from ddlnb.workloads.workload import Workload
 
 LOSS_BYTES = 4  # of the loss that adaptive local SGD sends with every average
@@ -102,8 +104,10 @@ def period_times(
     chosen after the fact. ``over_fixed`` is the geometric mean of its seconds over the method's,
     with an interval over the seeds (``over_low``, ``over_high``); ``verdict`` is FASTER or SLOWER
     where all of the interval is beyond 1 by more than MARGIN.
-    Raises InputError if no fixed H gets there in all its runs.
+    Raises InputError if no fixed H gets there in all its runs, and for curves of another model than
+    the workload.
     """
+    require_one_model(curves, workload)
     rows = []
     for cluster in clusters:
         timed = on_cluster(curves, workload, cluster)
@@ -193,7 +197,7 @@ def period_findings(times: pd.DataFrame) -> Findings:
         beside = "; ".join(adaptive["method"] + " is " + judged)
         told.append(
             f"{network}: the best fixed period is that of {best['method']}, "
-            f"{best['seconds'] / 60:.2f} minutes. Beside it, {beside}."
+            f"{show_seconds(best['seconds'])}. Beside it, {beside}."
         )
         first = adaptive["seconds"].idxmin()
         verdict = VERDICTS[adaptive["verdict"][first]]
@@ -209,7 +213,7 @@ def period_findings(times: pd.DataFrame) -> Findings:
 
 @styled
 def period_bars(times: pd.DataFrame) -> Figure:
-    """Minutes to the target loss by the period H of local SGD: a bar per H, a panel per network.
+    """Milliseconds to the target loss by the period H of local SGD: bars, a panel per network.
 
     ``times`` are `period_times`. Whiskers are 95 % intervals over seeds. Grey: the time of the best
     fixed H.
@@ -220,10 +224,10 @@ def period_bars(times: pd.DataFrame) -> Figure:
     for ax, _, part in panels:
         for number, row in enumerate(part.to_dict("records")):
             colour = FIXED if row["fixed"] else ADAPTIVE
-            draw_time(ax, number, row, colour, unit=60)
-        best = part.loc[part["best_fixed"], "seconds"].iloc[0] / 60
+            draw_time(ax, number, row, colour, unit=MS)
+        best = part.loc[part["best_fixed"], "seconds"].iloc[0] / MS
         ax.axvline(best, color=GREY, linestyle="--", linewidth=1)
-        ax.set(title=part["network"].iloc[0], xlabel=target_label("minutes", times), xlim=(0, None))
+        ax.set(title=part["network"].iloc[0], xlabel=target_label("ms", times), xlim=(0, None))
     names_down(panels[0][0], [short(name).partition(" on ")[0] for name in methods], ruled=True)
     legend(figure, [legend_line(GREY, "the best fixed H", "--")], "upper right")
     return say_source(figure, times, target_of(times))

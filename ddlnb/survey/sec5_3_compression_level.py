@@ -3,18 +3,15 @@
 Is there a best density of top-k between the extremes?
 
 Time to a target loss is iterations, measured on a small task, times seconds of one, simulated for
-a large model on a cluster. Fewer entries make iterations quicker and more numerous.
-
-Seconds of an iteration are simulated for any built-in model on any cluster. Time to a target loss
-is simulated and measured for the model of one learning task, which is both the workload and what is
-trained: densities by layer belong to one model, and cannot be carried over to another.
+the same model on a made-up device: another one compresses by another factor, and needs other
+iterations. Fewer entries make iterations quicker and more numerous. Seconds of an iteration alone
+are simulated for any built-in model on any cluster.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache
 from itertools import product
 from typing import Any
 
@@ -26,7 +23,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.layer_top_k import LayerTopK
 from ddlnb.compression.top_k import TopK
-from ddlnb.errors import require
+from ddlnb.errors import InputError, require
 from ddlnb.figures.learning import ADAPTIVE, BOTH, FIXED, SOURCE, draw_time, target_label, target_of
 from ddlnb.figures.style import (
     DARK,
@@ -41,10 +38,10 @@ from ddlnb.figures.style import (
 from ddlnb.results.statistics import Verdict, ratio_interval
 from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled
 from ddlnb.survey.sec5_1_adaptive_periods import over_fixed
-from ddlnb.survey.time_to_target import made_up_cluster, made_up_digits
+from ddlnb.survey.time_to_target import digits_behind_links, require_one_model
 from ddlnb.training.cost.estimate import best_lossless, iteration_cost
 from ddlnb.training.cost.layer_densities import DENSITIES, HIDDEN, density_table, layer_densities
-from ddlnb.training.cost.time_to_target import DENSE, iterations_to_target, time_to_target
+from ddlnb.training.cost.time_to_target import iterations_to_target, time_to_target
 from ddlnb.training.method import training_method
 from ddlnb.training.runs.compare import compare
 from ddlnb.units import MS, counted
@@ -68,23 +65,6 @@ def level_methods(densities: Sequence[float]) -> list[str]:
     return ["bsp", *(f"bsp + top-k({one}) + feedback" for one in sorted(set(densities)))]
 
 
-def level_times(
-    curves: pd.DataFrame,
-    target: float,
-    workload: Workload,
-    clusters: Sequence[str | Cluster],
-) -> pd.DataFrame:
-    """Return `time_to_target` with the column ``density``, the least first; 1 if dense.
-
-    Curves of methods with a density by layer are left out.
-    """
-    methods = curves["method"].unique()
-    fixed = [m for m in methods if not isinstance(training_method(m).compressor, LayerTopK)]
-    table = time_to_target(curves[curves["method"].isin(fixed)], target, workload, clusters)
-    density = table["method"].map(_density)
-    return table.assign(density=density).sort_values("density", kind="stable")
-
-
 @tabled()
 def level_verdicts(table: pd.DataFrame, curves: pd.DataFrame, target: float) -> Rows:
     """Return a row per machine: the density with the least time, and where in the sweep it is.
@@ -102,8 +82,8 @@ def level_verdicts(table: pd.DataFrame, curves: pd.DataFrame, target: float) -> 
         require(len(values) == 1, f"levels are of one {name}, and the curves have {values}")
     needed = iterations_to_target(curves, target)
     for machine, part in table.groupby("machine", sort=False):
-        sparse = part[~part["is_dense"]].sort_values("density")
-        dense = float(part.loc[part["is_dense"], "seconds"].iloc[0])
+        sparse = part[part["kind"] == "fixed"].sort_values("density")
+        dense = float(part.loc[part["kind"] == "dense", "seconds"].iloc[0])
         seconds = [_seconds_of(row, needed) for row in sparse.to_dict("records")]
         means = [float(taken[:, 1].mean()) for taken in seconds]
         require(
@@ -146,11 +126,9 @@ def _surely_longer(one: np.ndarray, other: np.ndarray) -> bool:
 
 def _density(method: str) -> float:
     compressor = training_method(method).compressor
-    require(
-        method == DENSE or isinstance(compressor, TopK),
-        f"{method} is not top-k; make curves of level_methods",
-    )
-    return compressor.density if isinstance(compressor, TopK) else 1.0
+    if not isinstance(compressor, TopK):
+        raise InputError(f"{method} is not top-k; make curves of level_methods")
+    return compressor.density
 
 
 LONGER = (HIDDEN, 0.1)  # of the computation: all hidden, and a tenth exposed
@@ -250,13 +228,15 @@ def layer_times(
 ) -> pd.DataFrame:
     """Return `time_to_target` of fixed densities, and of those by layer of each cluster.
 
-    ``kind`` is "dense", "fixed" or "by layer", and ``label`` says which. ``over_fixed`` is the mean
+    ``kind`` is "dense", "fixed" or "by layer", ``label`` says which, and ``density`` is that of all
+    layers: 1 if dense, NaN by layer. ``over_fixed`` is the mean
     ratio of the time of the best fixed density, chosen after the fact, to this one's, run by run,
     with the ends of its interval; ``verdict`` is FASTER or SLOWER where all of that is beyond 1 by
     more than MARGIN, else OPEN.
-    Raises InputError if no fixed density reaches the target in all runs, and for curves that lack
-    `layer_methods`.
+    Raises InputError if no fixed density reaches the target in all runs, for curves that lack
+    `layer_methods`, and for those of another model than the workload.
     """
+    require_one_model(curves, workload)
     needed = iterations_to_target(curves, target)
     tables = []
     for name in clusters:
@@ -272,6 +252,8 @@ def layer_times(
         table = time_to_target(here, target, workload, [cluster])
         table["kind"], table["label"] = zip(*table["method"].map(choices), strict=True)
         fixed = table[table["kind"] == "fixed"]
+        table["density"] = fixed["method"].map(_density)
+        table.loc[table["kind"] == "dense", "density"] = 1.0
         best = fixed.loc[fixed["seconds"].idxmin()]
         require(
             math.isfinite(best["seconds"]),
@@ -298,28 +280,19 @@ def _choice(method: str, longest: Mapping[str, float]) -> tuple[str, str] | None
     return "by layer", f"by layer, up to {100 * longest[method]:g} % longer"
 
 
-LINKS = (("1 Gb/s", "5 us"), ("100 Mb/s", "5 us"))  # made-up, between the devices that follow
-
-
-@cache
-def _digits_behind_links() -> tuple[Workload, list[Cluster]]:
-    """Return digits on a made-up device of 10,000 samples a second, and such devices on LINKS."""
-    return made_up_digits(10_000), [made_up_cluster(*link) for link in LINKS]
-
-
 def train_levels(
     densities: Sequence[float], *, workers: int, seeds: int, steps: int, tune: bool = False
 ) -> pd.DataFrame:
     """Train digits with every density of top-k, and with those by layer for the made-up links."""
-    methods = [*level_methods(densities), *layer_methods(*_digits_behind_links(), workers)]
+    methods = [*level_methods(densities), *layer_methods(*digits_behind_links(), workers)]
     return compare(
         "digits", methods, workers=workers, seeds=seeds, steps=steps, tune=tune, evaluate_every=1
     ).curves
 
 
-def digits_layer_times(curves: pd.DataFrame, target: float, workers: int) -> pd.DataFrame:
+def digits_times(curves: pd.DataFrame, target: float, workers: int) -> pd.DataFrame:
     """Return `layer_times` of digits behind the made-up links."""
-    return layer_times(curves, target, *_digits_behind_links(), workers)
+    return layer_times(curves, target, *digits_behind_links(), workers)
 
 
 # Of the item that some level between the ends of the sweep is the best one.
@@ -386,14 +359,14 @@ KIND_COLOURS = {"dense": GREY, "fixed": FIXED, "by layer": ADAPTIVE}
 def level_curves(table: pd.DataFrame) -> Figure:
     """Time to target against the density, and its two factors: a panel per network.
 
-    ``table`` is from `level_times`. Everything is in units of the best lossless method, which needs
+    ``table`` is from `layer_times`. Everything is in units of the best lossless method, which needs
     the iterations of dense BSP. A density that misses the target in some run has no time and no
     iterations.
     """
     figure, panels = facets(table, "machine", width=(1.2, 3.8), height=3.9, **BOTH)
     for ax, _, part in panels:
-        dense = part[part["is_dense"]].iloc[0]
-        sparse = part[~part["is_dense"]].sort_values("density")
+        dense = part[part["kind"] == "dense"].iloc[0]
+        sparse = part[part["kind"] == "fixed"].sort_values("density")
         for column, (label, colour, style) in FACTORS.items():
             values = (sparse[column] / dense[column]).where(lambda ratio: ratio < math.inf)
             look: dict[str, Any] = {"color": colour, "linestyle": style, "label": label}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pandas as pd
@@ -218,6 +218,26 @@ def made_up_digits(samples_per_second: float) -> Workload:
     """Return the model of the digits task on a device of this throughput, shared out by FLOPs."""
     traced = trace(_digits_task(), DIGITS.local_batch)
     return from_throughput(traced, samples_per_second, "made up")
+
+
+@cache
+def digits_behind_links() -> tuple[Workload, list[Cluster]]:
+    """Return digits on a made-up device of 10,000 samples a second, and such devices on links.
+
+    What trains and what takes the seconds are one model: a larger one would need other iterations.
+    """
+    links = (("1 Gb/s", "5 us"), ("100 Mb/s", "5 us"))
+    return made_up_digits(10_000), [made_up_cluster(*link) for link in links]
+
+
+def require_one_model(curves: pd.DataFrame, workload: Workload) -> None:
+    """Raise InputError where the iterations are of another model than the seconds."""
+    tasks = ", ".join(sorted(set(curves["task"])))
+    require(
+        tasks == workload.model,
+        f"iterations of {tasks} times seconds of {workload.model} are the time of no model; "
+        f"take both of one",
+    )
 
 
 def _digits_task() -> Task:

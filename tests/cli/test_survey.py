@@ -5,6 +5,7 @@ import json
 import nbformat
 import pytest
 
+from ddlnb.cli.survey import survey
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.files import NOTEBOOKS, ROOT
 from ddlnb.results.statistics import Verdict
@@ -115,9 +116,11 @@ def test_an_item_that_does_not_exist_is_named_with_its_place(tmp_path):
 
 def test_sources_that_differ_are_both_shown_the_worst_first(tmp_path):
     items = [ItemVerdict("A21", word, "measured") for word in (Verdict.HOLDS, None)]
-    items += [ItemVerdict("A21", Verdict.CONTRADICTED, "simulated")]
+    items += [ItemVerdict("A21", Verdict.CONTRADICTED, "simulated", "at once")]
     found = entries([executed(tmp_path, items=items)], tmp_path, tmp_path)
     assert found["A21"].verdict == f"{DISAGREES}, holds"  # a simulation refutes nothing
+    assert found["A21"].reason == "at once"
+    assert found["A02"].reason == found["A02"].item.missing
     assert found["A21"].how == "simulated, measured"
     assert found["A22"].verdict == NOT_REPRODUCED
 
@@ -189,6 +192,14 @@ def test_a_mark_that_says_something_else_is_refused(tmp_path, mark):
     (tmp_path / "test_one.py").write_text(source)
     with pytest.raises(InputError, match=r"test_one.py::test_law: a mark of items takes how"):
         list(evidence_of_tests(tmp_path))
+
+
+def test_the_command_prints_every_statement_with_its_verdict_and_the_reason(capsys):
+    survey(None, "smoke", False)
+    said = capsys.readouterr().out
+    for key, row in index("smoke").iterrows():
+        assert f"{key} ({row['section']}): {row['item']}\n    {row['verdict']}" in said
+        assert row["reason"] in said
 
 
 def test_the_index_of_a_profile_is_a_table_of_texts():

@@ -1,5 +1,7 @@
 """Section 5.1: seconds and rounds of local SGD, and the verdict on an adaptive period."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,7 +16,8 @@ from ddlnb.workloads.workload import read_profile
 from tests.toy_curves import runs_of
 
 CLUSTER = "survey-10GbE"
-WORKLOAD = read_profile("resnet50_b64_rtx2080ti")
+RESNET = read_profile("resnet50_b64_rtx2080ti")
+WORKLOAD = replace(RESNET, model="quadratic")
 
 
 @pytest.mark.parametrize("method", ["local(4)", "adaptive-local(1, 8, rare)"])
@@ -45,8 +48,12 @@ def test_fewer_rounds_for_as_many_steps_win_where_a_round_is_dear():
     assert times.loc["local(1) on A2A", "rounds"] == 200
     assert times.loc["local(8) on A2A", "rounds"] == 20
     assert times.loc["adaptive-local(1, 8, rare, 0.5) on A2A", "verdict"] == periods.SLOWER
-    said = "minutes to target: seconds\nof resnet50, iterations of quadratic"
+    said = "ms to target: iterations\nand seconds of quadratic"
     assert period_bars(times.reset_index()).axes[0].get_xlabel() == said
+    with pytest.raises(
+        InputError, match="of quadratic times seconds of resnet50 are the time of no"
+    ):
+        periods.period_times(curves, 0.5, RESNET, [CLUSTER])
     with pytest.raises(InputError, match="no fixed H reaches"):
         periods.period_times(curves, 0.1, WORKLOAD, [CLUSTER])
 

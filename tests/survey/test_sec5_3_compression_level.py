@@ -25,11 +25,12 @@ def swept(seconds_by_density: dict[float, list[float]]) -> tuple[pd.DataFrame, p
     rows, curves = [], []
     for density, steps in {1.0: [50.0, 50.0, 50.0], **seconds_by_density}.items():
         method = "bsp on A2A" if density == 1 else f"bsp + top-k({density}) + feedback on A2A"
-        rows.append((method, density, density == 1, float(np.mean(steps)), 1.0))
+        kind = "dense" if density == 1 else "fixed"
+        rows.append((method, density, kind, float(np.mean(steps)), 1.0))
         for seed, step in enumerate(steps):
             falls = [(step - 1, 0.9), (step, 0.1)] if step < math.inf else [(100, 0.9)]
             curves += [("quadratic", method, 8, seed, *point, 0.0) for point in falls]
-    columns = ["method", "density", "is_dense", "seconds", "iteration_seconds"]
+    columns = ["method", "density", "kind", "seconds", "iteration_seconds"]
     names = ["task", "method", "workers", "seed", "step", "test_loss", "averaging_bytes_sent"]
     table = pd.DataFrame(rows, columns=columns).assign(machine="m", network="n")
     return table, pd.DataFrame(curves, columns=names)
@@ -52,22 +53,6 @@ def test_a_minimum_is_where_the_intervals_say(seconds, said):
     assert row["beats_dense"] == (row["seconds"] < 50)
 
 
-def test_times_are_iterations_times_seconds_and_grow_with_the_density_on_a_slow_network():
-    methods = level_study.level_methods([0.001, 0.01, 0.1])
-    curves = compare(
-        "logistic", methods, seeds=2, workers=8, steps=40, evaluate_every=4, jobs=1
-    ).curves
-    target = float(curves.loc[curves["step"] == 40, "test_loss"].max())
-    table = level_study.level_times(curves, target, RESNET, NETWORKS[:1])
-    assert table["density"].tolist() == [0.001, 0.01, 0.1, 1.0]
-    sparse = table[~table["is_dense"]]
-    assert (sparse["iteration_seconds"].diff()[1:] > 0).all()
-    np.testing.assert_allclose(table["seconds"], table["iterations"] * table["iteration_seconds"])
-    assert len(level_curves(table).axes[0].lines) == 4
-    with pytest.raises(InputError, match="no interior"):
-        level_study.level_methods([0.1, 0.01])
-
-
 LINK = made_up_cluster("100 Mb/s", "5 us", workers=4)
 
 
@@ -88,6 +73,10 @@ def test_time_by_layer_stands_beside_the_best_fixed_density(curves):
     assert times.loc[best, "verdict"] == ""
     assert set(times["verdict"].drop(best)) <= {FASTER, SLOWER, OPEN}
     assert len(layer_bars(times).axes) == 1
+    fixed = times[times["kind"] == "fixed"].sort_values("density")
+    assert fixed["density"].tolist() == [0.01, 0.1]
+    assert (fixed["iteration_seconds"].diff()[1:] > 0).all()
+    assert len(level_curves(times).axes[0].lines) == 4
     assert times["label"].tolist()[:2] == ["best lossless", "k/D = 0.01"]
     assert "by layer, up to 1 % longer" in set(times["label"])
 
@@ -108,7 +97,9 @@ def test_a_verdict_follows_the_interval_over_seeds(curves):
         assert set(times.loc[times["kind"] == "by layer", "verdict"]) == {said}
 
 
-def test_every_network_has_a_density_for_every_tensor():
+def test_every_network_has_a_density_for_every_tensor_and_a_sweep_an_interior():
+    with pytest.raises(InputError, match="no interior"):
+        level_study.level_methods([0.1, 0.01])
     table = density_by_layer(RESNET, NETWORKS, 8)
     assert len(table) == 2 * len(RESNET.gradients)
     assert "resnet50, 8 workers" in density_steps(table).get_supxlabel()
