@@ -10,7 +10,7 @@ there a tie counts only where the claim includes it. Claims about a network are 
 beyond one node, because the others do not use it; the rest by every cell there is.
 
 Where a table has standard deviations, a value nearer to its bound than its noise may be on either
-side. A claim whose verdict turns with such cells is undecided: these cells do not tell.
+side; so may a cell that is missing. A claim whose verdict turns with such cells is undecided.
 
 >>> import ddlnb
 >>> ddlnb.survey.CLAIMS["A44"].text
@@ -35,7 +35,7 @@ from ddlnb.results.tables import GPUS_PER_NODE, SINGLE, Cell, cell_rates
 from ddlnb.survey.checks import grouped, relative_noises, scaling_curves
 
 FAILURES_SHOWN = 5  # of a claim; the others are counted
-NOISE = "cannot be decided with these cells: noise may turn the verdict"
+OPEN = "cannot be decided with these cells: noise or missing ones may turn the verdict"
 
 
 class Rate(float):
@@ -131,12 +131,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the survey in our words. It holds if all of its parts do."""
+    """A sentence of the survey in our words. It holds if all of its parts do.
+
+    ``decided`` says why no measurement could refute it, as that of `ddlnb.survey.items.Item`.
+    """
 
     id: str
     section: str
     text: str
     parts: tuple[Part, ...]
+    decided: str = ""
 
     @property
     def needs(self) -> str:
@@ -147,7 +151,8 @@ class Claim:
 class Comparison(NamedTuple):
     """One part of a claim, compared: how many of its cells support it.
 
-    ``doubtful`` of the supporting and ``hopeful`` of the failing ones are so within their noise.
+    ``doubtful`` of the supporting and ``hopeful`` of the failing ones are so within their noise;
+    ``missing`` are in the whole table alone.
     """
 
     part: Part
@@ -155,18 +160,19 @@ class Comparison(NamedTuple):
     cells: int
     doubtful: int = 0
     hopeful: int = 0
+    missing: int = 0
 
     @property
     def holds(self) -> bool | None:
-        """Return whether enough cells support it; None if that depends on noise."""
-        least, most = self.between
-        meets = {self.part.strength.is_met(support, self.cells) for support in (least, most)}
+        """Return whether enough cells support it; None if that depends on noise or missing ones."""
+        cells = self.cells + self.missing
+        meets = {self.part.strength.is_met(support, cells) for support in self.between}
         return meets.pop() if len(meets) == 1 else None
 
     @property
     def between(self) -> tuple[int, int]:
-        """Return how many cells support it at least and at most, whatever the noise."""
-        return self.supporting - self.doubtful, self.supporting + self.hopeful
+        """Return how many support it at least and at most, whatever noise and missing cells say."""
+        return self.supporting - self.doubtful, self.supporting + self.hopeful + self.missing
 
     @property
     def margin(self) -> float:
@@ -174,12 +180,12 @@ class Comparison(NamedTuple):
         return self.supporting / self.cells - self.part.strength.share
 
 
-def compared(part: Part, values: Values) -> Comparison:
+def compared(part: Part, values: Values, missing: int = 0) -> Comparison:
     """Return the comparison of a part with its values, of which there is at least one."""
     failing, near = part.failing(values), part.within_noise(values)
     hopeful = len(near.keys() & failing.keys())
     counts = len(values) - len(failing), len(values)
-    return Comparison(part, *counts, len(near) - hopeful, hopeful)
+    return Comparison(part, *counts, len(near) - hopeful, hopeful, missing)
 
 
 def deciding(found: Sequence[Comparison]) -> Comparison | None:
@@ -193,14 +199,14 @@ def deciding(found: Sequence[Comparison]) -> Comparison | None:
 
 def _open(verdicts: set[bool | None]) -> str:
     """Return why comparisons without a false one do not decide a claim; empty if they do."""
-    return NOISE if None in verdicts and False not in verdicts else ""
+    return OPEN if None in verdicts and False not in verdicts else ""
 
 
 def _in_columns(one: Comparison | None) -> dict[str, object]:
     """Return the columns of a verdict on what decides it; without a comparison they are empty."""
     if one is None:
         empty = {"decided_by": "", "needed": "", "deciding_cells": 0, "deciding_support": 0}
-        return {**empty, "support_at_least": 0, "support_at_most": 0}
+        return {**empty, "support_at_least": 0, "support_at_most": 0, "missing": 0}
     return {
         "decided_by": one.part.needs,
         "needed": one.part.strength.value,
@@ -208,17 +214,18 @@ def _in_columns(one: Comparison | None) -> dict[str, object]:
         "deciding_support": one.supporting,
         "support_at_least": one.between[0],
         "support_at_most": one.between[1],
+        "missing": one.missing,
     }
 
 
-def judged(claim: Claim, table: Table) -> dict[str, object]:
-    """Judge one claim by a table, and return its row."""
+def judged(claim: Claim, table: Table, whole: Table) -> dict[str, object]:
+    """Judge one claim by a table, of which cells of the whole one may be missing; return a row."""
     values_of = {part: values for part in claim.parts if (values := part.values(table))}
     lacking = [part.needs for part in claim.parts if part not in values_of]
     failures: list[str] = []
     found: list[Comparison] = []
     for part, values in values_of.items():
-        found.append(compared(part, values))
+        found.append(compared(part, values, len(part.values(whole).keys() - values.keys())))
         if not (found[-1].holds and part.strength is Strength.ANY):  # where one is enough
             failing = part.failing(values)
             failures += [f"{cell} is {value:.3f} {part.unit}" for cell, value in failing.items()]
@@ -411,7 +418,7 @@ MAIN_CAUSE = 0.5  # "because of": what explains more than half of a loss
 COLUMNS = [
     *("claim", "section", "text", "holds", "cells", "share", "failures", "reason"),
     *("decided_by", "needed", "deciding_cells", "deciding_support"),
-    *("support_at_least", "support_at_most"),
+    *("support_at_least", "support_at_most", "missing"),
 ]
 
 # In the order of their ids.
@@ -666,6 +673,7 @@ _ALL = (
                 low=BETTER,
             ),
         ),
+        decided="arithmetic",  # C2C falls with the batch (A07), as do seconds of any forecast
     ),
     Claim(
         "A58",
@@ -696,17 +704,21 @@ _ALL = (
 CLAIMS: dict[str, Claim] = {claim.id: claim for claim in _ALL}
 
 
-def evaluate_claims(rows: pd.DataFrame, *, gpus_per_node: int = GPUS_PER_NODE) -> pd.DataFrame:
+def evaluate_claims(
+    rows: pd.DataFrame, *, gpus_per_node: int = GPUS_PER_NODE, whole: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """Judge every claim by a throughput table: one row each, with the share of supporting cells.
 
     ``holds`` is True or False, or None where the table lacks the cells, or where their noise (its
-    column ``std``, if there is one) leaves open what they say; ``reason`` says why.
+    column ``std``, if there is one) or cells that only the ``whole`` table has leave open what they
+    say; ``reason`` says why.
     ``cells`` is the number judged and ``share`` that of the supporting ones, from 0 to 1.
     ``failures`` are the cells against the claim, worst first. A claim of several parts fails with
     any of them, even if another cannot be judged; a cell counts once for each part. ``decided_by``
     is the part on which it stands or falls, in words; ``deciding_support`` of its
-    ``deciding_cells`` support it, whatever the noise ``support_at_least`` and ``support_at_most``,
-    and ``needed`` says how many must. Raises InputError if the rows are no table.
+    ``deciding_cells`` support it, ``support_at_least`` and ``support_at_most`` whatever the noise
+    and its ``missing`` cells say, and ``needed`` says how many of all must. Raises InputError if
+    the rows are no table.
 
     >>> import ddlnb
     >>> resnet50 = ddlnb.read_profile("resnet50_b64_rtx2080ti")
@@ -720,5 +732,6 @@ def evaluate_claims(rows: pd.DataFrame, *, gpus_per_node: int = GPUS_PER_NODE) -
     noises = relative_noises(rows, rates)
     noisy = {cell: Rate(rate, noises.get(cell, 0.0)) for cell, rate in rates.items()}
     table = Table(noisy, gpus_per_node)
-    lines = [judged(claim, table) for claim in CLAIMS.values()]
+    every = table if whole is None else Table(cell_rates(whole), gpus_per_node)
+    lines = [judged(claim, table, every) for claim in CLAIMS.values()]
     return pd.DataFrame(lines, columns=COLUMNS).astype({"holds": object})

@@ -84,7 +84,12 @@ def survey_items(path: Path = PUBLISHED / "survey_items.csv") -> dict[str, Item]
     '1-2'
     """
     items = {
-        claim.id: Item(claim.id, claim.section, f"{claim.text[0].upper()}{claim.text[1:]}.")
+        claim.id: Item(
+            claim.id,
+            claim.section,
+            f"{claim.text[0].upper()}{claim.text[1:]}.",
+            decided=claim.decided,
+        )
         for claim in CLAIMS.values()
     }
     for row in ITEMS.read(path).itertuples(index=False):

@@ -422,8 +422,9 @@ def index(profile: str = "quick") -> pd.DataFrame:
     its ``verdict`` and the ``reason`` for it, ``where`` (notebooks and tests), what is ``missing``,
     and its ``source``: stated in the survey, read in a primary paper, derived, or known. Items A
     are of the survey itself, C and D of those of layers (arXiv 2403.07585) and large scale
-    (2404.06114). Verdicts are those of the last `reproduce` of the profile and of tests that were run here; without a run they
-    are "not run", or "by a test, not run here". Raises UnknownName for an unknown profile.
+    (2404.06114). Verdicts are those of the last `reproduce` of the profile and of tests that were
+    run here; without a run they are "not run", or "by a test, not run here". Raises
+    UnknownName for an unknown profile.
 
     >>> import ddlnb
     >>> found = ddlnb.survey.index()

@@ -34,7 +34,7 @@ from ddlnb.results.statistics import Verdict
 from ddlnb.results.tables import GPUS_PER_NODE, SINGLE, cell_rates
 from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
-from ddlnb.survey.claims import CLAIMS, NOISE, Strength, Table, evaluate_claims
+from ddlnb.survey.claims import CLAIMS, OPEN, Strength, Table, evaluate_claims
 from ddlnb.survey.items import Findings, ItemVerdict, Rows, findings, tabled
 from ddlnb.survey.published import about_fig4_cells, beside_quotes, judged_cells
 from ddlnb.survey.testbed import (
@@ -124,8 +124,8 @@ def verdicts(
 ) -> dict[str, pd.DataFrame]:
     """Judge every claim by source: "published", where there are cells, and "simulated".
 
-    ``published`` are the trusted cells by default. ``larger_batch`` are further rows, which only
-    the claim about batches (A57) is judged by.
+    ``published`` are the trusted cells by default; the suspicious ones are missing among them.
+    ``larger_batch`` are further rows, which only the claim about batches (A57) is judged by.
     """
     found = evaluate_claims(with_single(rows))
     if larger_batch is not None:
@@ -140,14 +140,15 @@ def verdicts(
             unknown = {**UNKNOWN, "reason": reason}
             found.loc[found["claim"] == claim, list(unknown)] = list(unknown.values())
     cells = trusted_cells() if published is None else published
-    judged = {"published": evaluate_claims(cells)} if len(cells) else {}
+    whole = judged_cells() if published is None else None
+    judged = {"published": evaluate_claims(cells, whole=whole)} if len(cells) else {}
     return judged | {"simulated": found}
 
 
 def verdict_words(judged: pd.DataFrame) -> pd.Series:
     """Return a word for every row of `evaluate_claims`: holds, fails, undecided or not judged."""
     words = judged["holds"].map(WORDS.get)
-    return words.mask(judged["reason"] == NOISE, UNDECIDED)
+    return words.mask(judged["reason"] == OPEN, UNDECIDED)
 
 
 def agreement(found: Mapping[str, pd.DataFrame]) -> pd.Series:
@@ -265,7 +266,8 @@ def _reason(row: Mapping[str, Any]) -> str:
     if len(CLAIMS[row["claim"]].parts) > 1:
         said = f"{said} in the comparison that decides ({row['decided_by']})"
     if row["holds"] is None:
-        said = f"{said}, {row['support_at_least']} to {row['support_at_most']} within noise"
+        said = f"{said}, {row['support_at_least']} to {row['support_at_most']} whatever noise and "
+        said = f"{said}{row['missing']} missing cells say"
     return f"{said}; needed: {row['needed']}"
 
 

@@ -13,7 +13,7 @@ from ddlnb.errors import InputError
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.survey.claims import (
     CLAIMS,
-    NOISE,
+    OPEN,
     Comparison,
     Rate,
     Strength,
@@ -126,8 +126,20 @@ def test_a_verdict_that_noise_may_turn_is_undecided(noise, holds, least, most):
     assert line["holds"] is holds
     assert (line["deciding_support"], line["deciding_cells"]) == (4, 4)
     assert (line["support_at_least"], line["support_at_most"]) == (least, most)
-    assert line["reason"] == ("" if holds else NOISE)
+    assert line["reason"] == ("" if holds else OPEN)
     assert judged(rows.drop(columns="std"), "A46")["holds"] is True
+
+
+def test_missing_cells_may_turn_a_verdict_or_not():
+    rows = survey_cells().query("model == 'resnet50' and network == '10GbE'")
+    left = rows[(rows["method"] != "MG-WFBP") | (rows["gpus"] != 8)]
+    slow = left[RATE].mask((left["method"] == "MG-WFBP") & (left["gpus"] == 4), left[RATE] / 2)
+    less = left.assign(**{RATE: slow})
+    for part, holds, most in ((left, None, 4), (less, False, 3)):
+        found = evaluate_claims(part, whole=rows).set_index("claim").loc["A46"]
+        assert found["holds"] is holds
+        between = found[["support_at_least", "support_at_most", "missing"]].tolist()
+        assert between == [most - 1, most, 1]
 
 
 def test_noise_does_not_excuse_a_cell_that_is_clearly_out_of_range():

@@ -88,14 +88,14 @@ def test_methods_whose_forecasts_are_the_same_are_not_compared():
 
 
 def test_the_published_cells_decide_these_claims():
-    """What noise may turn is undecided; A57 needs a batch for which the GPU had no memory."""
-    judged = evaluate_claims(section.trusted_cells())
+    """What noise or suspicious cells may turn is undecided; A57 needs a larger batch."""
+    judged = evaluate_claims(section.trusted_cells(), whole=section.judged_cells())
     words = section.verdict_words(judged)
     by_word = judged["claim"].groupby(words).agg(list).to_dict()
     assert by_word == {
-        "holds": ["A44", "A45", "A52", "A55", "A56"],
+        "holds": ["A44", "A45", "A55", "A56"],
         "fails": ["A46", "A48", "A50", "A54"],
-        "undecided": ["A47", "A49", "A51", "A53", "A58"],
+        "undecided": ["A47", "A49", "A51", "A52", "A53", "A58"],
         "not judged": ["A57"],
     }
 
