@@ -32,7 +32,10 @@ from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.requests import AllReduce
 from ddlnb.results.statistics import Verdict, bracket_interval, ratio_interval
 from ddlnb.survey.items import Findings, findings, item_verdict
-from ddlnb.survey.time_to_target import require_one_model
+from ddlnb.survey.time_to_target import (
+    digits_behind_links as digits_behind_links,
+    require_one_model,
+)
 from ddlnb.training.cost.estimate import compute_seconds
 from ddlnb.training.cost.requests import request_cost
 from ddlnb.training.cost.time_to_target import MARGIN
