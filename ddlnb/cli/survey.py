@@ -91,8 +91,15 @@ def reproduce(
         list[str] | None,
         typer.Option(
             "--set",
-            help="A parameter of notebooks, as name=value, such as 'options={launcher: mpi}'; "
+            help="A parameter of notebooks, as name=value, such as 'options={warmup: 5}'; "
             "repeatable.",
+        ),
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            help="Where ranks of notebooks run: mpi, slurm, ssh:node1,node2,host=10.1.0.5 or "
+            "slurm:device=cuda."
         ),
     ] = None,
     build: Annotated[
@@ -106,15 +113,17 @@ def reproduce(
     `ddlnb survey reproduce --only 'fig4_*'`.
     """
     require_extra("book", "reproducing the survey")
+    from ddlnb.survey.launchers import place
     from ddlnb.survey.runner import reproduce as run_all
 
+    elsewhere = {"where": where} if where and place(where) else {}
     site = run_all(
         profile,
         jobs=jobs,
         only=only,
         fresh=fresh,
         progress=True,
-        parameters=parameters_from(parameter or []),
+        parameters=parameters_from(parameter or []) | elsewhere,
         build=build.absolute(),
         before=partial(announce, yes=yes),
     )

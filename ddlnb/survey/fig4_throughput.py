@@ -9,6 +9,7 @@ import pandas as pd
 
 from ddlnb.results.schema import RATE
 from ddlnb.survey.items import Findings, Rows, findings, tabled
+from ddlnb.survey.launchers import place as place
 from ddlnb.survey.published import about_fig4_cells, fig4_cells, quotes
 from ddlnb.units import counted
 

@@ -1,4 +1,4 @@
-"""The inventory of ranks: on which machine each is, what started it, and which GPU it sees."""
+"""Where ranks run: said in a text for all notebooks, and looked at in an inventory."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import os
 import platform
 import signal
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
-from ddlnb.errors import DdlnbError
+from ddlnb.errors import DdlnbError, require_known
 from ddlnb.launch.rank import RankContext, process_group as process_group
 from ddlnb.launch.ranks import Ranks
 
@@ -22,6 +23,31 @@ _MARKS = {
     "LSB_JOBID": "LSF, job {}",
     "SSH_CONNECTION": "SSH",
 }
+
+
+SAID = ("host", "device", "backend", "network")  # by name; machines are words of their own
+
+
+def place(where: str) -> dict[str, Any]:
+    """Return the options of `ddlnb.measure` that say where its ranks run. Raises UnknownName.
+
+    ``where`` is a launcher; behind a colon machines, this machine's address for them, and a device.
+
+    >>> place("ssh:node1,node2,host=10.1.0.5")
+    {'launcher': 'ssh', 'hosts': ['node1', 'node2'], 'host': '10.1.0.5'}
+    """
+    launcher, _, rest = where.partition(":")
+    words = [word.strip() for word in rest.split(",") if word.strip()]
+    named = dict(word.split("=", 1) for word in words if "=" in word)
+    for name in named:
+        require_known("option of where", name, SAID)
+    return {"launcher": launcher, "hosts": [one for one in words if "=" not in one], **named}
+
+
+def ranks_at(where: str, count: int, imports: tuple[str, ...] = ()) -> Ranks:
+    """Return ranks started there; which device they compute on is up to what they run."""
+    known = {k: v for k, v in place(where).items() if k in ("launcher", "hosts", "host")}
+    return Ranks(count, imports=imports, **known)
 
 
 def rank_inventory(ranks: Ranks) -> pd.DataFrame:

@@ -39,10 +39,10 @@ from ddlnb.engines.worker import run_job
 from ddlnb.errors import require, require_whole
 from ddlnb.figures.style import METHOD_COLOURS, note, styled
 from ddlnb.launch.rank import RankContext, process_group
-from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.methods import METHODS
 from ddlnb.survey.items import Findings, findings
+from ddlnb.survey.launchers import ranks_at
 from ddlnb.units import counted, show_bytes
 from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.task import Batch, Task
@@ -372,7 +372,9 @@ COUNTS = (
 RATIOS = ("imbalance", "speedup_bound", "first_loss", "last_loss", "difference")
 
 
-def compare_parallelism(*, workers: int = 2, batch: int = 64, steps: int = 8) -> pd.DataFrame:
+def compare_parallelism(
+    *, workers: int = 2, batch: int = 64, steps: int = 8, where: str = "local"
+) -> pd.DataFrame:
     """Return a row each for one worker, model parallelism, a pipeline and data parallelism.
 
     Model parallelism splits the neurons of each layer, a pipeline the layers, data parallelism the
@@ -392,7 +394,7 @@ def compare_parallelism(*, workers: int = 2, batch: int = 64, steps: int = 8) ->
     require(2 <= workers < len(WIDTHS), f"workers {workers} must be 2 to {len(WIDTHS) - 1}")
     require(batch % workers == 0, f"batch {batch} must divide evenly among {workers} workers")
     task = mlp_task()
-    with Ranks(workers, imports=(__name__, *TRAINING)) as ranks:
+    with ranks_at(where, workers, (__name__, *TRAINING)) as ranks:
         [alone] = ranks.run(_train_whole, task, batch, steps, count=1)
         split = ranks.run(train_neurons, task, batch, steps)
         stages = ranks.run(train_stage, task, batch, steps)

@@ -23,9 +23,9 @@ from ddlnb.figures.style import (
 )
 from ddlnb.files import machine
 from ddlnb.launch.rank import RankContext, process_group
-from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import AlphaBeta, fit_alpha_beta as fit_alpha_beta, ring_all_reduce
 from ddlnb.survey.items import Findings, findings
+from ddlnb.survey.launchers import ranks_at
 from ddlnb.survey.published import quoted
 from ddlnb.units import BITS_PER_BYTE, GB, KIB, MIB, MS, US, gigabits_per_second, size_in_words
 
@@ -47,7 +47,11 @@ BERT_LARGE_GPUS = 4
 
 
 def measure_bandwidth(
-    sizes: Sequence[int] = SIZES, *, workers: int = 2, repetitions: int = 9
+    sizes: Sequence[int] = SIZES,
+    *,
+    workers: int = 2,
+    repetitions: int = 9,
+    where: str = "local",
 ) -> pd.DataFrame:
     """Return seconds and Gb/s by message size, of an all-reduce and of one message.
 
@@ -55,14 +59,14 @@ def measure_bandwidth(
     """
     require_whole(2, workers=workers)
     require_whole(repetitions=repetitions, **{f"sizes[{i}]": size for i, size in enumerate(sizes)})
-    with Ranks(workers, imports=MEASURING) as ranks:
+    with ranks_at(where, workers, MEASURING) as ranks:
         settings = MeasurementSettings(workers=workers)
         bench = Bench("small-conv", ranks, settings)  # Any model would do.
         reductions = bench.all_reduce_seconds(tuple(sizes), repetitions)
         trips = ranks.run(_time_round_trips, tuple(sizes), repetitions, count=2)[0]
     rows = [
-        *_rows(f"loopback, all-reduce of {workers}", reductions, "measured"),
-        *_rows("loopback, point to point", trips, "measured"),
+        *_rows(f"{ranks.site.network_name}, all-reduce of {workers}", reductions, "measured"),
+        *_rows(f"{ranks.site.network_name}, point to point", trips, "measured"),
     ]
     return pd.DataFrame(rows).assign(machine=machine())
 

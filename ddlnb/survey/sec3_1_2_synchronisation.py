@@ -12,7 +12,6 @@ Synchronisation: who computes or waits when (Fig. 3, part 1), and how stale grad
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -120,17 +119,6 @@ class Timed:
         done = ends.pivot_table("done", "seconds", "rank", aggfunc="max").ffill().fillna(0)
         return int((done.max(axis=1) - done.min(axis=1)).max())
 
-    @property
-    def mean_staleness(self) -> float:
-        """Return the mean over all pushes, NaN if there are none."""
-        return sum(self.staleness) / len(self.staleness) if self.staleness else math.nan
-
-    @property
-    def iteration_seconds(self) -> float:
-        """Return the seconds that one step of every worker takes, while all of them have work."""
-        until = min(now for now, _, done in self.done if done == self.steps)
-        return until * self.workers / sum(now <= until for now, _, _ in self.done)
-
 
 def timed(method: str | TrainingMethod, clock: Clock, workers: int = 4, steps: int = 24) -> Timed:
     """Run the given number of steps of every worker of this method on this clock."""
@@ -175,31 +163,6 @@ def activities(
     return pd.concat(
         [activity_table(run.activities, run.method) for run in runs], ignore_index=True
     )
-
-
-@tabled(index=["straggler", "method"])
-def comparison(
-    methods: Sequence[str] = METHODS,
-    stragglers: Sequence[str] = ("constant", "one-slow(2)", *RANDOM),
-    *,
-    workers: int = 8,
-    steps: int = 60,
-) -> Rows:
-    """Return waiting, lead, staleness and seconds per iteration, by law and method.
-
-    ``waiting_seconds`` are per gradient and include messages; ``staleness`` is a mean, NaN where
-    no server applies pushes one by one.
-    """
-    for straggler, method in product(stragglers, methods):
-        run = timed(method, virtual_clock(straggler), workers, steps)
-        yield {
-            "straggler": straggler,
-            "method": run.method,
-            "iteration_seconds": run.iteration_seconds,
-            "waiting_seconds": run.waiting_seconds,
-            "lead": run.lead,
-            "staleness": run.mean_staleness,
-        }
 
 
 @tabled("straggler", "bound", "seed", "waiting_seconds", "lead", source=SOURCE)

@@ -208,19 +208,6 @@ def failing_by_place(failing: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(counts, axis=1) if len(failing) else pd.DataFrame()
 
 
-def contradictions(judged: pd.DataFrame) -> pd.DataFrame:
-    """Return the worst cells against every claim that fails, or why it was not decided."""
-    lines = [
-        (row["claim"], *failure.partition(" is ")[::2])
-        if row["holds"] is False
-        else (row["claim"], word, row["reason"])
-        for row, word in zip(judged.to_dict("records"), verdict_words(judged), strict=True)
-        if not row["holds"]
-        for failure in (row["failures"].split("; ") if row["holds"] is False else [""])
-    ]
-    return pd.DataFrame(lines, columns=["claim", "cell", "is"]).set_index("claim")
-
-
 def claim_findings(found: Mapping[str, pd.DataFrame]) -> Findings:
     """Return which claims hold, fail and are open by the cells of the first source.
 

@@ -38,7 +38,12 @@ from ddlnb.figures.style import (
 from ddlnb.results.statistics import Verdict, ratio_interval
 from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled
 from ddlnb.survey.sec5_1_adaptive_periods import over_fixed
-from ddlnb.survey.time_to_target import digits_behind_links, require_one_model
+from ddlnb.survey.time_to_target import (
+    digits_behind_links,
+    made_up_cluster as made_up_cluster,
+    made_up_digits as made_up_digits,
+    require_one_model,
+)
 from ddlnb.training.cost.estimate import best_lossless, iteration_cost
 from ddlnb.training.cost.layer_densities import DENSITIES, HIDDEN, density_table, layer_densities
 from ddlnb.training.cost.time_to_target import iterations_to_target, time_to_target

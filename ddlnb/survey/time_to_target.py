@@ -71,31 +71,6 @@ def pure_case(
     return seconds_to_target(curves, target, work, links, compression)
 
 
-def quickest(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the row of `time_to_target` with the fewest seconds, for every cluster and size.
-
-    Columns: network, workers, method, seconds, speedup, speedup_low, speedup_high.
-    """
-    shown = ["method", "seconds", "speedup", "speedup_low", "speedup_high"]
-    rows = table.sort_values("seconds", kind="stable").groupby(CLUSTER, sort=False).head(1)
-    return rows.sort_values(["network", "workers"]).set_index(["network", "workers"])[shown]
-
-
-def quickest_table(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return the quickest method by network and workers, one group of columns per table."""
-    names = {
-        "method": "method",
-        "seconds": "time to target (s)",
-        "speedup": "speed-up",
-        "speedup_low": "from",
-        "speedup_high": "to",
-    }
-    parts = {
-        label: quickest(table).rename(columns=names).round(2) for label, table in tables.items()
-    }
-    return pd.concat(parts, axis=1)
-
-
 @tabled("network", "workers", "method", "choice", "said")
 def verdict_table(table: pd.DataFrame) -> Rows:
     """Return a row per verdict on a `time_to_target`: network, workers, method, choice, said.

@@ -236,7 +236,10 @@ def test_all_methods_run_on_ranks_numbered_as_their_launcher_does_and_a_death_is
 def test_a_notebook_runs_all_methods_with_only_the_launcher_changed(ssh, own_tmp, tmp_path):
     """With hosts besides; the notebook itself is run with ranks of this machine elsewhere."""
     path = run_notebook(
-        "launchers", tmp_path / "out.ipynb", launcher="ssh", **HOSTS["ssh"], iterations=2
+        "launchers",
+        tmp_path / "out.ipynb",
+        where="ssh:" + ",".join(HOSTS["ssh"]["hosts"]),
+        iterations=2,
     )
     cells = nbformat.read(path, as_version=4).cells
     shown = "\n".join(

@@ -70,10 +70,8 @@ def test_nobody_waits_for_more_than_messages_without_a_bound():
 @pytest.mark.item("A17", how="simulated")
 def test_a_barrier_waits_for_the_slow_worker():
     run = timed("bsp on PS", virtual_clock("one-slow(3)", 0.1), 4, 10)
-    assert run.iteration_seconds == pytest.approx(3.1)
     assert run.waiting_seconds == pytest.approx(0.1 + 2 * 3 / 4)
     assert run.lead == 0
-    assert math.isnan(run.mean_staleness)
 
 
 @pytest.mark.item("A23", how="simulated")

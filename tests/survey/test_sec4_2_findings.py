@@ -28,7 +28,7 @@ def test_every_claim_is_judged_or_says_why_not():
     said = section.claim_findings(found)
     assert said.startswith(f"- Of {len(CLAIMS)} claims, judged on simulated cells, ")
     assert "1 are not judged (A57)." in said
-    assert "second local_batch" in section.contradictions(found["simulated"]).loc["A57", "is"]
+    assert "second local_batch" in found["simulated"].set_index("claim").loc["A57", "reason"]
 
 
 def test_a_larger_batch_judges_its_claim_and_no_other():

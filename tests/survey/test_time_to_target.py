@@ -11,8 +11,6 @@ from ddlnb.figures import target_speedups
 from ddlnb.survey.time_to_target import (
     digits_workload,
     made_up_cluster,
-    quickest,
-    quickest_table,
     target_findings,
     verdict_table,
 )
@@ -57,17 +55,6 @@ def test_a_made_up_cluster_costs_what_its_links_do():
     assert "made up" in cluster.name
     with pytest.raises(InputError):
         made_up_cluster("fast", "1 ms")
-
-
-def test_the_quickest_is_the_row_of_fewest_seconds(table):
-    found = quickest(table)
-    assert (
-        found["seconds"].to_dict()
-        == table.groupby(list(found.index.names))["seconds"].min().to_dict()
-    )
-    assert set(found.loc[SLOW.network, "method"]) == {SIGN}
-    assert set(found.loc[FAST.network, "method"]) == {"bsp on A2A"}
-    assert ("free", "time to target (s)") in quickest_table({"free": table}).columns
 
 
 def test_every_lossy_row_has_a_verdict(table):
