@@ -137,6 +137,16 @@ def read_json(
     return json_of(read_text(path, MOST_BYTES, way_out, error), path, way_out, error)
 
 
+def toml_of(text: str, place: object) -> dict[str, Any]:
+    """Return what a TOML text says. Raises InputError that names the place."""
+    import tomllib
+
+    with reading(place):
+        found = tomllib.loads(text)
+        _require_bounded(found, len(text))
+    return found
+
+
 def yaml_of(text: str, place: object) -> Any:
     """Return what a YAML text says, in plain values; a date is a text.
 

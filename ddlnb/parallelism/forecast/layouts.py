@@ -203,26 +203,39 @@ def cases_of(asked: LayoutQuestion, layouts: Sequence[Mapping[str, Any]]) -> Cas
     )  # fmt: skip
 
 
-def outlook_of(asked: LayoutQuestion, layout: Layout) -> Outlook | None:
-    """Return what is forecast of one layout of this model, None of one that no case describes.
+def outlook_of(asked: LayoutQuestion, *layouts: Layout) -> Outlook | None:
+    """Return what is forecast of layouts of this model, None if no case describes one of them.
 
     Those have adapters, hybrid sharding, another order of ranks, all-to-all context parallelism,
     gathered inputs that are kept, or a V schedule.
     """
     usual = Layout()
     special = ("lora", "shard", "order", "context", "gather_again")
-    if any(getattr(layout, one) != getattr(usual, one) for one in special):
+    if any(getattr(one, name) != getattr(usual, name) for one in layouts for name in special):
         return None
-    if SCHEDULES[layout.schedule].vee:
+    if any(SCHEDULES[one.schedule].vee for one in layouts):
         return None
-    alike = ("tp", "pp", "dp", "cp", "ep", "vpp", "zero", "micro_batch", "micro_batches")
-    columns: dict[str, Any] = {name: getattr(layout, name) for name in alike}
-    columns |= {
-        "schedule": layout.schedule,
-        "sequence_parallel": float(layout.sequence_parallel),
-        "recomputation": RECOMPUTED.index(layout.recomputation),
-    }
-    return forecast(cases_of(asked, [columns]), asked.fitted)
+    alike = (
+        "tp",
+        "pp",
+        "dp",
+        "cp",
+        "ep",
+        "vpp",
+        "zero",
+        "micro_batch",
+        "micro_batches",
+        "schedule",
+    )
+    columns = [
+        {
+            **{name: getattr(one, name) for name in alike},
+            "sequence_parallel": float(one.sequence_parallel),
+            "recomputation": RECOMPUTED.index(one.recomputation),
+        }
+        for one in layouts
+    ]
+    return forecast(cases_of(asked, columns), asked.fitted)
 
 
 def unsplit(asked: LayoutQuestion, optimizer: str = "adam") -> Footprint:

@@ -1,0 +1,356 @@
+"""Launch files: what they say of a layout, a batch and a model; and a layout as one writes it down.
+
+Read are shell scripts and command lines (torchrun and arguments behind it), TOML, JSON and YAML of
+the frameworks in `FORMATS`. What an option is about stands in `ddlnb.parallelism.settings`; one
+that stands nowhere is named.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ddlnb.errors import InputError, require, require_whole
+from ddlnb.parallelism.config import shape_in, shape_of
+from ddlnb.parallelism.layout import Layout
+from ddlnb.parallelism.model import Transformer
+from ddlnb.parallelism.settings import FORMATS, LAUNCHERS, LAYERS, MODEL, Fields, Format
+from ddlnb.reading import json_of, read_text, reading, toml_of, yaml_of
+
+# Options that change nothing which forecasts are about: data, learning, files, logs.
+NEUTRAL = re.compile(
+    r"^(?!.*(offload|parallel|quant|fp8|async|comm_overlap))(checkpoint\.|(.*[._])?("
+    r"lr|learning_rate|warmup|decay|adam|beta[12_]|sgd|momentum|optimizer$|optimizer\.|clip|seed|"
+    r"init_method|loss_scale|epsilon|eps|dropout|data|tokeniz|vocab_file|merge_file|split|"
+    r"num_workers|pin_memory|drop_last|shuffle|log|report|wandb|tensorboard|metrics|profil|comm\.|"
+    r"flops_profiler|save|load|ckpt|checkpoints|resum|output_dir|run_name|project|job\.|general|"
+    r"eval|valid|exit|train_iters|train_samples|epochs|steps$|steps_per_print|description|"
+    r"master|rdzv|node_rank|machine_rank|main_process|main_training|rendezvous|port$|backend|"
+    r"local_rank|hosts?file|env|time_limit|account|partition|job_name|distributed_type|"
+    r"transformer_impl|use_mcore|use_flash|attention_backend|fused|fusion|masked_softmax|"
+    r"compute_environment|downcast_bf16|same_network|debug|dynamo|rotary|rope|normalization|"
+    r"make_vocab|timeout|manual_gc|allow_tf32|tf32|ddp_find|print|dump|wall_clock|auto_map|"
+    r"scheduler|zero_allow|compile|converters|hf_assets|folder|auto_wrap|wrap_policy|"
+    r"transformer_layer_cls|state_dict_type|cpu_ram|backward_prefetch|forward_prefetch|use_orig|"
+    r"fsdp_version|contiguous_gradients|bucket_size|sub_group|sync_module|distributed_timeout))"
+)
+TEXTS = ("model", "flavor")  # fields that are no numbers
+WRITTEN = ("micro_batch", "micro_batches", "global_batch", "zero")  # also if usual
+_WORD = re.compile(r"""(?:[^\s"'\\]|"[^"]*"|'[^']*')+""")
+_SET = re.compile(r"^\s*(?:export\s+|local\s+)?(\w+)=(\"[^\"]*\"|'[^']*'|[^\s;]*)", re.MULTILINE)
+_NAMED = re.compile(r"\$\{?(\w+)(?::?-([^}]*))?\}?$")
+MOST_NAMES = 8  # of variables that stand for each other
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What launch files say: formats, fields by our names, and options that are not known."""
+
+    formats: tuple[Format, ...]
+    said: Mapping[str, Any]
+    unknown: tuple[str, ...]
+
+    @property
+    def model(self) -> Transformer | str | None:
+        """The model that is described, or its name if that is no large model; None without both.
+
+        Raises InputError for sizes that are lacking.
+        """
+        sizes = {
+            name.removeprefix(MODEL): value
+            for name, value in self.said.items()
+            if name.startswith(MODEL)
+        }
+        if "hidden_size" in sizes:
+            return shape_of(sizes, f"model of {self.formats[0].name}", strict=False)
+        name = str(self.said.get("model", ""))
+        return shape_in(name.rpartition("/")[2]) or name or None
+
+    @property
+    def layout(self) -> Layout:
+        """The layout. Raises InputError where numbers are lacking or contradict each other."""
+        said = dict(self.said)
+        tp, pp, cp, micro = (said.get(name, 1) for name in ("tp", "pp", "cp", "micro_batch"))
+        require_whole(tp=tp, pp=pp, cp=cp, micro_batch=micro)
+        gpus, batch = said.get("gpus"), said.get("global_batch")
+        if "dp" not in said:
+            if gpus is None and batch and "micro_batches" in said:
+                gpus = batch // (micro * said["micro_batches"]) * tp * pp * cp
+            require(gpus is not None, "they do not say how many GPUs there are; give --nodes and "
+                    "--gpus-per-node")  # fmt: skip
+            said["dp"] = gpus // (tp * pp * cp)
+        dp = said["dp"]
+        require_whole(dp=dp)
+        require(
+            gpus in (None, dp * tp * pp * cp),
+            f"dp {dp}, tp {tp}, pp {pp} and cp {cp} do not make {gpus} GPUs; correct one of them",
+        )
+        rounds = said.setdefault("micro_batches", (batch or dp * micro) // (dp * micro))
+        require(
+            batch in (None, dp * micro * rounds),
+            f"a batch of {batch} is not {dp} replicas times a micro batch of {micro} times "
+            f"{rounds}; correct one of them",
+        )
+        if (copies := said.get("copies", 1)) > 1 and said.get("zero"):
+            said["shard"] = dp * cp // copies
+        if said.get("vpp", 1) > 1:
+            said.setdefault("schedule", "interleaved")
+        names = asdict(Layout())
+        return Layout(**{name: value for name, value in said.items() if name in names})
+
+
+def read_launch(
+    paths: str | Path | Sequence[str | Path],
+    *,
+    nodes: int | None = None,
+    gpus_per_node: int | None = None,
+) -> Launch:
+    """Return what launch files of one run say together; given counts overrule theirs.
+
+    Raises InputError for a file without options that are known, values that are not numbers, and
+    files that say differently.
+    """
+    listed = [paths] if isinstance(paths, str | Path) else paths
+    texts = {str(path): read_text(path) for path in listed}
+    return _launch(texts, {"nodes": nodes, "gpus_per_node": gpus_per_node})
+
+
+def counts_in(paths: Sequence[str | Path]) -> dict[str, int]:
+    """Return what launch files say of the nodes and of the GPUs in each, where they do."""
+    said, _, _ = _said({str(path): read_text(path) for path in paths})
+    if "gpus" in said:
+        said["gpus_per_node"] = said["gpus"] // said.setdefault("nodes", 1)
+    return {name: said[name] for name in ("nodes", "gpus_per_node") if name in said}
+
+
+def _launch(texts: Mapping[str, str], given: Mapping[str, int | None]) -> Launch:
+    said, formats, unknown = _said(texts)
+    said |= {name: value for name, value in given.items() if value is not None}
+    if "nodes" in said and "gpus_per_node" in said:
+        said["gpus"] = said["nodes"] * said["gpus_per_node"]
+    if "flavor" in said:  # torchtitan's llama3 and 8B
+        said["model"] = f"{said.get('model', '')}-{said.pop('flavor')}"
+    if shape := shape_in(str(said.get("model", "")).rpartition("/")[2]):
+        said.setdefault(LAYERS, shape.layers)
+    with reading(" and ".join(texts)):
+        for form in formats:
+            said = form.back(said)
+    return Launch(tuple(formats) or FORMATS[:1], said, tuple(unknown))
+
+
+def _said(texts: Mapping[str, str]) -> tuple[Fields, list[Format], list[str]]:
+    """Return the fields that files are about, their formats, and options that are not known."""
+    said: Fields = {}
+    formats: list[Format] = []
+    unknown: list[str] = []
+    for place, text in texts.items():
+        with reading(place):
+            options = options_in(text, Path(place).suffix)
+            form = max(FORMATS, key=lambda one: sum(name in _names(one) for name in options))
+            known = {*_names(form), *(one.name for one in LAUNCHERS)}
+            require(
+                any(name in known for name in options),
+                f"{place} has no option of {', '.join(one.name for one in FORMATS)} or torchrun; "
+                f"give the file or the script that a run is started with",
+            )
+            found = _fields(form, options, place, unknown)
+        for name, value in found.items():
+            require(
+                said.setdefault(name, value) == value,
+                f"{place} says {name} {value}, and another file {said[name]}; correct one of them",
+            )
+        if any(name in _names(form) for name in options) and form not in formats:
+            formats.append(form)
+    return said, formats, unknown
+
+
+def _names(form: Format) -> set[str]:
+    return {one.name for one in (*form.options, *form.read)}
+
+
+def options_in(text: str, suffix: str = "") -> Fields:
+    """Return the options that a text gives, by name; tables in tables have names with dots.
+
+    The suffix of its file tells TOML and YAML; anything else is JSON or a script.
+    """
+    if suffix == ".toml":
+        return _flat(toml_of(text, "its TOML"))
+    if suffix in (".yaml", ".yml"):
+        return _flat(yaml_of(text, "its YAML"))
+    if text.lstrip().startswith("{"):
+        return _flat(json_of(text, "its JSON"))
+    return _flags(text)
+
+
+def _flat(tree: Any, above: str = "") -> Fields:
+    found: Fields = {}
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{above}{name}.")
+        else:
+            found[f"{above}{name}"] = value
+    return found
+
+
+def _flags(text: str) -> Fields:
+    """Return the flags of a script, wherever they stand; a variable has its last value.
+
+    >>> _flags("TP=8\\nARGS=(\\n --tensor-model-parallel-size $TP\\n --bf16\\n)")
+    {'tensor_model_parallel_size': 8, 'bf16': True}
+    """
+    text = re.sub(r"(^|\s)#.*", r"\1", text)
+    variables = {name: value.strip("\"'") for name, value in _SET.findall(text)}
+    found: Fields = {}
+    for line in re.split(r"[\n()]", text):  # a value stands beside its flag
+        words = [word.strip("\"'") for word in _WORD.findall(line)]
+        for word, after in zip(words, [*words[1:], "--"], strict=False):
+            if re.match(r"--[a-zA-Z]", word):
+                name, equals, value = word[2:].partition("=")
+                alone = not equals and after.startswith("--")
+                found[name.replace("-", "_")] = alone or _plain(value or after, variables)
+    return found
+
+
+def _plain(value: str, variables: Mapping[str, str]) -> Any:
+    """Return a value as a number, a truth or a text, that of a variable if it names one."""
+    for _ in range(MOST_NAMES):
+        if not (named := _NAMED.match(value)):
+            break
+        value = variables.get(named[1], named[2] or value)
+    if re.fullmatch(r"-?\d{1,18}", value):
+        return int(value)
+    return {"true": True, "false": False}.get(value.lower(), value)
+
+
+def _fields(form: Format, options: Fields, place: str, unknown: list[str]) -> Fields:
+    """Return the fields that options are about; what is not known of them is added."""
+    said: Fields = {}
+    for name, value in options.items():
+        rows = [one for one in (*form.options, *form.read) if one.name == name]
+        rows = rows or [one for one in LAUNCHERS if one.name == name]
+        is_read = value in (None, "auto") or isinstance(value, list | dict)
+        if form.rest and name.startswith(form.rest):
+            said[MODEL + name.removeprefix(form.rest)] = value
+            continue
+        for row in rows if not is_read else ():
+            is_number = isinstance(value, int) and not isinstance(value, bool) and value >= -1
+            if row.says is not None:
+                if isinstance(value, str) and {*row.says} == {True}:
+                    value = True  # and the word behind a flag is another one
+                is_read |= value in row.says
+                if row.says.get(value) is not None:
+                    said[row.field] = row.says[value]
+            elif is_number or row.field in TEXTS:
+                said[row.field], is_read = value, True
+            elif row not in LAUNCHERS:
+                raise InputError(
+                    f"{place}: {name} is {value!r}, which is no whole number; write the number"
+                )
+        if not is_read and (rows or not NEUTRAL.search(name)):
+            unknown.append(name if not rows or value is True else f"{name} {value}")
+    return said
+
+
+def written(
+    layout: Layout,
+    form: Format,
+    *,
+    layers: int,
+    sequence: int,
+    precision: str = "bf16",
+    overlap: bool = False,
+    gpus_per_node: int = 8,
+) -> str:
+    """Return a layout as this format has it: a command line, or the text of a file.
+
+    ``overlap`` is whether replicas exchange while GPUs compute. Raises InputError, with the words
+    of the layout, for one that the format cannot say: read again, it would be another one.
+    """
+    counts = {"nodes": layout.ranks // gpus_per_node, "gpus_per_node": gpus_per_node}
+    if layout.ranks % gpus_per_node:
+        counts = {"nodes": 1, "gpus_per_node": layout.ranks}
+    said = asdict(layout) | {
+        "copies": layout.dp * layout.cp // layout.shards,
+        "global_batch": layout.samples,
+        "sequence": sequence,
+        "precision": precision,
+        "overlap": overlap or None,
+        LAYERS: layers,
+    }
+    usual, out, options = {**asdict(Layout()), "copies": 1}, form.out(said), {}
+    done: set[str] = set()
+    for option in form.options:
+        value = out.get(option.field)
+        is_usual = option.field not in WRITTEN and value == usual.get(option.field)
+        if value is None or option.field in done or (is_usual and form.kind in ("flags", "json")):
+            continue
+        texts = (
+            [value] if option.says is None else [t for t, v in option.says.items() if v == value]
+        )
+        if texts:
+            options[option.name] = texts[0]
+            done.add(option.field)
+    text = TEXT[form.kind](options, counts)
+    suffix = "" if form.kind == "flags" else f".{form.kind}"
+    lost = {*str(plain(layout)).split()}
+    with suppress(InputError):  # what it says may be no layout at all
+        again = _launch({f"settings{suffix}": text}, {**counts, LAYERS: layers}).layout
+        if plain(again) == plain(layout):
+            return text
+        lost ^= {*str(plain(again)).split()}
+    raise InputError(
+        f"{form.name} has no words for {' '.join(sorted(lost))} in the layout {str(layout)!r}; "
+        f"take another layout or format"
+    )
+
+
+def plain(layout: Layout) -> Layout:
+    """Return the layout without what changes nothing: shards of what one rank holds alone."""
+    whole = layout.dp * layout.cp
+    shard = 0 if layout.shard == whole else layout.shard
+    return replace(layout, zero=0, shard=0) if whole == 1 else replace(layout, shard=shard)
+
+
+def _as_flags(options: Fields, counts: Mapping[str, int]) -> str:
+    flags = [
+        f"--{name.replace('_', '-')}{'' if value is True else f' {value}'}"
+        for name, value in options.items()
+    ]
+    start = "torchrun --nnodes {nodes} --nproc-per-node {gpus_per_node} pretrain_gpt.py"
+    return " \\\n  ".join([start.format(**counts), *flags])
+
+
+def _nested(options: Fields) -> Fields:
+    tree: Fields = {}
+    for name, value in options.items():
+        *tables, key = name.split(".")
+        inner = tree
+        for table in tables:
+            inner = inner.setdefault(table, {})
+        inner[key] = value
+    return tree
+
+
+def _as_toml(options: Fields, _: object) -> str:
+    return "\n".join(
+        f"[{table}]\n" + "\n".join(f"{key} = {json.dumps(one)}" for key, one in inner.items())
+        for table, inner in _nested(options).items()
+    )
+
+
+def _as_yaml(options: Fields, _: object) -> str:
+    import yaml
+
+    return yaml.safe_dump(_nested(options), sort_keys=False).rstrip()
+
+
+def _as_json(options: Fields, _: object) -> str:
+    return json.dumps(_nested(options), indent=2)
+
+
+TEXT = {"flags": _as_flags, "toml": _as_toml, "yaml": _as_yaml, "json": _as_json}

@@ -1,0 +1,216 @@
+"""Launch files: settings are read as the layout that was written, and files of others as theirs."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, strategies as st
+
+from ddlnb.errors import InputError
+from ddlnb.files import ROOT
+from ddlnb.parallelism.config import get_shape
+from ddlnb.parallelism.launch_files import options_in, plain, read_launch, written
+from ddlnb.parallelism.layout import Layout
+from ddlnb.parallelism.settings import (
+    ACCELERATE,
+    DEEPSPEED,
+    FORMATS,
+    LAUNCHERS,
+    MEGATRON,
+    NANOTRON,
+    TORCHTITAN,
+)
+
+RUNS = ROOT / "docs" / "questions" / "runs"
+WRITING = (MEGATRON, TORCHTITAN, DEEPSPEED, NANOTRON)
+SUFFIX = {"flags": "sh", "toml": "toml", "json": "json", "yaml": "yaml"}
+TWOS = st.sampled_from([1, 2, 4])
+
+
+@st.composite
+def layouts(draw):
+    tp, pp, vpp = draw(TWOS), draw(TWOS), draw(st.sampled_from([1, 1, 2]))
+    zero = draw(st.sampled_from([0, 1, 2, 3]))
+    layout = Layout(
+        dp=8,
+        tp=tp,
+        pp=pp,
+        cp=draw(st.sampled_from([1, 2])),
+        ep=draw(st.sampled_from([1, 2])),
+        vpp=vpp if pp > 1 else 1,
+        zero=zero,
+        sequence_parallel=tp > 1 and draw(st.booleans()),
+        recomputation=draw(st.sampled_from(["none", "selective", "full"])),
+        schedule="interleaved" if pp > 1 and vpp > 1 else "1f1b",
+        micro_batch=draw(TWOS),
+        micro_batches=pp * draw(TWOS),
+    )
+    return replace(layout, shard=4) if zero and layout.ep == 1 and draw(st.booleans()) else layout
+
+
+@pytest.mark.parametrize("form", WRITING, ids=lambda one: one.name)
+@given(layout=layouts())
+def test_settings_that_are_read_again_are_the_same_layout(form, layout, tmp_path_factory):
+    try:
+        text = written(layout, form, layers=32, sequence=4096, overlap=True)
+    except InputError:  # says which words it lacks: below
+        return
+    path = tmp_path_factory.mktemp("run") / f"launch.{SUFFIX[form.kind]}"
+    path.write_text(text.replace("--num-layers 32", "--num-layers 32 --hidden-size 64"))
+    nodes = max(1, layout.ranks // 8)
+    launch = read_launch(path, nodes=nodes, gpus_per_node=layout.ranks // nodes)
+    if form is TORCHTITAN and layout.vpp > 1:  # which has the layers elsewhere
+        path.write_text(f'[model]\nname = "llama3"\nflavor = "8B"\n{text}')
+        launch = read_launch(path, nodes=nodes, gpus_per_node=layout.ranks // nodes)
+    assert plain(launch.layout) == plain(layout)
+    assert launch.formats == (form,)
+    assert launch.unknown == ()
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        (MEGATRON, "dp2 tp2 pp2 vpp4 zero1 sp full acc4"),
+        (MEGATRON, "dp8 zero3 shard4 cp2 mb2 order=tp-cp-pp-dp"),
+        (TORCHTITAN, "dp4 tp2 pp2 vpp2 zero2 sp selective mb2 acc4"),
+        (TORCHTITAN, "dp8 zero3 shard4 ep1 full acc2"),
+        (DEEPSPEED, "dp8 zero3 shard4 mb2 acc2"),
+        (NANOTRON, "dp4 tp2 pp2 zero1 sp full mb2 acc8 gpipe"),
+    ],
+)
+def test_what_a_format_has_words_for_is_written(form, text):
+    assert written(Layout.parse(text), form, layers=32, sequence=4096)
+
+
+@pytest.mark.parametrize(
+    ("form", "word"),
+    [(TORCHTITAN, "zero1"), (DEEPSPEED, "tp2"), (NANOTRON, "selective"), (MEGATRON, "keep")],
+)
+def test_a_format_without_words_for_a_layout_names_them(form, word):
+    layout = Layout.parse(f"dp4 tp2 sp zero1 selective {'keep' * (word == 'keep')} acc2")
+    with pytest.raises(InputError, match=f"{form.name} has no words for .*{word}"):
+        written(layout, form, layers=32, sequence=4096)
+
+
+def test_an_option_has_one_meaning_in_a_format():
+    for form in FORMATS:
+        said = [(one.name, one.field) for one in (*form.options, *form.read, *LAUNCHERS)]
+        assert len(said) == len(set(said))
+
+
+def test_a_script_of_megatron_says_layout_and_model():
+    launch = read_launch(RUNS / "megatron.sh")
+    assert str(launch.layout) == "dp4 tp4 zero1 sp acc32"
+    assert launch.model.shape.parameters == get_shape("llama3-8b").shape.parameters
+    assert (launch.said["sequence"], launch.said["precision"]) == (8192, "bf16")
+    assert launch.unknown == ("moe_pad_expert_input_to_capacity",)
+
+
+def test_a_toml_of_torchtitan_takes_the_gpus_that_are_left():
+    launch = read_launch(RUNS / "titan.toml", nodes=16, gpus_per_node=8)
+    assert str(launch.layout) == "dp128 zero3 selective"
+    assert launch.model.name == "llama3-8b"
+    assert launch.unknown == ("activation_checkpoint.selective_ac_option",)
+    with pytest.raises(InputError, match="say how many GPUs there are"):
+        read_launch(RUNS / "titan.toml")
+
+
+DEEPSPEED_JSON = {
+    "train_micro_batch_size_per_gpu": 4,
+    "gradient_accumulation_steps": 8,
+    "train_batch_size": 512,
+    "zero_optimization": {"stage": 3, "overlap_comm": True, "reduce_bucket_size": 5e8},
+    "bf16": {"enabled": True},
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+    "steps_per_print": 10,
+    "flops_profiler": {"enabled": True},
+    "amp": {"enabled": False},
+}
+NANOTRON_YAML = """
+parallelism: {dp: 4, tp: 2, pp: 2, pp_engine: 1f1b, tp_mode: REDUCE_SCATTER, recompute_layer: true}
+optimizer: {zero_stage: 1}
+tokens: {micro_batch_size: 2, batch_accumulation_per_replica: 16, sequence_length: 4096}
+model:
+  dtype: bfloat16
+  model_config: {hidden_size: 2048, intermediate_size: 8192, num_hidden_layers: 16,
+    num_attention_heads: 32, num_key_value_heads: 8, vocab_size: 128256, is_llama_config: true,
+    tie_word_embeddings: true, max_position_embeddings: 4096}
+"""
+ACCELERATE_YAML = """
+distributed_type: FSDP
+mixed_precision: bf16
+num_machines: 2
+num_processes: 16
+fsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD, fsdp_activation_checkpointing: true}
+"""
+TRAINER = """torchrun --nnodes=2 --nproc-per-node=8 run_clm.py --model_name_or_path \
+meta-llama/Llama-3-8B --per_device_train_batch_size 2 --gradient_accumulation_steps 4 \
+--bf16 True --fsdp "full_shard auto_wrap" --gradient_checkpointing --block_size 2048 \
+--learning_rate 2e-5 --neftune_noise_alpha 5
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "form", "layout", "unknown"),
+    [
+        ("ds.json", json.dumps(DEEPSPEED_JSON), DEEPSPEED, "dp16 zero3 mb4 acc8", ("amp.enabled",)),
+        ("run.yaml", NANOTRON_YAML, NANOTRON, "dp4 tp2 pp2 zero1 sp full mb2 acc16", ()),
+        ("a.yaml", ACCELERATE_YAML, ACCELERATE, "dp16 zero3 shard8 full", ()),
+        (
+            "run.sh", TRAINER, ACCELERATE, "dp16 zero3 full mb2 acc4", ("neftune_noise_alpha",),
+        ),
+    ],
+)  # fmt: skip
+def test_files_of_frameworks_are_read(name, text, form, layout, unknown, tmp_path):
+    (tmp_path / name).write_text(text)
+    counts = {} if name == "ds.json" else {"nodes": 2, "gpus_per_node": 8}
+    launch = read_launch(tmp_path / name, **counts)
+    assert launch.formats == (form,)
+    assert str(launch.layout) == layout
+    assert launch.unknown == unknown
+
+
+def test_a_model_s_sizes_and_names_are_read(tmp_path):
+    (tmp_path / "run.yaml").write_text(NANOTRON_YAML)
+    found = read_launch(tmp_path / "run.yaml").model
+    assert found.shape.parameters == get_shape("llama3-1b").shape.parameters
+    (tmp_path / "run.sh").write_text(TRAINER)
+    assert read_launch(tmp_path / "run.sh").model.name == "llama3-8b"
+
+
+def test_files_of_one_run_are_joined_and_may_not_contradict(tmp_path):
+    script, config = tmp_path / "run.sh", tmp_path / "ds.json"
+    script.write_text(
+        "torchrun --nnodes 2 --nproc-per-node 8 run.py --gradient_accumulation_steps 8"
+    )
+    config.write_text(json.dumps(DEEPSPEED_JSON))
+    assert str(read_launch([script, config]).layout) == "dp16 zero3 mb4 acc8"
+    script.write_text(script.read_text().replace("steps 8", "steps 4"))
+    with pytest.raises(InputError, match="says micro_batches 8, and another file 4"):
+        read_launch([script, config])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("echo nothing", "has no option of Megatron-LM, torchtitan"),
+        (
+            "--micro-batch-size $SIZE --global-batch-size 8",
+            "is '\\$SIZE', which is no whole number",
+        ),
+        (
+            "--micro-batch-size 3 --global-batch-size 64",
+            "is not 8 replicas times a micro batch of 3",
+        ),
+        ("--micro-batch-size 1 --tensor-model-parallel-size 3", "do not make 8 GPUs"),
+    ],
+)
+def test_what_cannot_be_is_said_with_its_numbers(text, said, tmp_path):
+    (tmp_path / "run.sh").write_text(text)
+    with pytest.raises(InputError, match=said):
+        assert read_launch(tmp_path / "run.sh", nodes=1, gpus_per_node=8).layout
+
+
+def test_a_variable_is_its_value_or_what_stands_in_for_it():
+    text = "A=${B:-4}\nC=$A\n--num-layers $C --bf16 # --fp16\n--seq-length ${NONE:-128}"
+    assert options_in(text) == {"num_layers": 4, "bf16": True, "seq_length": 128}
