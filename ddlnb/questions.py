@@ -227,9 +227,14 @@ class Answer(ABC):
         return ()
 
     @property
+    def settings(self) -> tuple[str, ...]:
+        """What one writes down: texts of several lines, the first of which says for what."""
+        return ()
+
+    @property
     def said(self) -> tuple[str, ...]:
         """All that stands below the tables."""
-        return (*self._first, *self.remarks)
+        return (*self._first, *self.remarks, *self.settings)
 
     @property
     def _first(self) -> tuple[str, ...]:
@@ -257,7 +262,9 @@ class Answer(ABC):
             f"<p><b>{html.escape(one.title)}</b></p>{pd.DataFrame(one.rows).to_html(index=False)}"
             for one in self.tables
         ]
-        return "".join([*shown, *(f"<p>{html.escape(one)}</p>" for one in self.said)])
+        escaped = map(html.escape, self.said)
+        said = (one.replace("\n", "</p><pre>", 1) + "</pre>" * ("\n" in one) for one in escaped)
+        return "".join([*shown, *(f"<p>{one}</p>" for one in said)])
 
     def __getitem__(self, key: Any) -> Any:
         return self.rows[key]

@@ -35,7 +35,9 @@ from ddlnb.advice.sentences import (
     shown_reasons,
     unknowns,
 )
+from ddlnb.advice.settings import method_settings, torch_code
 from ddlnb.errors import require, require_positive, require_whole
+from ddlnb.parallelism.layout import Layout
 from ddlnb.plans.methods import get_method, in_torch
 from ddlnb.questions import Answer, Table, Verdict, asks
 from ddlnb.search.result import SearchResult
@@ -107,6 +109,14 @@ class Advice(Answer):
     def remarks(self) -> tuple[str, ...]:
         """What nobody measured or gave."""
         return tuple(f"Not known: {one}" for one in self.unknowns)
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """PyTorch's way with its size of buckets, what is faster, and what a shard is made by."""
+        if self.verdict.fits is False:
+            way = self.verdict.way
+            return (f"Settings for {way}:\n{torch_code(Layout.parse(way))}",) if way else ()
+        return tuple(method_settings(self.options, fastest(self.options)))
 
 
 @asks(AdviceQuestion)

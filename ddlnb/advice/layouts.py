@@ -19,8 +19,9 @@ from ddlnb.advice.explain import AS_IT_IS, Counterfactual, reason_table
 from ddlnb.advice.options import LARGER_BATCHES, UNCHANGED, Kind
 from ddlnb.advice.question import Prices, Question, question_about
 from ddlnb.advice.run import Run
-from ddlnb.advice.score import chances_best, costs
+from ddlnb.advice.score import chances_best, costs, over_first
 from ddlnb.advice.sentences import pays, why
+from ddlnb.advice.settings import layout_settings
 from ddlnb.advice.sharded import Sharded, needs_shards, network_of, of_replicas
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, require, require_whole
@@ -202,9 +203,10 @@ def layout_options(
     Columns: option, layout, kind, gpus, throughput_tokens_per_s (all GPUs together) with its 90 %
     interval (low, high), tokens_per_s_per_gpu, over_best (throughput over that of the first),
     per_gpu_over_best, seconds (of a step), mfu, chance_best (the share of draws in which this split
-    is the fastest of those shown), chance_of_slow, loses_by (to the row above), memory_bytes and
-    fits, gpu_hours and cost (of a million tokens), server_machines (none), learning. Raises what
-    `ddlnb.scale` raises.
+    is the fastest of those shown), over_first (times as fast as the first of them, with the 90 %
+    interval in the same draws: over_first_low, over_first_high), chance_of_slow, loses_by (to the
+    row above), memory_bytes and fits, gpu_hours and cost (of a million tokens), server_machines
+    (none), learning. Raises what `ddlnb.scale` raises.
     """
     return _compared([*_splits(asked, top, draws, seed), *_others(asked)])
 
@@ -221,8 +223,13 @@ def _splits(asked: PricedQuestion, top: int, draws: int, seed: int) -> list[dict
     best = ranking.best_of_splits()[:top]
     drawn = drawn_seconds(ranking.outlook, best, draws, seed, asked.fitted)
     chance = chances_best(drawn, range(len(best)), len(best))
+    seconds = ranking.outlook.seconds[best]
     return [
-        {**_row(asked, row, Kind.LAYOUT), "chance_best": chance[place]}
+        {
+            **_row(asked, row, Kind.LAYOUT),
+            "chance_best": chance[place],
+            **over_first(drawn, place, float(seconds[0] / seconds[place])),
+        }
         for place, row in enumerate(ranking.rows(top))
     ]
 
@@ -299,10 +306,10 @@ def layout_counterfactuals(asked: PricedQuestion) -> Iterator[Counterfactual[Pri
     """Yield what could be otherwise about the machines and the software, at the same batch."""
     if asked.nodes > 1:
         for words, factor in (("twice", 2), ("four times", 4)):
-            faster = _network_times(asked, factor)
+            faster = network_times(asked, factor)
             yield Counterfactual(f"{words} the bandwidth between nodes", faster, True)
     if asked.gpus_per_node > 1:
-        gpu = replace(asked.gpu, nvlink=_link_times(asked.gpu, 2))
+        gpu = replace(asked.gpu, nvlink=link_times(asked.gpu, 2))
         yield Counterfactual("twice the bandwidth inside nodes", replace(asked, gpu=gpu), True)
     if asked.nodes % 2 == 0 and asked.gpu.nvlink is not None:
         size = 2 * asked.gpus_per_node
@@ -348,22 +355,27 @@ def layout_reasons(asked: PricedQuestion) -> pd.DataFrame:
 
 def without(fitted: Fitted, names: Sequence[str]) -> Fitted:
     """Return a fit in which these parameters are the least that they may be, in all frameworks."""
-    least = {name: LEAST[name] for name in names}
+    return with_parameters(fitted, **{name: LEAST[name] for name in names})
+
+
+def with_parameters(fitted: Fitted, **values: float) -> Fitted:
+    """Return a fit with these values of parameters in all frameworks."""
     own = {
-        framework: {name: value for name, value in values.items() if name not in least}
-        for framework, values in fitted.frameworks.items()
+        framework: {name: value for name, value in known.items() if name not in values}
+        for framework, known in fitted.frameworks.items()
     }
-    return replace(fitted, parameters=replace(fitted.parameters, **least), frameworks=own)
+    return replace(fitted, parameters=replace(fitted.parameters, **values), frameworks=own)
 
 
-def _network_times(asked: PricedQuestion, factor: int) -> PricedQuestion:
+def network_times(asked: PricedQuestion, factor: float) -> PricedQuestion:
+    """Return the question with so many times the bandwidth between nodes."""
     if asked.network is None:
         return replace(asked, gpu=replace(asked.gpu, port=factor * asked.gpu.port))
     rate = factor * asked.network.port_rate
     return replace(asked, network=replace(asked.network, port_rate=rate))
 
 
-def _link_times(gpu: Gpu, factor: int) -> Nvlink:
+def link_times(gpu: Gpu, factor: float) -> Nvlink:
     """Return links inside a node that are so many times as fast as those that there are."""
     if gpu.nvlink is not None:
         return replace(gpu.nvlink, bandwidth=factor * gpu.nvlink.bandwidth)
@@ -581,6 +593,12 @@ class LayoutAdvice(Answer):
     def remarks(self) -> tuple[str, ...]:
         """What nobody measured or gave."""
         return tuple(f"Not known: {one}" for one in self.unknowns)
+
+    @cached_property
+    def settings(self) -> tuple[str, ...]:
+        """The first split, as PyTorch and launch files have it."""
+        best = self.question.ranking.layout(int(self.question.ranking.order[0]))
+        return tuple(layout_settings(self.question, best, self.options))
 
 
 @dataclass(frozen=True, repr=False)
