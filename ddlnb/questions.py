@@ -262,9 +262,9 @@ class Answer(ABC):
             f"<p><b>{html.escape(one.title)}</b></p>{pd.DataFrame(one.rows).to_html(index=False)}"
             for one in self.tables
         ]
-        escaped = map(html.escape, self.said)
-        said = (one.replace("\n", "</p><pre>", 1) + "</pre>" * ("\n" in one) for one in escaped)
-        return "".join([*shown, *(f"<p>{one}</p>" for one in said)])
+        tags = {one: "pre" if "\n" in one else "p" for one in self.said}
+        said = (f"<{tag}>{html.escape(one)}</{tag}>" for one, tag in tags.items())
+        return "".join([*shown, *said])
 
     def __getitem__(self, key: Any) -> Any:
         return self.rows[key]

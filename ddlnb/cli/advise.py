@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import base64
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ddlnb.advice.question import AdviceQuestion, Prices
-from ddlnb.cli.options import App, grouped, price, print_answer, require_writable_files, write_rows
+from ddlnb.cli.options import (
+    App,
+    grouped,
+    price,
+    print_answer,
+    refuse_unused,
+    require_writable_files,
+    write_rows,
+)
 from ddlnb.cli.questions import KeptHardware
 from ddlnb.errors import require
 from ddlnb.files import provenance, write_atomically
@@ -39,17 +48,33 @@ def advise(
     page: Annotated[
         Path | None, typer.Option(help="Also write the advice as one HTML page.")
     ] = None,
+    config: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A run's launch file: a script with arguments of Megatron-LM, TOML of torchtitan, "
+            "JSON of DeepSpeed, YAML of nanotron, accelerate; repeatable."
+        ),
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="With --config: the run's log; says what is wrong.")
+    ] = None,
 ) -> None:
-    """Say what to do with a model on machines: ranked options, reasons, and what would pay.
+    """Say what to do with a model on machines: ranked options, reasons, settings, what would pay.
 
     A model that no GPU can hold alone, such as llama3-70b, has to be split: then the answer is
-    that of `ddlnb layouts scale --advise`.
+    that of `ddlnb layouts scale --advise`. With --config the run of a launch file is forecast, and
+    with --run compared with what its log says.
 
     Examples: `ddlnb advise --model bert-large --cluster survey-10GbE --gpus 16` and
     `ddlnb advise --model my.py:task --gpu A100 --nodes 4 --network 200GbIB`.
     """
-    require("model" in asked, "give --model; see `ddlnb models`, or docs/own_model.md for yours")
+    if not config:
+        refuse_unused("a log is of the run of a launch file (--config)", run=run)
+        known = "see `ddlnb models`, or docs/own_model.md for yours"
+        require("model" in asked, f"give --model; {known}, or --config of a run")
     require_writable_files(options_csv=csv, advice_html=page)
+    if config:
+        return _launched(config, run, hardware, gpu_price, csv, page, asked, server_price)
     from ddlnb.advice.advise import advise as answer
 
     given = {"gpu_hour": gpu_price, "server_hour": server_price}
@@ -58,6 +83,38 @@ def advise(
     print_answer(found)
     write_rows(found.options, csv, "Options")
     write_page(found, page)
+
+
+OF_RUNS = ("model", "framework", "sequence", "precision", "draws", "seed")
+
+
+def _launched(
+    config: list[Path],
+    run: Path | None,
+    hardware: KeptHardware,
+    gpu_price: float | None,
+    csv: Path | None,
+    page: Path | None,
+    asked: dict[str, Any],
+    server_price: float | None,
+) -> None:
+    """Print what is said of a run; nodes that nobody gave are those of its launch file."""
+    others = {name: value for name, value in asked.items() if name not in OF_RUNS}
+    why = "the launch files and the log say what runs"
+    refuse_unused(why, **others, gpu_price=gpu_price, server_price=server_price, page=page)
+    from ddlnb.advice.launched import advise_launched
+    from ddlnb.parallelism.launch_files import counts_in
+
+    counts = counts_in(config)
+    each = None if hardware.cluster else counts.get("gpus_per_node")
+    there = replace(
+        hardware,
+        nodes=hardware.nodes or counts.get("nodes"),
+        gpus_per_node=hardware.gpus_per_node or each,
+    )
+    found = advise_launched(config, there.chosen(), run, **asked)
+    print_answer(found)
+    write_rows(found.rows, csv, "Rows")
 
 
 def write_page(found: Advice | LayoutAdvice, page: Path | None) -> None:

@@ -32,6 +32,7 @@ from ddlnb.networks.infragraph import read_infragraph, write_infragraph
 from ddlnb.networks.topologies import get_topology
 from ddlnb.parallelism.config import read_config
 from ddlnb.parallelism.forecast.table import forecast_table
+from ddlnb.parallelism.launch_files import read_launch
 from ddlnb.parallelism.layout import Layout
 from ddlnb.plans.plan_file import plan_to_json, read_plan
 from ddlnb.results.rows import read_rows
@@ -41,12 +42,19 @@ from ddlnb.survey.score import read_forecast
 from ddlnb.survey.testbed import BATCHES, fig4_workload, read_setup
 from ddlnb.traces.kineto.trace import KinetoTrace
 from ddlnb.traces.read import read_trace
+from ddlnb.traces.training_logs import read_training_log
 from ddlnb.training.method import get_synchronisation
 from ddlnb.training.runs.runner import _read as read_saved_run
 from ddlnb.units import bandwidth_from, bytes_from, quantity_from, seconds_from
 from ddlnb.workloads.hugging_face import task_of_file
 from ddlnb.workloads.resolve import resolve
 from tests.calibration import test_collective_logs as logs
+from tests.parallelism.test_launch_files import (
+    ACCELERATE_YAML,
+    DEEPSPEED_JSON,
+    NANOTRON_YAML,
+    RUNS as LAUNCHES,
+)
 from tests.traces.gpu_traces import one_iteration, two_streams
 from tests.traces.test_kineto import BYTEPS, HOROVOD
 
@@ -127,6 +135,11 @@ def _infragraphs() -> list[bytes]:
         return [path.read_bytes()]
 
 
+def _launched(path: Path) -> object:
+    launch = read_launch(path, nodes=2, gpus_per_node=8)
+    return launch.layout, launch.model
+
+
 def _setup(path: Path) -> object:
     return read_setup(path, {name: fig4_workload(name) for name in BATCHES})
 
@@ -178,6 +191,15 @@ READERS: dict[str, Reader] = {
         read_saved_run, _json({"task": ["a"], "method": ["b"], "learning_rate": [0.1]}), "run.json"
     ),
     "cluster": Reader(read_cluster, _kept(*sorted(CLUSTERS.glob("*.yaml"))), "mine.yaml"),
+    "launch script": Reader(_launched, _kept(LAUNCHES / "megatron.sh"), "run.sh"),
+    "launch TOML": Reader(_launched, _kept(LAUNCHES / "titan.toml"), "run.toml"),
+    "launch JSON": Reader(_launched, _json(DEEPSPEED_JSON), "ds.json"),
+    "launch YAML": Reader(
+        _launched, lambda: [NANOTRON_YAML.encode(), ACCELERATE_YAML.encode()], "run.yaml"
+    ),
+    "training log": Reader(
+        read_training_log, _kept(LAUNCHES / "megatron.log", LAUNCHES / "titan.log"), "train.log"
+    ),
     "setup": Reader(_setup, _kept(CALIBRATION / "survey.yaml"), "setup.yaml"),
     "InfraGraph": Reader(read_infragraph, _infragraphs, "network.yaml"),
     "rows": Reader(read_rows, _kept(MEASURED / "rows.csv"), "rows.csv"),

@@ -1,0 +1,449 @@
+"""A run that exists: what its launch files say, what its log measured, and what explains the gap.
+
+A suspect is the same forecast with one circumstance otherwise. Some are there or not, such as
+exchanges that do not overlap; others have an extent, and the one that would explain all is found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ddlnb.advice.layouts import (
+    LayoutAdvice,
+    PricedQuestion,
+    link_times,
+    network_times,
+    split_on,
+    with_parameters,
+)
+from ddlnb.advice.score import over_first
+from ddlnb.advice.settings import written_for
+from ddlnb.errors import InputError, require
+from ddlnb.parallelism.config import find_shape
+from ddlnb.parallelism.forecast.fit import drawn_seconds
+from ddlnb.parallelism.forecast.forecast import Outlook
+from ddlnb.parallelism.forecast.layouts import outlook_of
+from ddlnb.parallelism.launch_files import Launch, read_launch
+from ddlnb.parallelism.layout import Layout
+from ddlnb.parallelism.model import Transformer
+from ddlnb.questions import Answer, Table, Verdict
+from ddlnb.traces.training_logs import TrainingLog, read_training_log
+from ddlnb.units import show_rate, show_rates
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import pandas as pd
+
+    from ddlnb.advice.advise import Advice
+    from ddlnb.advice.question import Prices
+    from ddlnb.clusters.cluster import Cluster
+
+NAMED = 4  # suspects
+MOST = 64.0  # times as bad, that a suspect is tried
+NOTICED = 1.05  # what changes the seconds by less is no suspect
+MOST_LAUNCH = 1e-3  # seconds that a host may take to hand over an operation
+LATE = 1.25  # of one step in twenty, over the median: as much is worth a word
+DRAWS = 400
+WRAPPED = " \\"  # ends a line of a script
+
+Changed = Callable[[PricedQuestion, Layout, float], tuple[PricedQuestion, Layout] | None]
+
+
+@dataclass(frozen=True)
+class Circumstance:
+    """What may be otherwise than the forecast has it: the change, so many times, and its test."""
+
+    name: str
+    change: Changed
+    test: str
+    has_extent: bool = True
+
+
+def _gpus(asked: PricedQuestion, layout: Layout, times: float) -> Any:
+    flops = {name: rate / times for name, rate in asked.gpu.flops.items()}
+    return replace(asked, gpu=replace(asked.gpu, flops=flops)), layout
+
+
+def _nodes(asked: PricedQuestion, layout: Layout, times: float) -> Any:
+    return (network_times(asked, 1 / times), layout) if asked.nodes > 1 else None
+
+
+def _inside(asked: PricedQuestion, layout: Layout, times: float) -> Any:
+    if asked.gpus_per_node == 1:
+        return None
+    return replace(asked, gpu=replace(asked.gpu, nvlink=link_times(asked.gpu, 1 / times))), layout
+
+
+def _hosts(asked: PricedQuestion, layout: Layout, times: float) -> Any:
+    own = min(asked.fitted.of(asked.framework).launch * times, MOST_LAUNCH)
+    return replace(asked, fitted=with_parameters(asked.fitted, launch=own)), layout
+
+
+def _apart(asked: PricedQuestion, layout: Layout, _: float) -> Any:
+    return (replace(asked, overlap=False), layout) if asked.overlaps else None
+
+
+def _again(asked: PricedQuestion, layout: Layout, _: float) -> Any:
+    if layout.recomputation == "full":
+        return None
+    return asked, replace(layout, recomputation="full")
+
+
+CIRCUMSTANCES = (
+    Circumstance(
+        "GPUs below their clock",
+        _gpus,
+        "nvidia-smi -q -d CLOCK,PERFORMANCE on every node while it trains: no power or heat caps",
+    ),
+    Circumstance(
+        "the network between nodes",
+        _nodes,
+        "all_reduce_perf over all nodes, then `ddlnb expect`; NCCL_DEBUG=INFO must say NET/IB",
+    ),
+    Circumstance(
+        "the links inside nodes",
+        _inside,
+        "all_reduce_perf on one node, then `ddlnb expect`; nvidia-smi topo -m must say NV",
+    ),
+    Circumstance(
+        "hosts that start kernels late",
+        _hosts,
+        "`ddlnb trace` of a step says whether the GPU waits; look at data loader, CPUs, logging",
+    ),
+    Circumstance(
+        "exchanges of replicas that do not overlap",
+        _apart,
+        "`ddlnb trace` says what is exposed; overlap-grad-reduce, prefetch, no set of sync points",
+        has_extent=False,
+    ),
+    Circumstance(
+        "activations that are computed again",
+        _again,
+        "the launch file does not say so; look for checkpoint() in the model's own code",
+        has_extent=False,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A circumstance that would explain seconds: how many times as bad, or how near it comes."""
+
+    circumstance: Circumstance
+    times: float
+    apart: float
+
+    def __str__(self) -> str:
+        one = self.circumstance
+        how = f"{self.times:.2f} times slower would explain it" if one.has_extent else (
+            f"its forecast is {abs(math.expm1(self.apart)):.0%} off"
+        )  # fmt: skip
+        return f"{one.name} ({how}). Test: {one.test}."
+
+
+def explained(asked: PricedQuestion, layout: Layout, seconds: float) -> list[Explained]:
+    """Return what would explain the seconds of a step, the likeliest first.
+
+    What has an extent needs to be as much worse as is said; what has none stands by how far its
+    forecast is from what was measured, and counts only where it comes nearer. The smaller of the
+    two, in logarithms, comes first.
+    """
+    from scipy.optimize import brentq
+
+    now = _seconds(asked, layout)
+    found = []
+    for one in CIRCUMSTANCES:
+
+        def off(times: float, one: Circumstance = one) -> float:
+            changed = one.change(asked, layout, times)
+            return math.log((_seconds(*changed) if changed else now) / seconds)
+
+        before, worst = math.log(now / seconds), off(MOST)
+        if not one.has_extent and abs(worst) < abs(before) - math.log(NOTICED):
+            found.append(Explained(one, math.nan, worst))
+        elif one.has_extent and before < 0 < worst:
+            times = float(brentq(off, 1.0, MOST, xtol=1e-3))
+            found.append(Explained(one, times, math.log(times)))
+    return sorted(found, key=lambda one: abs(one.apart))
+
+
+def _seconds(asked: PricedQuestion, layout: Layout) -> float:
+    return float(_outlook(asked, layout).seconds[0])
+
+
+def _outlook(asked: PricedQuestion, *layouts: Layout) -> Outlook:
+    found = outlook_of(asked, *layouts)
+    require(
+        found is not None,
+        f"layout {str(layouts[0])!r} has no forecast: adapters, hybrid sharding, other orders of "
+        f"ranks, all-to-all context and V schedules are played by `ddlnb layouts iteration`",
+    )
+    assert found is not None
+    return found
+
+
+@dataclass(frozen=True, repr=False)
+class LaunchedAdvice(Answer):
+    """A run as it is launched, beside the best of its layouts, and beside what its log measured.
+
+    ``rows``: what (as launched, best, measured), layout, tokens_per_s_per_gpu with its 90 %
+    interval (low, high; NaN of what was measured), seconds of a step, mfu and memory_gib.
+    """
+
+    question: PricedQuestion
+    launch: Launch
+    log: TrainingLog | None = None
+    draws: int = DRAWS
+    seed: int = 0
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The layout of the launch files."""
+        return self.launch.layout
+
+    @cached_property
+    def best(self) -> Layout:
+        """The fastest layout of the same batch that fits."""
+        return self.question.ranking.layout(int(self.question.ranking.order[0]))
+
+    @cached_property
+    def outlook(self) -> Outlook:
+        """The forecast of both."""
+        return _outlook(self.question, self.layout, self.best)
+
+    @cached_property
+    def measured_seconds(self) -> float:
+        """Seconds of a step by the log, NaN without one."""
+        asked = self.question
+        if self.log is None:
+            return math.nan
+        return self.log.seconds(asked.global_batch, asked.tokens, asked.gpus)
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """What is launched, what would be best, and what was measured."""
+        import pandas as pd
+
+        found, asked = self.outlook, self.question
+        rows: list[dict[str, Any]] = [
+            {
+                "what": what,
+                "layout": str(layout),
+                "tokens_per_s_per_gpu": float(found.tokens_per_s_per_gpu[at]),
+                "low": float(found.low[at]),
+                "high": float(found.high[at]),
+                "seconds": float(found.seconds[at]),
+                "mfu": float(found.mfu[at]),
+                "memory_gib": float(found.most_gib[at]),
+            }
+            for at, (what, layout) in enumerate((("as launched", self.layout), ("best", self.best)))
+        ]
+        if self.log is not None:
+            rate = asked.tokens / asked.gpus / self.measured_seconds
+            share = rate / rows[0]["tokens_per_s_per_gpu"]
+            rows.append(
+                {
+                    **rows[0],
+                    "what": "measured",
+                    "tokens_per_s_per_gpu": rate,
+                    "low": math.nan,
+                    "high": math.nan,
+                    "seconds": self.measured_seconds,
+                    "mfu": share * rows[0]["mfu"],
+                    "memory_gib": self.log.medians.get("memory_gib", math.nan),
+                }
+            )
+        return pd.DataFrame(rows)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """The rows as texts."""
+        shown = [
+            {
+                "run": row["what"],
+                "layout": row["layout"],
+                "tokens/s/GPU": show_rate(row["tokens_per_s_per_gpu"]),
+                "90 % interval": "-"
+                if math.isnan(row["low"])
+                else show_rates(row["low"], row["high"]),
+                "step": f"{row['seconds']:.3g} s",
+                "MFU": f"{row['mfu']:.1%}",
+                "memory": "-" if math.isnan(row["memory_gib"]) else f"{row['memory_gib']:.0f} GiB",
+            }
+            for row in self.rows.to_dict("records")
+        ]
+        return (Table(f"{self.question}, {self.question.tokens:,} tokens per step", shown),)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Memory of a GPU, and whether the run fits."""
+        asked, fits = self.question, bool(self.outlook.fits[0])
+        rate = asked.gpus * self.rows["tokens_per_s_per_gpu"].iloc[0] / asked.sequence
+        said = f"As launched it {'fits' if fits else 'does not fit'}: {self.layout}."
+        needed = asked.unsplit.bytes_at(1)
+        return Verdict(needed, fits, str(self.layout), float(rate), (said,))
+
+    @cached_property
+    def sentences(self) -> tuple[str, ...]:
+        """What was measured, what would explain it, and what another layout would bring."""
+        return tuple(self._said())
+
+    def _said(self) -> Iterator[str]:
+        if self.log is not None:
+            yield self.log.said
+            yield from self._gap(self.log)
+        times = float(self.outlook.seconds[0] / self.outlook.seconds[1])
+        if self.best == self.layout or times <= 1:
+            yield "No layout of this batch that fits is forecast to be faster."
+        else:
+            yield f"{self.best} is forecast to be {times:.2f} times as fast{self._sure}."
+
+    def _gap(self, log: TrainingLog) -> Iterator[str]:
+        forecast, _, measured = self.rows.to_dict("records")
+        rate, low, high = measured["tokens_per_s_per_gpu"], forecast["low"], forecast["high"]
+        said = (
+            f"Measured are {show_rate(rate)} tokens/s per GPU, forecast "
+            f"{show_rate(forecast['tokens_per_s_per_gpu'])} ({show_rates(low, high)})"
+        )
+        if rate >= low:
+            how = "as forecast" if rate <= high else "faster than forecast"
+            yield f"{said}: {how}, nothing is wrong that the forecast knows of."
+        else:
+            yield f"{said}: slower than it should be."
+            found = explained(self.question, self.layout, self.measured_seconds)[:NAMED]
+            for number, one in enumerate(found, start=1):
+                yield f"Suspect {number}: {one}"
+            if not found:
+                yield "No single circumstance makes it that slow."
+        if log.late > LATE:
+            yield (
+                f"One step in twenty takes {log.late:.2f} times the median or longer: checkpoints, "
+                f"evaluation, garbage collection or data."
+            )
+
+    @cached_property
+    def _sure(self) -> str:
+        """The interval of what the best layout gains, and the share of draws in which it does."""
+        if not self.draws:
+            return ""
+        drawn = drawn_seconds(self.outlook, [0, 1], self.draws, self.seed, self.question.fitted)
+        gain = over_first(drawn, 1, 1.0)
+        share = float((drawn[:, 1] < drawn[:, 0]).mean())
+        return (
+            f" ({gain['over_first_low']:.2f} to {gain['over_first_high']:.2f}), and faster in "
+            f"{share:.0%} of the draws"
+        )
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Options of the launch files that are not known."""
+        unknown = self.launch.unknown
+        return (f"Options that are not known: {', '.join(unknown)}.",) if unknown else ()
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """What to change in the launch file for the best layout."""
+        if self.best == self.layout or self.outlook.seconds[1] >= self.outlook.seconds[0]:
+            return ()
+        form = self.launch.formats[0]
+        with suppress(InputError):
+            old, new = (
+                written_for(self.question, one, form).splitlines()
+                for one in (self.layout, self.best)
+            )
+            lines = [f"- {one.rstrip(WRAPPED)}" for one in old if one not in new]
+            lines += [f"+ {one.rstrip(WRAPPED)}" for one in new if one not in old]
+            return ("\n".join([f"Change in {form.name}'s options:", *lines]),)
+        return (f"{form.name} has no words for {self.best}.",)
+
+
+def advise_launched(
+    config: Path | Sequence[Path],
+    cluster: Cluster,
+    run: Path | None = None,
+    *,
+    model: str | Transformer = "",
+    prices: Prices | None = None,
+    framework: str = "",
+    sequence: int | None = None,
+    precision: str = "",
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> LaunchedAdvice | Advice:
+    """Return advice on a run on the GPUs in use of a cluster, by its launch files and its log.
+
+    What is given overrules what the files say; a ``run`` is the log of training. A model that is
+    no large one is one for data parallelism, of which DDP's throughput is measured. Raises
+    InputError for files that say too little, or what the machines are not.
+    """
+    nodes = cluster.nodes_in_use
+    launch = read_launch(config, nodes=nodes, gpus_per_node=cluster.workers // nodes)
+    log = None if run is None else read_training_log(run)
+    trained, layout = model or launch.model, launch.layout
+    require(bool(trained), "the launch files do not say which model it is; give --model")
+    require(
+        layout.ranks == cluster.workers,
+        f"layout {str(layout)!r} has {layout.ranks} GPUs, and the machines {cluster.workers}; give "
+        f"--nodes and --gpus-per-node of the run",
+    )
+    tokens = sequence or launch.said.get("sequence")
+    numbers = str(precision or launch.said.get("precision", ""))
+    shape = trained if isinstance(trained, Transformer) else find_shape(trained)
+    if shape is None:
+        return _replicated(str(trained), cluster, layout, log, tokens, numbers, draws, seed)
+    asked = split_on(
+        shape,
+        cluster,
+        sequence=tokens,
+        precision=numbers,
+        prices=prices,
+        framework=framework or launch.formats[0].framework,
+    )
+    overlap = launch.said.get("overlap")
+    posed = replace(asked, global_batch=layout.samples, cp=layout.cp, overlap=overlap)
+    return LaunchedAdvice(posed, launch, log, draws, seed)
+
+
+def _replicated(
+    model: str,
+    cluster: Cluster,
+    layout: Layout,
+    log: TrainingLog | None,
+    sequence: int | None,
+    precision: str,
+    draws: int,
+    seed: int,
+) -> Advice:
+    """Return advice on replicas, with the throughput of DDP by the log."""
+    from ddlnb.advice.advise import advise
+
+    plain_ddp = Layout(dp=layout.dp, micro_batch=layout.micro_batch)
+    require(
+        replace(layout, zero=0) == plain_ddp,
+        f"layout {str(layout)!r} is more than replicas of {model}, whose layers are not known; "
+        f"give a config.json (--model), or a launch file without accumulation and splits",
+    )
+    measured = None
+    if log is not None:
+        tokens = layout.samples * (sequence or 1)
+        measured = layout.samples / log.seconds(layout.samples, tokens, layout.ranks)
+    found = advise(
+        model,
+        cluster,
+        local_batch=layout.micro_batch,
+        sequence=sequence,
+        precision=precision,
+        measured=measured,
+        measured_method=None if measured is None else "DDP",
+        draws=draws,
+        seed=seed,
+    )
+    assert not isinstance(found, LayoutAdvice)
+    return found
