@@ -45,7 +45,7 @@ def network_loads(loads: Mapping[str, tuple[Network, Sequence[float]]], source: 
         draw_network(ax, network, list(shades.to_rgba(np.asarray(busy, float))))
     for ax in axes.flat[len(loads) :]:
         ax.axis("off")
-    figure.colorbar(shades, ax=axes, label="share of the time that a link is busy", shrink=0.7)
+    figure.colorbar(shades, ax=axes, label="busy share of time", shrink=0.8)
     kinds = {device.kind for network, _ in loads.values() for device in network.devices}
     handles = [legend_mark(c, m, name) for k, (m, c, name) in MARKERS.items() if k in kinds]
     legend(figure, handles, "upper right", columns=len(handles))
