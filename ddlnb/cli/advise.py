@@ -17,12 +17,13 @@ from ddlnb.cli.options import (
     price,
     print_answer,
     refuse_unused,
+    rendered,
     require_writable_files,
     write_rows,
 )
 from ddlnb.cli.questions import KeptHardware
 from ddlnb.errors import require
-from ddlnb.files import provenance, write_atomically
+from ddlnb.files import write_atomically
 from ddlnb.units import counted, gpus_in_words, show_bytes, show_seconds
 
 if TYPE_CHECKING:
@@ -125,24 +126,18 @@ def write_page(found: Advice | LayoutAdvice, page: Path | None) -> None:
         typer.echo(f"Page: {page}")
 
 
-TEMPLATE = Path(__file__).with_name("advice.html")
-
-
 def advice_page(found: Advice | LayoutAdvice) -> str:
     """Return the page: the answer, the options, the reasons, the gap, and what is not known."""
-    from jinja2 import Environment
-
     from ddlnb.figures import advice_options, advice_reasons
 
-    template = Environment(autoescape=True, trim_blocks=True).from_string(TEMPLATE.read_text())
-    return template.render(
+    return rendered(
+        "advice.html",
         **_about(found),
         found=found,
         options=found.tables[0].rows,
         reasons=found.tables[1].rows,
         options_picture=_picture(advice_options(found.options)),
         reasons_picture=_picture(advice_reasons(found.reasons)),
-        made=provenance(),
     )
 
 

@@ -23,7 +23,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ddlnb.errors import InputError, require
-from ddlnb.files import require_writable_file, write_atomically
+from ddlnb.files import provenance, require_writable_file, write_atomically
 from ddlnb.plans.methods import METHODS
 from ddlnb.questions import NUMBERS, WORDS, Answer, options
 from ddlnb.reading import yaml_of
@@ -232,6 +232,15 @@ def write_rows(
     if path is not None:
         write_atomically(path, rows.to_csv(index=False))
         typer.echo(f"{what} in {path}", err=err)
+
+
+def rendered(template: str, **values: Any) -> str:
+    """Return a page: a template beside this file, filled in with the values and how it was made."""
+    from jinja2 import Environment, FileSystemLoader
+
+    loader = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(autoescape=True, trim_blocks=True, loader=loader)
+    return environment.get_template(template).render(values, made=provenance())
 
 
 def require_writable_files(**examples: Path | None) -> None:

@@ -17,6 +17,7 @@ from ddlnb.cli.options import (
     grouped,
     print_table,
     refuse_unused,
+    rendered,
     require_writable_files,
     say,
     write_picture,
@@ -150,28 +151,19 @@ def show_profiled(
 
 
 COLOURS = {"computing": "#0072B2", "waiting": "#D55E00", "sending": "#009E73"}
-TEMPLATE = Path(__file__).with_name("trace.html")
 
 
 def _page(job: ProfiledJob, tables: Mapping[str, list[dict[str, Any]]], said: list[str]) -> str:
     """Return the page of a job: sentences, a timeline to zoom, and the tables."""
-    from jinja2 import Environment
-
-    from ddlnb.files import provenance
-
     spans = job.spans[["rank", "kind", "start", "stop", "name"]]
-    return (
-        Environment(autoescape=True, trim_blocks=True)
-        .from_string(TEMPLATE.read_text())
-        .render(
-            title=f"{job.name}: {counted(len(job.ranks), 'rank')}",
-            sentences=said,
-            tables=[{"title": title, "rows": rows} for title, rows in tables.items() if rows],
-            spans=[list(row) for row in spans.itertuples(index=False, name=None)],
-            ranks=[one.rank for one in job.ranks],
-            colours=COLOURS,
-            made=provenance(),
-        )
+    return rendered(
+        "trace.html",
+        title=f"{job.name}: {counted(len(job.ranks), 'rank')}",
+        sentences=said,
+        tables=[{"title": title, "rows": rows} for title, rows in tables.items() if rows],
+        spans=[list(row) for row in spans.itertuples(index=False, name=None)],
+        ranks=[one.rank for one in job.ranks],
+        colours=COLOURS,
     )
 
 

@@ -14,6 +14,7 @@ from ddlnb.figures.style import (
     colour_of,
     doubling_axis,
     in_order,
+    legend,
     line_look,
     note,
     styled,
@@ -31,7 +32,7 @@ COLOURS = {
 
 
 @styled
-def advice_options(options: pd.DataFrame) -> plt.Figure:
+def advice_options(options: pd.DataFrame, title: str = "") -> plt.Figure:
     """What can be done, by the throughput that is forecast: points with 90 % intervals.
 
     ``options`` are those of `ddlnb.advise` or `ddlnb.advise_layouts`, the best one first. Colours
@@ -49,7 +50,8 @@ def advice_options(options: pd.DataFrame) -> plt.Figure:
     ax.invert_yaxis()
     ax.set(xlim=(0, None), xlabel=f"throughput ({unit})")
     ax.axvline(options[rate].iloc[0], color=DARK, linewidth=0.6, linestyle=":")
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=shown.nunique())
+    legend(figure, ax.get_legend_handles_labels()[0], "upper center", columns=shown.nunique())
+    ax.set_title(title, loc="left")
     bars = "bars: 90 % of the draws"
     if 0 < options["low"].isna().sum() < len(options):
         bars += " (not drawn for all)"
@@ -57,7 +59,7 @@ def advice_options(options: pd.DataFrame) -> plt.Figure:
 
 
 @styled
-def advice_reasons(reasons: pd.DataFrame) -> plt.Figure:
+def advice_reasons(reasons: pd.DataFrame, title: str = "") -> plt.Figure:
     """How many times as fast an iteration would be with one thing changed.
 
     ``reasons`` are those of `ddlnb.advise`; each bar is simulated again.
@@ -74,7 +76,8 @@ def advice_reasons(reasons: pd.DataFrame) -> plt.Figure:
     ax.axvline(1.0, color="black", linewidth=0.8)
     ax.set(xlim=(0, 1.12 * changed["times_as_fast"].max()), xlabel="times as fast as it is")
     seconds = reasons["iteration_seconds"].iloc[0]
-    ax.set_title(f"an iteration takes {show_seconds(seconds)} as it is", loc="left")
+    said = f"an iteration takes {show_seconds(seconds)} as it is"
+    ax.set_title(f"{title}: {said}" if title else said, loc="left")
     return note(figure, "source: simulated; dark bars can be bought")
 
 

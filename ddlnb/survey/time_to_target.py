@@ -133,7 +133,7 @@ def time_to_target(table: pd.DataFrame) -> Figure:
         ax.margins(x=0.25)
         ax.set(xlabel=target_label("minutes", table), xlim=(0, None))
         ax.xaxis.set_major_formatter(ScalarFormatter())
-    names_down(panels[0][0], [short(name) for name in methods], ruled=True)
+    names_down(panels[0][0], [short(name) for name in methods])
     figure.suptitle(target_of(table), fontsize=10)
     return say_source(figure, SOURCE, _compression_note(table))
 
