@@ -38,8 +38,10 @@ class Animation:
     svg: str
     caption: str
 
-    def _repr_html_(self) -> str:
-        return f"<figure>{self.svg}<figcaption>{html.escape(self.caption)}</figcaption></figure>"
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """Return a page's part, and the picture alone for those that show no page."""
+        shown = f"<figure>{self.svg}<figcaption>{html.escape(self.caption)}</figcaption></figure>"
+        return {"text/html": shown, "image/svg+xml": self.svg, "text/plain": self.caption}
 
     def write(self, path: str | Path) -> Path:
         """Write the picture as an SVG file, and return its path."""

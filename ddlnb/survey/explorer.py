@@ -1,7 +1,7 @@
 """Notebook explorer: the methods on a cluster whose numbers follow sliders.
 
-A setting is where the sliders stand. Everything else follows from it, in a few milliseconds, by the
-same simulator as everywhere. The widget has a bar for every method, the timeline of the one that
+A setting is where the sliders stand. Everything else follows from it, by the same simulator as
+everywhere. The widget has a bar for every method, the timeline of the one that
 was clicked, and writes the cluster into a file.
 """
 
@@ -13,9 +13,7 @@ from functools import cache, lru_cache
 from io import BytesIO
 from itertools import product
 from pathlib import Path
-from statistics import median
 from threading import Timer
-from time import perf_counter
 from typing import Any
 
 import ipywidgets as widgets
@@ -33,7 +31,6 @@ from ddlnb.search.search import WITHOUT_SERVERS, search_plan
 from ddlnb.search.space import SEARCHED
 from ddlnb.simulator.forecast import methods_on, single_seconds
 from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
-from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.site import render
 from ddlnb.units import BITS_PER_BYTE, GB, US, show_rate, show_seconds
 from ddlnb.workloads.workload import Workload, read_profile
@@ -47,7 +44,6 @@ WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
 BASE = "survey-10GbE"  # what no slider changes is as there: nodes of four GPUs on PCIe
 SHOWN = "MG-WFBP"  # the method whose timeline is shown first
 SEARCHED_PLANS = 60  # half a second or so: the search follows when the sliders rest
-PROMPT = 0.1  # seconds in which a reader takes a change as immediate
 STEADY = (1, 2)  # the iterations that a timeline shows
 read_once = cache(get_cluster)
 
@@ -176,32 +172,6 @@ def explored_timeline(setting: Setting, method: str | Method) -> Timeline:
     """Return two steady iterations of a method, as one worker sees them."""
     line = simulate(setting.workload, setting.cluster, method, iterations=STEADY[1] + 1)
     return line.window(*STEADY)
-
-
-def redraw_seconds(setting: Setting, moves: int = 20) -> list[float]:
-    """Return how long each of some moves of the network's slider takes to simulate, in seconds.
-
-    A move simulates all methods and the timeline of one.
-    """
-
-    def seconds(number: int) -> float:
-        start = perf_counter()
-        moved = replace(setting, gigabits=setting.gigabits * (1 + (number + 1) / moves))
-        explored_speeds(moved)
-        explored_timeline(moved, SHOWN)
-        return perf_counter() - start
-
-    return [seconds(number) for number in range(moves)]
-
-
-def redraw_findings(seconds: Sequence[float]) -> Findings:
-    """Return how long a move of a slider takes, and how many kept below PROMPT."""
-    quick = sum(one <= PROMPT for one in seconds)
-    return findings(
-        f"A move of a slider is simulated in {show_seconds(median(seconds))} (median of "
-        f"{len(seconds)}, {show_seconds(min(seconds))} to {show_seconds(max(seconds))}); "
-        f"{quick} of them within {show_seconds(PROMPT)}."
-    )
 
 
 def save_explored(setting: Setting, path: str | Path) -> Path:

@@ -18,7 +18,8 @@ from ddlnb.errors import DdlnbError
 from ddlnb.files import write_atomically
 from ddlnb.survey.notebooks import Outcome
 
-KEPT, STORED, PNG = "keep_output", "stored-picture", "image/png"
+KEPT, STORED = "keep_output", "stored-picture"
+PNG, SVG = "image/png", "image/svg+xml"
 WIDTHS, COLOURS, MOST_BYTES = (1000, 800, 600, 400), 64, 60_000  # of a picture; pixels, shades
 Content = dict[str, Any]
 
@@ -63,7 +64,7 @@ def _drawn(executed: Content) -> dict[int, list[Content]]:
     """Return the pictures of a run by the number of their cell."""
     by_cell = enumerate(cell.get("outputs", []) for cell in _code(executed))
     found = {
-        number: [one for one in outputs if PNG in one.get("data", {})]
+        number: [one for one in outputs if one.get("data", {}).keys() & {PNG, SVG}]
         for number, outputs in by_cell
     }
     return {number: outputs for number, outputs in found.items() if outputs}
@@ -89,9 +90,12 @@ def _stored(
 
 
 def _small(output: Content) -> Content:
-    about = output.get("metadata", {}).get(PNG, {})
+    data, about = output["data"], output.get("metadata", {}).get(PNG, {})
+    if SVG in data:  # moves
+        kept = {kind: data[kind] for kind in (SVG, "text/plain")}
+        return {"output_type": "display_data", "data": kept, "metadata": {}}
     said = about.get("alt", "")
-    picture = base64.b64encode(smaller(base64.b64decode("".join(output["data"][PNG]))))
+    picture = base64.b64encode(smaller(base64.b64decode("".join(data[PNG]))))
     data = {PNG: picture.decode() + "\n", "text/plain": [said]}
     return {"output_type": "display_data", "data": data, "metadata": {PNG: {"alt": said}}}
 

@@ -30,7 +30,7 @@ def test_an_animation_is_one_small_file_that_any_browser_plays(name, tmp_path):
     path = animation.write(tmp_path / f"{name}.svg")
     assert path.stat().st_size < 60_000
     assert "http" not in animation.svg.replace("http://www.w3.org/2000/svg", "")
-    assert animation.caption.split(":")[0] in animation._repr_html_()
+    assert animation.caption.split(":")[0] in animation._repr_mimebundle_()["text/html"]
     for one in parts(animation, "animate"):
         times = [float(time) for time in one.get("keyTimes").split(";")]
         assert times == sorted(times)
