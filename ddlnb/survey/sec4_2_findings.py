@@ -7,7 +7,7 @@ cells or does not.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,16 +31,13 @@ from ddlnb.figures.style import (
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.results.schema import KEY, RATE
 from ddlnb.results.statistics import Verdict
-from ddlnb.results.tables import GPUS_PER_NODE, SINGLE, cell_rates
+from ddlnb.results.tables import SINGLE
 from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
-from ddlnb.survey.claims import CLAIMS, OPEN, Strength, Table, evaluate_claims
-from ddlnb.survey.items import Findings, ItemVerdict, Rows, findings, tabled
+from ddlnb.survey.claims import CLAIMS, OPEN, Strength, evaluate_claims
+from ddlnb.survey.items import Findings, ItemVerdict, findings
 from ddlnb.survey.published import about_fig4_cells, beside_quotes, judged_cells
 from ddlnb.survey.testbed import (
-    BATCHES,
-    CLUSTERS,
-    GPUS,
     as_run,
     fig4_cells_to_forecast,
     fig4_workload,
@@ -182,30 +179,6 @@ def verdicts_table(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     if "published" in found:
         columns["simulated", "agrees"] = agreement(found).map({True: "yes", False: "no"}.get)
     return pd.DataFrame(columns).fillna("")
-
-
-@tabled("claim", *KEY, "value", "unit")
-def failing_cells(rows: pd.DataFrame) -> Rows:
-    """Return every cell against a claim that fails, worst first, with the value against it.
-
-    A cell stands there once for each comparison it fails.
-    """
-    judged = evaluate_claims(rows)
-    table = Table(cell_rates(rows), GPUS_PER_NODE)
-    for claim in judged.loc[[holds is False for holds in judged["holds"]], "claim"]:
-        for part in CLAIMS[claim].parts:
-            for cell, value in part.failing(part.values(table)).items():
-                yield {"claim": claim, **cell._asdict(), "value": value, "unit": part.unit}
-
-
-def failing_by_place(failing: pd.DataFrame) -> pd.DataFrame:
-    """Count the failing cells of every claim by model, network and number of GPUs."""
-    known: dict[str, Sequence] = {"model": list(BATCHES), "network": list(CLUSTERS), "gpus": GPUS}
-    counts = {
-        label: pd.crosstab(failing["claim"], failing[label]).reindex(columns=values, fill_value=0)
-        for label, values in known.items()
-    }
-    return pd.concat(counts, axis=1) if len(failing) else pd.DataFrame()
 
 
 def claim_findings(found: Mapping[str, pd.DataFrame]) -> Findings:

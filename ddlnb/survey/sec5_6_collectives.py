@@ -1,10 +1,8 @@
-"""Which collective fits which network, and what a cut cable costs it (survey, section 5.6)."""
+"""Which collective fits which network, and what is searched for one (survey, section 5.6)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import product
 from math import isqrt
 from typing import NamedTuple
 
@@ -29,9 +27,8 @@ from ddlnb.networks.collectives.catalogue import get_collective as get_collectiv
 from ddlnb.networks.collectives.double_tree import up_and_down
 from ddlnb.networks.collectives.phases import joined
 from ddlnb.networks.flows import Startup
-from ddlnb.networks.network import Cut, Network
+from ddlnb.networks.network import Network
 from ddlnb.networks.play import play
-from ddlnb.networks.routes import NoRoute
 from ddlnb.networks.topologies import BCube, FatTree, Star, Topology, Torus, TwoTier
 from ddlnb.plans.transfers import Collective
 from ddlnb.results.statistics import Verdict
@@ -42,7 +39,6 @@ from ddlnb.units import MS, bandwidth_from, seconds_from, size_in_words
 # takes no time of a core, which flatters them.
 ALGORITHMS = ("ring", "tree", "recursive-doubling", "halving-doubling", "swing", "torus")
 DOUBLE_TREE, SEARCHED = "double-tree", "searched trees"
-STOPPED = float("inf")
 SIZES = tuple(4**power for power in range(5, 14))  # bytes
 LINK = "10 Gb/s, 30 us"  # a host's cable, and what every message waits
 
@@ -152,54 +148,6 @@ def map_findings(rows: pd.DataFrame) -> Findings:
         f"Of {cells} cells the best algorithm is {each}: no algorithm fits all networks.",
         f"For messages of {small} it is {of_small}, for {large} {of_large}.",
     )
-
-
-def cut_costs(
-    hosts: int = 16,
-    size: int = 100_000_000,
-    link: str = LINK,
-    algorithms: Sequence[str] = ("ring", "halving-doubling", "swing", "torus"),
-) -> pd.DataFrame:
-    """Return the slowdown of every all-reduce by every cut cable: infinite where it cannot go on.
-
-    Routes go round a cut where a path is left (ECMP), those of BCube along another digit. Columns:
-    network, algorithm, cable (its ends), kind ("host" or "switches"), slowdown.
-    """
-    rows, host = [], host_link(link)
-    collectives = collectives_of(hosts, algorithms)
-    for (name, topology), algorithm in product(networks_of(hosts).items(), collectives):
-        network = topology.network(host.bandwidth)
-        if isinstance(topology, Torus):  # dimension order, its own, does not go round a cut
-            network = replace(network, routing="ecmp")
-        whole = _seconds(collectives[algorithm], network, size, host)
-        for cable in network.links[::2]:
-            one, other = (network.devices[end].name for end in (cable.start, cable.end))
-            left = Cut(one, other).apply(network)
-            try:
-                slowdown = _seconds(collectives[algorithm], left, size, host) / whole
-            except NoRoute:
-                slowdown = STOPPED
-            kind = "host" if one.startswith("host") else "switches"
-            rows.append((name, algorithm, f"{one} - {other}", kind, slowdown))
-    return pd.DataFrame(rows, columns=["network", "algorithm", "cable", "kind", "slowdown"])
-
-
-def cut_table(costs: pd.DataFrame) -> pd.DataFrame:
-    """Return per network and algorithm: the share of cuts that stop it, and of others the slowdown.
-
-    Columns: cables, stops (%), median slowdown, worst slowdown; of those that do not stop it.
-    """
-    goes_on = costs["slowdown"].where(costs["slowdown"] < STOPPED)
-    by_algorithm = goes_on.groupby([costs["network"], costs["algorithm"]], sort=False)
-    table = pd.DataFrame(
-        {
-            "cables": by_algorithm.size(),
-            "stops (%)": 100 * (1 - by_algorithm.count() / by_algorithm.size()),
-            "median slowdown": by_algorithm.median().map("{:.2f}".format),
-            "worst slowdown": by_algorithm.max().map("{:.2f}".format),
-        }
-    )
-    return table.round().astype({"stops (%)": int}).replace("nan", "-")
 
 
 def searched_trees(network: Network, moves: int = 1000, seed: int = 0) -> list[np.ndarray]:
@@ -314,9 +262,6 @@ def torus_findings(use: pd.DataFrame) -> Findings:
     )
 
 
-STOPS_AT = 0.6  # where cuts that stop an all-reduce are drawn: below all slowdowns seen
-
-
 @styled
 def best_collectives(rows: pd.DataFrame) -> Figure:
     """The best all-reduce by network, number of hosts and message size, in one colour each.
@@ -352,30 +297,3 @@ def best_collectives(rows: pd.DataFrame) -> Figure:
     return note(
         figure, "source: simulated flows; numbers: time of the second best over that of the best"
     )
-
-
-@styled
-def cut_slowdowns(costs: pd.DataFrame) -> Figure:
-    """What each cut cable does to an all-reduce: how much slower it gets, or that it stops.
-
-    ``costs`` have a row per network, algorithm and cable, with its kind and the slowdown, which is
-    infinite where hosts lose each other. A dot is a cable; those at the bottom stop it.
-    """
-    names = list(dict.fromkeys(costs["algorithm"]))
-    figure, panels = facets(costs, "network", width=(1.5, 2.2), height=4.2, sharey=True)
-    random = np.random.default_rng(0)
-    for ax, _, part in panels:
-        for x, name in enumerate(names):
-            slow = part.loc[part["algorithm"] == name, "slowdown"].replace(STOPPED, STOPS_AT)
-            places = x + random.uniform(-0.25, 0.25, len(slow))
-            colour = ALGORITHM_COLOURS.get(name, OTHER_COLOUR)
-            ax.plot(places, slow, "o", color=colour, markersize=3, alpha=0.6)
-        ax.axhline(1, color="#999999", linewidth=0.8)
-        ax.set_xticks(range(len(names)), names, rotation=60, ha="right")
-        ax.set_xlabel("algorithm")
-    top = costs["slowdown"].replace(STOPPED, 1.0).max()
-    ticks = [1.0, *(t for t in (1.5, 2.0, 2.5, 3.0) if t <= top + 0.5)]
-    first = panels[0][0]
-    first.set_yticks([STOPS_AT, *ticks], ["stops", *(f"{t:g} x" for t in ticks)])
-    first.set_ylabel("time, over that without a cut")
-    return note(figure, "source: simulated; a dot is a cable that is cut")

@@ -154,7 +154,7 @@ def test_intervals_of_a_simulation_are_in_sight():
 
 def test_an_algorithm_has_one_colour_in_all_figures():
     assert len(set(ALGORITHM_COLOURS.values())) == len(ALGORITHM_COLOURS)
-    for name in ("best_collectives", "cut_slowdowns", "all_reduce_times"):
+    for name in ("best_collectives", "all_reduce_times"):
         assert ALGORITHM_COLOURS["ring"].casefold() in colours_in(drawn(name))
 
 

@@ -213,9 +213,6 @@ BEST = table(
     hosts=8, best=lambda rows: rows["algorithm"] == "ring",
     seconds=lambda rows: 1.5 - 0.5 * rows["best"],
 )  # fmt: skip
-CUTS = table(
-    "algorithm slowdown", *product(("ring", "swing"), (1.0, 2.0, math.inf)), network="star"
-)
 LOSSES = table(
     "on compressor", *product(("gradient", "noise"), ("ef-sign", "random-k(0.01, False)")),
     loss=0.1, bound=0.9, source="measured",
@@ -381,7 +378,6 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     "learning_curves": lambda: figures.learning_curves(CURVES, log_loss=True),
     "servers_needed": lambda: figures.servers_needed(SERVERS),
     "best_collectives": lambda: figures.best_collectives(BEST),
-    "cut_slowdowns": lambda: figures.cut_slowdowns(CUTS),
     "compression_losses": lambda: figures.compression_losses(LOSSES),
     "feedback_residuals": lambda: figures.feedback_residuals(RESIDUALS),
     "advice_options": lambda: figures.advice_options(OPTIONS),

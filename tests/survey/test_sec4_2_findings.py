@@ -40,20 +40,6 @@ def test_a_larger_batch_judges_its_claim_and_no_other():
     assert after.drop("A57").equals(before.drop("A57"))
 
 
-def test_the_failing_cells_are_those_that_the_verdicts_count():
-    rows = section.with_single(forecasts())
-    found = evaluate_claims(rows).set_index("claim")
-    failing = section.failing_cells(rows)
-    fails = found[[holds is False for holds in found["holds"]]]
-    assert len(fails) > 2
-    counted = failing.groupby("claim").size()
-    expected = ((1 - fails["share"]) * fails["cells"]).round()
-    assert counted.to_dict() == expected.to_dict()
-    places = section.failing_by_place(failing)
-    assert places["model"].sum(axis=1).to_dict() == expected.to_dict()
-    assert section.failing_by_place(failing.iloc[:0]).empty
-
-
 def test_published_cells_judge_and_the_simulator_agrees_or_not():
     """Published cells are the forecasts times a factor, but BSP-A2A, which they have faster."""
     other = cells()
