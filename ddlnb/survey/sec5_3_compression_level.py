@@ -49,7 +49,7 @@ from ddlnb.training.cost.layer_densities import DENSITIES, HIDDEN, density_table
 from ddlnb.training.cost.time_to_target import iterations_to_target, time_to_target
 from ddlnb.training.method import training_method
 from ddlnb.training.runs.compare import compare
-from ddlnb.units import MS, counted
+from ddlnb.units import MS
 from ddlnb.workloads.workload import Workload
 
 INTERIOR, AT_LEAST, AT_MOST, OPEN = (
@@ -202,26 +202,6 @@ def hidden_table(
 def alike(density: float, chosen: LayerTopK) -> LayerTopK:
     """Return one density for all layers; at 1 nothing is compressed, as by layer."""
     return LayerTopK((density,) * len(chosen.densities))
-
-
-def density_by_layer(
-    workload: Workload,
-    clusters: Sequence[str | Cluster],
-    workers: int | None = None,
-) -> pd.DataFrame:
-    """Return the rows of `density_table` for every cluster, and when each gradient is ready.
-
-    ``ready`` is in seconds from the start of the backward pass.
-    """
-    parts = []
-    for name in clusters:
-        cluster = get_cluster(name, workers)
-        chosen = layer_densities(workload, cluster)
-        table = density_table(workload, chosen)
-        on = {"network": cluster.network, "workers": cluster.workers}
-        parts.append(table.assign(**on, ready=workload.ready_seconds))
-    require(bool(parts), "there are no clusters to choose densities for")
-    return pd.concat(parts, ignore_index=True).assign(model=workload.model, source="simulated")
 
 
 def layer_times(
@@ -381,25 +361,6 @@ def level_curves(table: pd.DataFrame) -> Figure:
     panels[0][0].set_ylabel("times the best lossless method")
     legend(figure, where="upper center", columns=3)
     return say_source(figure, SOURCE, target_of(table))
-
-
-@styled
-def density_steps(table: pd.DataFrame) -> Figure:
-    """The density of every tensor by when its gradient is ready: a panel per network.
-
-    ``table`` is from `density_by_layer`. A mark is a tensor, the larger the more entries it has.
-    """
-    figure, panels = facets(table, "network", width=(1.2, 3.4), height=3.2, **BOTH)
-    for ax, _, part in panels:
-        ready, share = part["ready"] / MS, part["elements"] / table["elements"].max()
-        ax.step(ready, part["density"], where="post", color=ADAPTIVE, linewidth=1)
-        ax.scatter(ready, part["density"], s=4 + 120 * share, color=ADAPTIVE, alpha=0.4, lw=0)
-        ax.set(xlabel="gradient ready after (ms)", yscale="log", ylim=(0.0007, 1.5))
-    panels[0][0].set_ylabel("density k/D")
-    first = table.iloc[0]
-    return say_source(
-        figure, table[["source"]], f"{first['model']}, {counted(first['workers'], 'worker')}"
-    )
 
 
 @styled

@@ -35,12 +35,6 @@ def test_both_sides_of_a_torus_at_once_take_half_of_a_ring(played):
     assert seconds[0] == pytest.approx(seconds[1] / 2)
 
 
-@pytest.mark.item("A35", how="simulated")
-def test_bcube_is_quicker_with_servers_on_all_hosts(played):
-    servers = "servers on all hosts"
-    assert played["BCube", servers].seconds < played["fat-tree", servers].seconds
-
-
 def test_every_claim_has_its_numbers_and_a_verdict(played):
     table = verdicts(played)
     assert set(table["verdict"]) <= {"holds", "contradicted"}

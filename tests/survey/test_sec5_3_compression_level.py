@@ -7,17 +7,14 @@ import pandas as pd
 import pytest
 
 from ddlnb.errors import InputError
-from ddlnb.figures import density_steps, layer_bars, level_curves
+from ddlnb.figures import layer_bars, level_curves
 from ddlnb.survey import sec5_3_compression_level as level_study
 from ddlnb.survey.sec5_1_adaptive_periods import FASTER, OPEN, SLOWER
-from ddlnb.survey.sec5_3_compression_level import density_by_layer, layer_methods, layer_times
+from ddlnb.survey.sec5_3_compression_level import layer_methods, layer_times
 from ddlnb.survey.time_to_target import made_up_cluster, made_up_digits
 from ddlnb.training.runs.compare import compare
-from ddlnb.workloads.workload import read_profile
 
-RESNET = read_profile("resnet50_b64_rtx2080ti")
 DIGITS = made_up_digits(1e4)
-NETWORKS = ["survey-10GbE", "survey-100GbE"]
 
 
 def swept(seconds_by_density: dict[float, list[float]]) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -97,9 +94,6 @@ def test_a_verdict_follows_the_interval_over_seeds(curves):
         assert set(times.loc[times["kind"] == "by layer", "verdict"]) == {said}
 
 
-def test_every_network_has_a_density_for_every_tensor_and_a_sweep_an_interior():
+def test_a_sweep_has_an_interior():
     with pytest.raises(InputError, match="no interior"):
         level_study.level_methods([0.1, 0.01])
-    table = density_by_layer(RESNET, NETWORKS, 8)
-    assert len(table) == 2 * len(RESNET.gradients)
-    assert "resnet50, 8 workers" in density_steps(table).get_supxlabel()
