@@ -39,7 +39,6 @@ def test_searched_trees_use_more_of_a_torus_than_a_double_tree_does():
     cables = [set(map(frozenset, enumerate(tree.tolist()))) for tree in trees]
     assert not cables[0] & cables[1]
     use = torus_use()
-    assert (use["seconds"] >= use["bound"]).all()
     assert (use.loc["double-tree", "idle"], use.loc["searched trees", "idle"]) == (17, 4)
     assert use["seconds"].idxmin() == "searched trees"
     [said] = torus_findings(use).items
