@@ -51,17 +51,6 @@ def test_a_lab_checks_itself_registers_what_was_written_and_runs_it_on_ranks(nam
     assert lab[-1].source.startswith("**Question.**")
 
 
-@pytest.mark.parametrize("name", [name + end for name in NAMES for end in ("", SOLUTION)])
-def test_links_of_a_lab_lead_somewhere(name):
-    cited = set(re.findall(r"^@\w+\{(\w+),", (NOTEBOOKS / "references.bib").read_text(), re.M))
-    for cell in cells(name):
-        if cell.cell_type == "markdown":
-            for place in re.findall(r"\]\((?!https?:)([^)]+)\)", cell.source):
-                path, _, key = place.partition("#")
-                assert (LABS / path).exists(), place
-                assert not path.endswith("references.bib") or key in cited, place
-
-
 def test_the_course_has_twelve_weeks_all_labs_and_papers_that_are_known():
     text = (ROOT / "docs" / "course.md").read_text()
     weeks = [line.split("|")[1:-1] for line in text.splitlines() if re.match(r"\| \d", line)]
