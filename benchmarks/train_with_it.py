@@ -77,7 +77,7 @@ def _script(
     from ddlnb.engines.distributed_model import DistributedModel
     from ddlnb.launch.rank import process_group
 
-    os.environ["MASTER_ADDR"] = context.store_host  # as torchrun says it to a script
+    os.environ["MASTER_ADDR"] = context.host  # as torchrun says it to a script
     batch = task.batch(task.local_batch, context.rank)
 
     def made() -> tuple[torch.nn.Module, torch.optim.Optimizer]:

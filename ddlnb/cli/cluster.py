@@ -150,8 +150,7 @@ def expect(
     if csv:
         return typer.echo(found.rows.to_csv(index=False), nl=False)
     print_table([size_row(row) for row in found.rows.to_dict("records")], False, log.name)
-    for said in [*facts.said, *found.said]:
-        typer.echo(said)
+    say([*facts.said, *found.said])
 
 
 app.command("import")(import_logs)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ddlnb.errors import InputError, require
+from ddlnb.errors import InputError, printable, require
 from ddlnb.files import provenance, require_writable_file, write_atomically
 from ddlnb.plans.methods import METHODS
 from ddlnb.questions import NUMBERS, WORDS, Answer, options
@@ -165,15 +165,18 @@ def print_table(rows: list[dict[str, Any]], csv: bool, title: str) -> None:
     from rich.text import Text
 
     shown = [
-        [f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()]
+        [
+            f"{value:,}" if isinstance(value, int) else printable(str(value))
+            for value in row.values()
+        ]
         for row in rows
     ]
-    names = [str(column) for column in frame.columns]
+    names = [printable(str(column)) for column in frame.columns]
     widths = [max(map(cell_len, cells)) for cells in zip(names, *shown, strict=True)]
     columns = shutil.get_terminal_size((WIDTH, 0)).columns
     count = len(names) if WIDE.get() else with_room(widths, columns)
     room = max(columns, sum(widths) + 3 * len(widths) + 1) if WIDE.get() else columns
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(printable(title)), title_justify="left")
     for number, column in enumerate(names[:count], start=1):
         numeric = pd.api.types.is_numeric_dtype(frame[column])
         table.add_column(
@@ -209,9 +212,9 @@ def print_answer(found: Answer) -> None:
 
 
 def say(lines: Iterable[str]) -> None:
-    """Print each of the lines."""
+    """Print each of the lines; what a terminal would obey in it is shown."""
     for line in lines:
-        typer.echo(line)
+        typer.echo(printable(line))
 
 
 def write_picture(path: Path | None, name: str, *shown: Any, err: bool = False, **how: Any) -> None:

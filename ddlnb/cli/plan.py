@@ -17,6 +17,7 @@ from ddlnb.cli.options import (
     known_methods,
     refuse_unused,
     require_writable_files,
+    say,
 )
 from ddlnb.cli.questions import KeptHardware
 from ddlnb.errors import require
@@ -46,7 +47,7 @@ def plan_on_cluster(
     from ddlnb.simulator.recommendation import tuned_in_words
     from ddlnb.simulator.simulate import plan_on, sized_on
 
-    typer.echo(f"{workload!r} on {on!r}; {workload.source}")
+    say([f"{workload!r} on {on!r}; {workload.source}"])
     if not isinstance(method.planner, Searching):
         refuse_unused(f"{method.name} is a rule, and searches nothing", time_limit=time_limit)
         require(
@@ -64,7 +65,7 @@ def plan_on_cluster(
     found = search_plan(
         workload, on, space=space, compression=sent, time_limit=time_limit, progress=show
     )
-    typer.echo(str(found).partition("\n")[2])
+    say([str(found).partition("\n")[2]])
     if found.dense is not None:
         typer.echo(
             "An iteration that sends less is not worth one that sends all: "
@@ -194,7 +195,7 @@ def plan(
     gradients = asked.pop("gradients", "")
     workload = _workload(profile, hardware.gpu, **asked)
     workload = workload.sent_as(gradients) if gradients else workload
-    typer.echo(f"{workload!r}, {workload.source}")
+    say([f"{workload!r}, {workload.source}"])
     if chosen.needs_cost:
         typer.echo(f"planned for all-reduces of {cost}; see --latency and --bandwidth")
     made = chosen.plan(workload, cost=cost, servers=1 if servers is None else servers)
@@ -276,6 +277,6 @@ def _tuned(name: str, partition: str | None, credit: str | None) -> Method:
 
 def _print_plan(plan: Plan, out: Path | None) -> None:
     """Print the plan, and write it where that is asked for."""
-    typer.echo(plan)
+    say([str(plan)])
     if out is not None:
         typer.echo(f"Plan {plan.digest} in {write_plan(plan, out)}")

@@ -138,8 +138,7 @@ def show_profiled(
     else:
         for title, rows in tables.items():
             print_table(rows, False, title)
-        for one in said:
-            typer.echo(one)
+        say(said)
     if out is not None:
         write_atomically(out, job.by_group.to_csv(index=False))
         typer.echo(f"Rows of {counted(len(job.by_group), 'collective')} in {out}", err=csv)
@@ -276,7 +275,7 @@ def show_kineto(
     figure: Path | None,
 ) -> None:
     """Say what a traced rank did, and simulate the same on a cluster."""
-    typer.echo(repr(trace))
+    say([repr(trace)])
     _show_operations(trace)
     needed = bool(model or batch or cluster or out or perfetto or figure)
     if any(event.is_communication for event in trace.events):

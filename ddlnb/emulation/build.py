@@ -12,10 +12,9 @@ process ends, namespaces, links and queues are gone, whatever ended it. A node h
 
     net0    10.77.0.1, .2, ...   the emulated link, to a port of the switch (switch.c); with several
     net1, ...                    cables one for each, on which "ways" says what nodes are reached
-    rule0   10.78.0.2, .3, ...   an unshaped one to 10.78.0.1, over which ranks meet; no gradients
 
-Over the channel, a Unix socket, goes a JSON line that says how to enter the nodes, and beside it
-the descriptor of a socket that listens on 10.78.0.1. It imports nothing of ddlnb.
+Over the channel, a Unix socket, goes a JSON line that says how to enter the nodes. It imports
+nothing of ddlnb.
 """
 
 from __future__ import annotations
@@ -41,10 +40,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def node_address(node: int) -> str:
     return f"10.77.{(node + 1) // 256}.{(node + 1) % 256}"
-
-
-def rule_address(node: int) -> str:
-    return f"10.78.{(node + 2) // 256}.{(node + 2) % 256}"
 
 
 def hardware_address(node: int) -> str:
@@ -104,19 +99,13 @@ def _make_switch_side(nodes: list[int], ports: list[list]) -> None:
     _setting("ipv6/conf/default/disable_ipv6", 1)
     with _routes() as routes:
         routes.link("set", index=_index(routes, "lo"), state="up")
-        routes.link("add", ifname="rule", kind="bridge")
-        bridge = _index(routes, "rule")
-        routes.addr("add", index=bridge, address="10.78.0.1", prefixlen=16)
-        routes.link("set", index=bridge, state="up")
         for node, namespace in enumerate(nodes):
-            mine = {f"net{port}": _port_name(node, port) for port in range(len(ports[node]))}
-            for inside, name in {**mine, "rule0": f"rule{node}"}.items():
-                peer = {"ifname": inside, "net_ns_fd": namespace}
-                if inside in mine:  # one hardware address: the switch may deliver at any port
-                    peer["address"] = hardware_address(node)
+            for port in range(len(ports[node])):
+                peer = {"ifname": f"net{port}", "net_ns_fd": namespace}
+                peer["address"] = hardware_address(node)  # the switch may deliver at any port
+                name = _port_name(node, port)
                 routes.link("add", ifname=name, kind="veth", peer=peer)
                 routes.link("set", index=_index(routes, name), state="up")
-            routes.link("set", index=_index(routes, f"rule{node}"), master=bridge)
 
 
 def _make_node(node: int, bandwidths: list[float], ways: dict[str, int], loses: bool) -> None:
@@ -129,9 +118,6 @@ def _make_node(node: int, bandwidths: list[float], ways: dict[str, int], loses: 
     segments = {"gso_max_segs": 1} if loses else {"gso_max_size": SEGMENT_BYTES}
     with _routes() as routes:
         routes.link("set", index=_index(routes, "lo"), state="up")
-        rule = _index(routes, "rule0")
-        routes.addr("add", index=rule, address=rule_address(node), prefixlen=16)
-        routes.link("set", index=rule, state="up")
         data = [_index(routes, f"net{port}") for port in range(len(bandwidths))]
         routes.addr("add", index=data[0], address=node_address(node), prefixlen=16)
         for port, bandwidth in enumerate(bandwidths):
@@ -185,7 +171,6 @@ def main(switch: str, request: int) -> None:
         bandwidths = [bandwidth for bandwidth, _ in own]
         _make_node(node, bandwidths, asked["ways"][node], asked["loses"])
     _call("setns", home, CLONE_NEWNET)
-    listener = socket.create_server(("10.78.0.1", 0), backlog=512)
     words = [str(asked["text"]), str(len(nodes)), str(asked["links"])]
     sockets = []  # kept, for their descriptors
     for node, own in enumerate(ports):
@@ -196,7 +181,7 @@ def main(switch: str, request: int) -> None:
         os.set_inheritable(descriptor, True)
     channel = socket.socket(fileno=asked["channel"])
     told = {"pid": os.getpid(), "nodes": nodes}
-    socket.send_fds(channel, [json.dumps(told).encode() + b"\n"], [listener.fileno()])
+    channel.sendall(json.dumps(told).encode() + b"\n")
     with contextlib.suppress(OSError):  # only root may go before the ranks
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     os.execv(switch, [switch, *words])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -11,7 +10,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -22,55 +20,7 @@ from ddlnb.errors import MissingPart, require
 from ddlnb.launch.rank import Slot
 from ddlnb.launch.topology import EmulatedTopology, Link, Routes
 
-BLOCK = 1 << 16
-
-
-class Relay:
-    """Passes bytes between the clients of a listening socket and a port of 127.0.0.1.
-
-    A socket belongs to the namespace it was made in, so a process outside can listen inside.
-    """
-
-    def __init__(self, listener: socket.socket):
-        self._listener = listener
-        self._ends: set[socket.socket] = set()
-
-    def forward(self, port: int) -> int:
-        """Start forwarding to this port, and return the port of the listener."""
-        threading.Thread(target=self._accept, args=[port], name="relay", daemon=True).start()
-        return self._listener.getsockname()[1]
-
-    def close(self) -> None:
-        """End all connections, and with them their threads; safe to call twice."""
-        for end in (self._listener, *self._ends):
-            with contextlib.suppress(OSError):  # it has ended already
-                end.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self, port: int) -> None:
-        with contextlib.suppress(OSError):  # the listener is closed
-            while True:
-                near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", port))
-                for source, target in ((near, far), (far, near)):
-                    source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    self._ends.add(source)
-                    passing = threading.Thread(target=self._pass, args=(source, target))
-                    passing.daemon = True
-                    passing.start()
-
-    def _pass(self, source: socket.socket, target: socket.socket) -> None:
-        with source:
-            with contextlib.suppress(OSError):
-                while data := source.recv(BLOCK):
-                    target.sendall(data)
-            with contextlib.suppress(OSError):
-                target.shutdown(socket.SHUT_RDWR)
-        self._ends.discard(source)
-
-
 BUILD_SECONDS = 60.0
-CONTROL_HOST = "10.78.0.1"
 _FOLDER = Path(__file__).parent
 _PRIVILEGES = (
     "an emulated network needs root, or a kernel that lets users make namespaces "
@@ -151,11 +101,9 @@ class EmulatedNetwork:
             os.close(descriptor)
         mine.settimeout(BUILD_SECONDS)
         try:
-            text, descriptors, _, _ = socket.recv_fds(mine, 1 << 20, 1)
-            if not descriptors:
+            if not (text := mine.recv(1 << 20)):
                 raise MissingPart(self._why_not_built())
             told = json.loads(text)
-            self._relay = Relay(socket.socket(fileno=descriptors[0]))
             self._line()  # the switch is up
         except BaseException:
             self._process.kill()
@@ -182,10 +130,6 @@ class EmulatedNetwork:
     def slot(self, node: int) -> Slot:
         """Return where a rank on that node is."""
         return Slot(f"/proc/{self.pid}/fd/{self._nodes[node]}", node_address(node))
-
-    def forward(self, port: int) -> tuple[str, int]:
-        """Return where every node reaches this port of 127.0.0.1: an address and a port."""
-        return CONTROL_HOST, self._relay.forward(port)
 
     def statistics(self) -> dict[str, float]:
         """Return packets and bytes carried, packets dropped (full queues) and lost (on purpose).
@@ -279,7 +223,6 @@ class EmulatedNetwork:
 
     def close(self) -> None:
         """End the switch; the namespaces go when the ranks in them do. Safe to call twice."""
-        self._relay.close()
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):

@@ -283,8 +283,9 @@ def _context(timeout_seconds: float) -> RankContext:
     return RankContext(
         rank=dist.get_rank(),
         count=dist.get_world_size(),
-        store_host=host,
-        store_port=0,
+        owner_host=host,
+        store_address="",
+        store_secret=b"",
         prefix="",
         host=address_towards(host),
         threads=torch.get_num_threads(),

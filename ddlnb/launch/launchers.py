@@ -68,6 +68,11 @@ class RankSpec:
         return self.launcher not in ("local", "mpi", EMULATED)
 
     @property
+    def is_here(self) -> bool:
+        """Whether all ranks are on this machine."""
+        return not self.is_remote and (self.launcher != "mpi" or self.host.startswith("127."))
+
+    @property
     def in_slurm(self) -> bool:
         """Whether the ranks are a job of Slurm, or may be, as with an unknown profile."""
         return self.launcher == "slurm" or (
@@ -123,6 +128,9 @@ def environment(launch: RankSpec, token: str, folder: Path) -> dict[str, str]:
         # A killed mpiexec does not remove its files: they go with the folder. Open MPI 4, then 5.
         variables["OMPI_MCA_orte_tmpdir_base"] = str(folder)
         variables["PRTE_MCA_prte_tmpdir_base"] = str(folder)
+        if (shared := reaper.shared_memory(folder)).is_dir():
+            variables["OMPI_MCA_btl_vader_backing_directory"] = str(shared)
+            variables["OMPI_MCA_btl_sm_backing_directory"] = str(shared)
         if os.geteuid() == 0:
             variables |= dict.fromkeys(
                 ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1"

@@ -29,10 +29,11 @@ from typing import Any, TypeVar
 
 import psutil
 
-from ddlnb.errors import DdlnbError, RankError
+from ddlnb.errors import DdlnbError, RankError, require
 from ddlnb.launch import reaper
 from ddlnb.launch.launchers import RankSpec, cancel_command, cluster, jobs_in_queue
 from ddlnb.launch.rank import prepare
+from ddlnb.launch.store import StoreServer
 from ddlnb.registry import supplied
 
 Item = TypeVar("Item")
@@ -82,6 +83,7 @@ def neighbours_together(items: Sequence[Item], slots: Sequence[tuple[str, int]])
     return [items[i] for i in sorted(range(len(items)), key=keys.__getitem__)]
 
 
+LONGEST_SOCKET = 103  # bytes of the name of a Unix socket
 STOP_SECONDS = 10.0  # for the reaper, after which this process cleans up itself
 LOG_LINES = 15  # of what the launcher and the ranks wrote, quoted in an error
 LOOK_SECONDS = 5.0  # between two looks at what starts the ranks, which may be a busy queue
@@ -117,7 +119,7 @@ class RankProcesses:
         self._client: Any = None
         self._cluster: Any = None
         self._launch = launch
-        self.store: Any = None
+        self.store: Any = None  # a StoreServer
         self.network: Any = None  # an emulated one
         self._heartbeat: socket.socket | None = None
         self.ended = False
@@ -147,6 +149,10 @@ class RankProcesses:
     def _start(self) -> None:
         deadline = time.monotonic() + self._launch.timeout_seconds
         self.folder.mkdir(mode=0o700)
+        self.store = self._store()
+        if self._launch.launcher == "mpi":
+            with suppress(OSError):  # no such memory here
+                reaper.shared_memory(self.folder).mkdir(mode=0o700)
         before: list[str] = []
         if self._launch.topology is not None:
             token = {reaper.TOKEN_VARIABLE: self.token}
@@ -155,10 +161,6 @@ class RankProcesses:
         self._cluster = cluster(self._launch, self.token, self.folder, before)
         self._cluster.start_controller_sync()
         self._cluster.start_engines_sync(self._launch.count)
-        self.store = _store(self._launch.host)  # importing torch takes as long as the ranks do
-        self.store_address = (self._launch.host, self.store.port)
-        if self.network is not None:
-            self.store_address = self.network.forward(self.store.port)
         self._connect(deadline)
         self._wait_for_engines(deadline)
         self._views = [self._client[engine] for engine in sorted(self._client.ids)]
@@ -169,9 +171,20 @@ class RankProcesses:
             self._tie_to_owner(deadline)
         nodes = [rank // self._launch.ranks_per_node for rank in range(self._launch.count)]
         slots = [self.network.slot(node) if self.network else None for node in nodes]
-        where = [(str(self.folder), slot, self.store_address[0]) for slot in slots]
+        where = [(str(self.folder), slot, self._launch.host) for slot in slots]
         self.pids = self._answers(prepare, where, deadline, "ready")
         self._local = [self._if_local(pid) for pid in self.pids]
+
+    def _store(self) -> StoreServer:
+        """Return a store that this machine alone can reach, if all ranks are on it."""
+        path = str(self.folder / "store")
+        fits = len(os.fsencode(path)) <= LONGEST_SOCKET
+        require(
+            fits or self._launch.topology is None,
+            f"the temporary folder {tempfile.gettempdir()!r} is too long a name for a socket in "
+            f"it; set a shorter TMPDIR",
+        )
+        return StoreServer(path if fits and self._launch.is_here else (self._launch.host, 0))
 
     def _wait_for_engines(self, deadline: float) -> None:
         look = time.monotonic() + LOOK_SECONDS
@@ -297,6 +310,8 @@ class RankProcesses:
             self._heartbeat.close()
         for rank in range(len(self._local)):
             self.signal(rank, signal.SIGKILL)
+        if self.store is not None:
+            self.store.close()
         if self._client is not None:
             self._client.close(linger=0)
         # Only the launcher can end remote processes. The reaper cancels a job of Slurm.
@@ -309,15 +324,3 @@ class RankProcesses:
             self._reaper.communicate(reaper.ALL_ENDED, STOP_SECONDS)
         if self._reaper.returncode != 0:  # somebody ended the reaper
             reaper.clean(self.token, self.folder, cancel=self._cancel)
-        self.store = None
-
-
-def _store(host: str) -> Any:
-    """Return a torch TCPStore that listens on that address only, at a port the system chose."""
-    from torch.distributed import TCPStore
-
-    listener = socket.create_server((host, 0), backlog=512)
-    port = listener.getsockname()[1]
-    return TCPStore(
-        host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
-    )

@@ -17,7 +17,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from ddlnb.errors import DdlnbError, MissingPart, require_known
+from ddlnb.launch.store import Address, connected
 
 if TYPE_CHECKING:
     import torch
@@ -50,8 +51,9 @@ class RankContext:
 
     rank: int
     count: int
-    store_host: str
-    store_port: int
+    owner_host: str  # the address at which this machine reaches the owner
+    store_address: Address
+    store_secret: bytes = field(repr=False)
     prefix: str  # another one for every run
     host: str  # address of this rank's machine, to bind services to
     threads: int
@@ -60,10 +62,10 @@ class RankContext:
 
     def store(self) -> Any:
         """Return a torch store that the ranks of this run share, empty when the run starts."""
-        from torch.distributed import PrefixStore, TCPStore
+        from torch.distributed import PrefixStore
 
-        timeout = timedelta(seconds=self.timeout_seconds)
-        store = TCPStore(self.store_host, self.store_port, is_master=False, timeout=timeout)
+        store = connected(self.store_address, self.store_secret)
+        store.set_timeout(timedelta(seconds=self.timeout_seconds))
         return PrefixStore(self.prefix, store)
 
     def reach(self, barrier: str) -> None:
@@ -88,20 +90,20 @@ def reach(store: Any, barrier: str) -> None:
 def calling_back(connect: Callable[[], Any], callbacks: Callbacks) -> Iterator[None]:
     """Call back at barriers of a run while the body waits for its end.
 
-    ``connect`` returns a connection of its own to the store: who waits for a key in one keeps it.
+    ``connect`` returns a store in which threads do not wait for each other.
     Barriers are reached in the order of the callbacks, each once or never.
     """
     if not callbacks:
         yield
         return
-    thread = threading.Thread(target=_call_back, args=(connect(), callbacks), name="callbacks")
+    store = connect()
+    thread = threading.Thread(target=_call_back, args=(store, callbacks), name="callbacks")
     thread.start()
     try:
         yield
     finally:
-        ending = connect()
         for barrier in callbacks:
-            ending.set(f"barrier {barrier} reached", OVER)
+            store.set(f"barrier {barrier} reached", OVER)
         thread.join()
 
 
@@ -180,7 +182,7 @@ _namespace = ""  # in which the main thread, and every thread it starts, has its
 _address = ""
 
 
-def prepare(folder: str, slot: Slot | None, store_host: str) -> int:
+def prepare(folder: str, slot: Slot | None, owner_host: str) -> int:
     """Make this process a rank, on its slot of an emulated network if any; return its pid."""
     global _namespace, _address
     if slot is not None:
@@ -195,7 +197,7 @@ def prepare(folder: str, slot: Slot | None, store_host: str) -> int:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     # gloo looks up its address by host name, which is wrong or slow on many laptops.
     with contextlib.suppress(OSError):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(address_towards(store_host)))
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(address_towards(owner_host)))
     # Kept open for the life of the process: the handler writes to the descriptor.
     with contextlib.suppress(OSError):
         stacks = Path(folder, stack_file(os.getpid())).open("w")  # noqa: SIM115
@@ -218,7 +220,7 @@ def call(context: RankContext, path: list[str], payload: bytes) -> bytes | Failu
         sys.path += [folder for folder in path if folder not in sys.path]
         torch.set_num_threads(context.threads)
         function, args = cloudpickle.loads(payload)
-        context = replace(context, host=_address or address_towards(context.store_host))
+        context = replace(context, host=_address or address_towards(context.owner_host))
         return cloudpickle.dumps(function(context, *args))
     except BaseException as error:
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # not this one

@@ -282,20 +282,17 @@ class Ranks:
             context = RankContext(
                 rank=0,
                 count=count,
-                store_host=processes.store_address[0],
-                store_port=processes.store_address[1],
+                owner_host=self._spec.host,
+                store_address=processes.store.address,
+                store_secret=processes.store.secret,
                 prefix=f"run{self._runs}",
                 host=self._spec.host,
                 threads=self._spec.threads,
                 timeout_seconds=timeout_seconds,
                 barriers=tuple(callbacks or ()),
             )
-            own = replace(  # how this process, which is on no emulated node, reaches the store
-                context,
-                store_host=self._spec.host,
-                store_port=processes.store.port,
-                timeout_seconds=2 * timeout_seconds,  # whatever happens, the run has ended then
-            )
+            # Whatever happens, the run has ended at twice its time.
+            own = replace(context, timeout_seconds=2 * timeout_seconds)
             try:
                 with calling_back(own.store, callbacks or {}):
                     answers = [

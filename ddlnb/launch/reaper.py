@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import psutil
 
@@ -73,7 +74,13 @@ def clean(
             quiet_until = time.monotonic() + quiet_seconds
         time.sleep(0.02)
     _run(cancel if quiet_seconds else ())
-    shutil.rmtree(folder, ignore_errors=True)
+    for place in (shared_memory(folder), folder):
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def shared_memory(folder: str | os.PathLike) -> Path:
+    """Return the folder of shared memory that goes with the folder of a set of ranks."""
+    return Path("/dev/shm", Path(folder).name)
 
 
 def _run(command: Sequence[str]) -> None:

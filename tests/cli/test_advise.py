@@ -1,10 +1,13 @@
 """`ddlnb advise`: the tables, the sentences and the page."""
 
 import re
+from dataclasses import replace
 
 import pandas as pd
 from typer.testing import CliRunner
 
+import ddlnb
+from ddlnb.cli.advise import advice_page
 from ddlnb.cli.app import app
 
 ASKED = ["advise", "--model", "resnet50", "--cluster", "survey-10GbE", "--gpus", "8"]
@@ -27,6 +30,13 @@ def test_the_answer_names_the_first_option_and_writes_files(tmp_path):
     assert set(options["option"]) <= set(re.findall(r"<td>([^<]*)</td>", text))
     assert "What would explain the measured throughput" in text
     assert "Workload(" not in text
+
+
+def test_names_from_inputs_are_texts_on_the_page():
+    found = ddlnb.advise("resnet50", "survey-10GbE", gpus=8, draws=0, most_plans=0)
+    workload = replace(found.question.workload, model="<script>boom()</script>")
+    named = replace(found, question=replace(found.question, workload=workload))
+    assert "<h1>What to do with &lt;script&gt;boom()&lt;/script&gt; on" in advice_page(named)
 
 
 def test_a_table_with_intervals_says_how_many_draws_they_are_of():

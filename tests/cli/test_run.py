@@ -8,7 +8,7 @@ import sys
 import pytest
 import typer
 
-from ddlnb.cli.options import WIDTH, print_table
+from ddlnb.cli.options import WIDTH, print_table, say
 from ddlnb.cli.run import run
 from ddlnb.errors import InputError, RankError
 from tests.command_line import ddlnb
@@ -109,6 +109,14 @@ def test_ctrl_c_amid_an_import_that_would_swallow_it_is_one_sentence(tmp_path):
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "ddlnb: interrupted\n")
+
+
+def test_what_a_terminal_would_obey_in_a_name_is_shown(capsys):
+    print_table([{"model": "a\x1b[2Jb"}], csv=False, title="\x07]0;")
+    say(["c\x1b[31m"])
+    said = capsys.readouterr().out
+    assert not {"\x1b", "\x07"} & set(said)
+    assert all(name in said for name in (r"a\x1b[2Jb", r"\x07]0;", r"c\x1b[31m"))
 
 
 def test_columns_without_room_are_named_and_wide_shows_them(monkeypatch, capsys):

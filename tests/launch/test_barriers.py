@@ -40,6 +40,6 @@ def test_what_the_owner_cannot_do_is_raised_where_it_was_asked_for():
 
 
 def test_a_moment_that_the_owner_was_not_given_is_refused():
-    context = RankContext(0, 1, "", 0, "", "", 1, 1.0, barriers=("noon",))
+    context = RankContext(0, 1, "", "", b"", "", "", 1, 1.0, barriers=("noon",))
     with pytest.raises(UnknownName, match=r"unknown barrier 'none'.*did you mean 'noon'"):
         context.reach("none")

@@ -22,6 +22,7 @@ from ddlnb.files import ROOT
 from ddlnb.launch.launchers import jobs_in_queue
 from ddlnb.launch.processes import hold, neighbours_together
 from ddlnb.launch.ranks import RankContext, Ranks
+from ddlnb.launch.reaper import shared_memory
 from ddlnb.launch.starters import CONFIG_VARIABLE, remote_script, ssh_arguments
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.survey.execution import run_notebook
@@ -279,10 +280,14 @@ def killed_owner(launcher: str, word: str, seconds: float) -> Iterator[subproces
 
 @pytest.mark.ranks
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", REMOTE, indirect=True)
+@pytest.mark.parametrize("launcher", ["mpi", *REMOTE], indirect=True)
 def test_an_owner_killed_during_a_run_leaves_nothing(launcher, own_tmp):
     with killed_owner(launcher, "running", 0.5):
         assert len(left(own_tmp)) > 3
+        shared = [shared_memory(one) for one in own_tmp.glob("ddlnb-*")]
+        assert any(one.is_dir() for one in shared) == (launcher == "mpi")
+    wait_until(lambda: not any(one.exists() for one in shared), 15)
+    assert not any(one.exists() for one in shared)
 
 
 @pytest.mark.ranks
