@@ -24,6 +24,7 @@ from ddlnb.cli.options import (
 from ddlnb.cli.questions import KeptHardware
 from ddlnb.errors import require
 from ddlnb.files import write_atomically
+from ddlnb.questions import options
 from ddlnb.units import counted, gpus_in_words, show_bytes, show_seconds
 
 if TYPE_CHECKING:
@@ -100,7 +101,10 @@ def _launched(
     server_price: float | None,
 ) -> None:
     """Print what is said of a run; nodes that nobody gave are those of its launch file."""
-    others = {name: value for name, value in asked.items() if name not in OF_RUNS}
+    known = options(AdviceQuestion)
+    others = {
+        known[name].flag[2:] or name: asked[name] for name in sorted(asked) if name not in OF_RUNS
+    }
     why = "the launch files and the log say what runs"
     refuse_unused(why, **others, gpu_price=gpu_price, server_price=server_price, page=page)
     from ddlnb.advice.launched import advise_launched
