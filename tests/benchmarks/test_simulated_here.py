@@ -7,7 +7,6 @@ from ddlnb.calibration.calibrated_model import saved_loads
 from ddlnb.files import ROOT
 
 README = " ".join((ROOT / "README.md").read_text().split())
-FORECAST = (ROOT / "docs" / "forecast.md").read_text()
 
 
 @pytest.mark.slow
@@ -15,17 +14,13 @@ FORECAST = (ROOT / "docs" / "forecast.md").read_text()
 @pytest.mark.parametrize("folder", [KEPT, BUSY], ids=["quiet", "busy"])
 def test_the_errors_that_are_quoted_are_those_of_the_kept_runs(folder):
     errors = kept_errors(folder)
-    size = errors["error"].abs()
-    quoted = f"{100 * size.median():.1f} %"
+    quoted = f"{100 * errors['error'].abs().median():.1f} %"
     assert quoted in README
-    worst = f"| {len(errors)} | {quoted} | {100 * size.max():.0f} % |"
-    assert worst in FORECAST
     assert errors["inside"].mean() > 0.8
 
 
 def test_the_load_that_is_quoted_is_the_one_that_was_seen():
     ((_, load),) = [kept for kept in saved_loads(BUSY) if kept[0] == "compared.csv"]
     assert load.is_busy
-    assert f"other processes took {100 * load.during:.0f} % of the cores" in FORECAST
     assert load.during == pytest.approx(4 / 5, abs=0.03)
     assert "other work on four fifths of the cores" in README

@@ -14,7 +14,6 @@ from ddlnb.calibration.collective_scores import (
 )
 from ddlnb.calibration.collective_tables import SECONDS, bus_factor, read_published
 from ddlnb.errors import InputError
-from ddlnb.files import CALIBRATION, ROOT
 from ddlnb.units import MIB
 from tests.calibration.test_collectives import made
 
@@ -83,10 +82,3 @@ def test_published_blocks_that_are_left_out_are_forecast_better_than_by_sheets()
     )
     assert error < 0.1
     assert error < 0.6 * trivial
-
-
-def test_the_page_shows_the_kept_scores():
-    kept = pd.read_csv(CALIBRATION / "collectives_left_out.csv")
-    page = (ROOT / "docs" / "collectives.md").read_text()
-    for row in scores_by_group(kept):
-        assert f"| {' | '.join(map(str, row.values()))} |" in page

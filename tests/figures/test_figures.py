@@ -17,7 +17,7 @@ from ddlnb.figures.gantt import pack
 from ddlnb.figures.style import OTHER_COLOUR
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.timeline import Span
-from ddlnb.survey.claims import NOISE
+from ddlnb.survey.claims import OPEN
 from tests.figures.toys import (
     ACTIVITIES,
     BREAKDOWNS,
@@ -223,7 +223,7 @@ def test_bars_beside_published_cells_say_whether_the_simulator_agrees():
     assert "fails: 4 of 8" in said
     assert "simulator agrees: 9 of 10" in said
     assert "simulator disagrees: 4 of 8" in said
-    undecided = judged.assign(holds=None, reason=NOISE)
+    undecided = judged.assign(holds=None, reason=OPEN)
     said = text_of(figures.claim_verdicts({"published": undecided, "simulated": judged}))
     assert "undecided: 9 of 10" in said
     assert "simulator alone: 4 of 8" in said
