@@ -233,7 +233,7 @@ SAID = {
     AGREES: ("the simulator shares", "What the simulator shares"),
     DECIDED["arithmetic"]: ("are arithmetic", "What is arithmetic"),
     DECIDED["definition"]: ("hold by definition", "What holds by definition"),
-    DECIDED["question"]: ("are questions", "What is a question"),
+    DECIDED["question"]: ("raised as a question", "What is a question"),
     UNJUDGED: ("could not be judged", "What could not be judged"),
 }
 OPEN = (Verdict.CONTRADICTED, DISAGREES, Verdict.UNDECIDED)  # lists that are not folded
