@@ -70,7 +70,7 @@ def test_the_script_of_the_page_runs_as_it_stands(tmp_path):
     (tmp_path / "train.py").write_text(script)
     found = torchrun(2, "train.py", cwd=tmp_path)
     assert found.returncode == 0, found.stderr
-    assert sorted(re.findall(r"^rank (\d): \d", found.stdout, re.M)) == ["0", "1"]
+    assert sorted(re.findall(r"rank (\d): \d", found.stdout)) == ["0", "1"]  # lines may meet
 
 
 def test_ranks_with_different_plans_all_say_so(tmp_path):
