@@ -14,6 +14,7 @@ from ddlnb.calibration.collective_scores import (
 )
 from ddlnb.calibration.collective_tables import SECONDS, bus_factor, read_published
 from ddlnb.errors import InputError
+from ddlnb.files import CALIBRATION
 from ddlnb.units import MIB
 from tests.calibration.test_collectives import made
 
@@ -82,3 +83,11 @@ def test_published_blocks_that_are_left_out_are_forecast_better_than_by_sheets()
     )
     assert error < 0.1
     assert error < 0.6 * trivial
+
+
+def test_kept_scores_are_within_what_was_reached():
+    kept = pd.read_csv(CALIBRATION / "collectives_left_out.csv")
+    found = {row["messages"]: row["median error"] for row in scores_by_group(kept)}
+    reached = {"more nodes than fitted, 1 MiB and more": 12.6, "1 to 16 MiB": 18.0, "all": 11.4}
+    for messages, most in reached.items():
+        assert float(str(found[messages]).rstrip("%")) <= most
