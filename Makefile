@@ -82,12 +82,9 @@ format: env ## format the code
 types: env ## check types
 	$(BIN)/mypy
 
-bench: env ## how quick forecasts and networks are, and our methods against DistributedDataParallel
+bench: env ## how quick forecasts are, and what a message costs
 	$(BIN)/python -m benchmarks.forecast_speed
-	$(BIN)/python -m benchmarks.network_speed
 	$(BIN)/python -m benchmarks.scale_speed
-	$(BIN)/python -m benchmarks.against_ddp
-	$(BIN)/python -m benchmarks.against_ddp --batch-factor 8 --repetitions 3 --iterations 8 --methods WFBP-A2A MG-WFBP BSP-A2A
 	$(BIN)/python -m benchmarks.message_cost
 
 bench-emulated: env ## all methods against DDP and Horovod on emulated links, and against forecasts (an hour)

@@ -4,7 +4,7 @@
 
 For each network a simulated twin is calibrated by a micro-benchmark alone, then all contenders run
 in turn on replayed models, every repetition beginning with another one. Everything is kept in the
-folder; a second call completes what is missing, prints the tables and draws the figure.
+folder; a second call completes what is missing and prints the tables.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.command import command
-from benchmarks.pictures import over_baselines
 from ddlnb.calibration.calibrated_model import calibrate_here, read_micro_benchmark
 from ddlnb.calibration.comparison import calibrate_and_compare, forecast_errors, saved_comparison
 from ddlnb.engines.settings import MeasurementSettings
@@ -152,9 +151,6 @@ def main(
         progress=True,
     )
     ratios, errors = against(rows), agreement(rows)
-    pictures = BUILD / "emulated"
-    pictures.mkdir(parents=True, exist_ok=True)
-    over_baselines(rows).savefig(pictures / "over_baselines.png", dpi=110)
     print(ratios.round(3).to_string(index=False))
     print(errors.round(3).to_string(index=False))
     print(summary(ratios, errors))

@@ -1,27 +1,16 @@
-"""What benchmarks draw: forecasts beside emulated links, speed, baselines, and networks that drift.
+"""What benchmarks draw: forecasts beside emulated links, and networks that drift."""
 
-Throughput, measured: by method and workers (Fig. 4), by engine, and over the baselines.
-"""
-
-from collections.abc import Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ddlnb.errors import require
 from ddlnb.figures.style import (
     DARK,
     GREY,
     METHOD_COLOURS,
-    PALETTE,
-    POINT,
-    colour_of,
     facets,
-    in_order,
     legend,
-    legend_mark,
     names_down,
     note,
     say_source,
@@ -54,63 +43,6 @@ def lossy_against_emulated(rows: pd.DataFrame) -> Figure:
     names_down(panels[0][0], [short(method) for method in methods])
     legend(figure, where="upper left", columns=2)
     say_source(figure, rows, f"{rows['model'].iloc[0]}, {counted(rows['workers'].iloc[0], 'node')}")
-    return figure
-
-
-@styled
-def simulation_speed(table: pd.DataFrame) -> Figure:
-    """What it takes to simulate a collective, by the number of its messages.
-
-    ``table`` is that of `benchmarks.network_speed`: collective, network, messages, cpu_seconds.
-    """
-    figure, ax = plt.subplots(figsize=(7, 4))
-    for number, (name, rows) in enumerate(table.groupby("collective", sort=False)):
-        ax.plot(
-            rows["messages"],
-            rows["cpu_seconds"],
-            marker="o",
-            linestyle="none",
-            color=PALETTE[number % len(PALETTE)],
-            label=name,
-        )
-    ax.set(xscale="log", yscale="log", xlabel="messages", ylabel="CPU seconds")
-    legend(figure)
-    note(figure, "source: measured; compiled player, one thread, routes known")
-    return figure
-
-
-RATE = "throughput_samples_per_s"
-
-
-@styled
-def over_baselines(rows: pd.DataFrame, baselines: Sequence[str] = ("DDP", "horovod")) -> Figure:
-    """Throughput of every method over each baseline's, one line per network, model and workers.
-
-    The dashed line is the baseline itself; points to its right are faster.
-    """
-    done = rows[rows["source"] == "emulated"]
-    present = [name for name in baselines if name in set(done["method"])]
-    require(bool(present), f"the rows hold none of the baselines {', '.join(baselines)}")
-    cells = list(done.groupby(["network", "model", "gpus"], sort=False))
-    figure, axes = plt.subplots(
-        1,
-        len(present),
-        figsize=(6 * len(present), 1.2 + 0.32 * len(cells)),
-        sharey=True,
-        squeeze=False,
-    )
-    methods = [name for name in in_order(done["method"]) if name not in {*baselines, "single"}]
-    for ax, baseline in zip(axes[0], present, strict=True):
-        for line, (_, cell) in enumerate(cells):
-            rate = cell.set_index("method")[RATE]
-            for method in [name for name in methods if name in rate.index]:
-                ratio = rate[method] / rate[baseline]
-                ax.plot(ratio, line, marker="o", color=colour_of(method), **POINT)
-        ax.axvline(1, color="black", linestyle="--", linewidth=1)
-        ax.set_xlabel(f"throughput over {baseline} with its defaults")
-    names_down(axes[0][0], [f"{network}, {model}, {gpus}" for (network, model, gpus), _ in cells])
-    legend(figure, [legend_mark(colour_of(name), "o", name, **POINT) for name in methods])
-    say_source(figure, done, "medians of alternating runs")
     return figure
 
 
