@@ -14,7 +14,6 @@ from ddlnb.compression.base import Codec, Round, Traffic
 from ddlnb.compression.catalogue import get_compressor
 from ddlnb.compression.half import BFloat16, Float16
 from ddlnb.compression.qsgd import QSGD
-from ddlnb.compression.scaled_sign import ScaledSign
 from ddlnb.compression.sign import SignVote
 from ddlnb.compression.terngrad import TernGrad
 from ddlnb.errors import InputError
@@ -37,31 +36,6 @@ def draws(codec: Codec, tensor: torch.Tensor) -> torch.Tensor:
 
 
 # Sizes.
-
-
-@pytest.mark.parametrize(
-    ("spec", "bits"),
-    [
-        ("fp16", 16),
-        ("bf16", 16),
-        ("signsgd", 1),
-        ("ef-sign", 1),
-        ("terngrad", 1.6),
-        ("qsgd(1)", 2),
-        ("qsgd(7)", 4),
-        ("qsgd(127)", 8),
-        ("qsgd(32767)", 16),
-    ],
-)
-def test_an_element_takes_so_many_bits(spec, bits):
-    elements = 1 << 20
-    compressor = get_compressor(spec)
-    if isinstance(compressor, Codec):
-        bytes_ = compressor.payload_bytes(elements)
-    else:
-        [request] = compressor.traffic((elements,), 8)
-        bytes_ = request.bytes
-    assert 0 <= bytes_ - elements * bits / 8 < 5, "at most a norm and a started byte more"
 
 
 @pytest.mark.item("A24", how="measured")
@@ -185,13 +159,6 @@ def test_rounding_at_random_is_unbiased(codec, spacing):
     assert ((mean - tensor).abs() <= spacing(tensor) * unbiased_bound(1.0, 32)).all()
 
 
-def test_the_test_of_bias_finds_rounding_to_nearest():
-    tensor, levels = normal(33), 4
-    spacing = tensor.norm() / levels
-    nearest = (tensor / spacing).round() * spacing
-    assert (nearest - tensor).abs().max() > unbiased_bound(spacing.item(), 33)
-
-
 def test_elements_are_rounded_independently_of_each_other():
     """Sums of many equal elements vary as binomial counts do; level: five standard errors."""
     kept = draws(TernGrad(), torch.tensor([1.0] + [0.5] * 400))[:, 1:].sum(1).double()
@@ -248,44 +215,3 @@ def test_the_majority_wins_and_ties_stay(workers):
     for averaged, tensor in zip(averages(SignVote(0.25), tensors), tensors, strict=True):
         assert torch.equal(averaged.average, 0.25 * expected)
         assert torch.equal(averaged.sent, 0.25 * tensor.sign())
-
-
-def descend(choose, gradient, start: list[float], rate: float, steps: int) -> torch.Tensor:
-    """Return where the steps lead. ``choose(gradient, step)`` makes a step of a gradient."""
-    position = torch.tensor(start)
-    for step in range(steps):
-        position = position - rate * choose(gradient(position, step), step)
-    return position
-
-
-def test_signs_of_exact_gradients_get_stuck_on_a_line_and_feedback_leaves_it():
-    """Karimireddy et al. 2019, section 3: f(x) = e |x1 + x2| + |x1 - x2|, with no noise at all.
-
-    All signs point along (1, -1), and the sum of a start at (1, 1) never changes.
-    """
-    weight = 0.25
-
-    def f(x: torch.Tensor) -> float:
-        return (weight * (x[0] + x[1]).abs() + (x[0] - x[1]).abs()).item()
-
-    def gradient(x: torch.Tensor, step: int) -> torch.Tensor:
-        along = torch.tensor([1.0, 1.0]) * (1.0 if x.sum() >= 0 else -1.0)
-        across = torch.tensor([1.0, -1.0]) * (1.0 if x[0] >= x[1] else -1.0)
-        return weight * along + across
-
-    def signs(gradient: torch.Tensor, step: int) -> torch.Tensor:
-        return averages(SignVote(1.0), [gradient])[0].average
-
-    def scaled(gradient: torch.Tensor, step: int) -> torch.Tensor:
-        return through(ScaledSign(), gradient)
-
-    def fed_back(gradient: torch.Tensor, step: int) -> torch.Tensor:
-        return averages(ScaledSign(), [gradient], [memory], step, feedback=True)[0].average
-
-    rate = 2.0**-8
-    for stuck in (signs, scaled):
-        end = descend(stuck, gradient, [1.0, 1.0], rate, 4000)
-        assert end.sum().item() == 2.0
-        assert f(end) >= 2 * weight
-    memory: dict = {}
-    assert f(descend(fed_back, gradient, [1.0, 1.0], rate, 4000)) < 0.05

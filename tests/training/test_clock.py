@@ -153,13 +153,6 @@ def test_a_link_passes_one_message_after_the_other(trips, ends):
     assert found == ends
 
 
-@pytest.mark.parametrize("network", ["survey-10GbE", "survey-100GbE"])
-def test_on_a_cluster_round_robin_is_no_quicker_than_going_on_at_once(network):
-    turns, free = (iteration_cost(WORKLOAD, network, name).iteration_seconds
-                   for name in ("r2sp", "asp"))  # fmt: skip
-    assert turns > free
-
-
 @pytest.mark.parametrize("method", ["asp", "ssp(3)"])
 def test_a_link_of_a_node_carries_what_its_workers_push(method):
     """Four workers move four models each way through the link of their node, never less."""

@@ -207,14 +207,10 @@ def excess_of(method: str) -> list[float]:
     [
         "d-psgd",
         "dcd-psgd + qsgd(127)",
-        "dcd-psgd + ef-sign",
         "dcd-psgd + random-k(0.5, True)",
-        "choco(ring, 0.5) + qsgd(127)",
         "choco(ring, 0.1, 0.12) + qsgd(1)",
         "choco(ring, 0.5) + ef-sign",
-        "choco(ring, 0.5) + top-k(0.1)",
         "choco(ring, 0.05) + top-k(0.01)",
-        "choco(ring, 0.1) + random-k(0.1)",
         "choco(ring, 0.1, 0.1) + random-k(0.1, True)",
     ],
 )
@@ -229,11 +225,8 @@ def test_what_converges_goes_on_converging(method):
     [
         ("dcd-psgd + qsgd(1)", 1e6),
         ("dcd-psgd + top-k(0.01)", 100),
-        ("dcd-psgd + random-k(0.1, True)", 1e6),
         ("ecd-psgd + qsgd(7)", 1e3),
         ("ecd-psgd + top-k(0.1)", 0.8),
-        ("ecd-psgd + ef-sign", 0.8),
-        ("ecd-psgd + random-k(0.5)", 0.8),
         ("choco(ring, 0.1) + qsgd(1)", 1e6),  # no contraction: the scale is missing
     ],
 )
@@ -335,9 +328,3 @@ def test_weights_are_symmetric_and_doubly_stochastic(name, workers):
 def test_degrees(name, workers, degree):
     graph = make_graph(name, workers)
     assert {graph.degree(rank) for rank in range(workers)} == {degree}
-
-
-def test_the_gap_of_a_ring_falls_as_the_square_of_the_workers():
-    gaps = [spectral_gap(make_graph("ring", n)) for n in (32, 64, 128)]
-    assert gaps[0] / gaps[1] == pytest.approx(4, rel=0.02)
-    assert gaps[1] / gaps[2] == pytest.approx(4, rel=0.01)

@@ -65,11 +65,6 @@ def test_another_number_of_pieces_is_refused_before_anything_runs(ask):
         ask()
 
 
-def test_a_whole_model_has_one_piece():
-    with pytest.raises(InputError, match=r"2 densities, and the model has 1 piece "):
-        training_settings("digits", f"{TWO} + whole-model")
-
-
 def test_one_piece_is_top_k_and_at_density_one_an_all_reduce():
     alone, tensor = LayerTopK((0.1,)), normal(50)
     payload = alone.encode(tensor, Round(0, 1, 0), {})
@@ -104,13 +99,6 @@ def test_equal_densities_are_top_k(where):
     fixed = trained(where.format("top-k(0.05)"))
     assert torch.equal(layered.parameters, fixed.parameters)
     assert layered.bytes_sent == fixed.bytes_sent
-
-
-def test_densities_of_one_are_bsp():
-    layered = trained(by_layer(LayerTopK((1.0,) * 6)))
-    dense = trained("bsp")
-    torch.testing.assert_close(layered.parameters, dense.parameters, rtol=1e-5, atol=1e-6)
-    assert layered.bytes_sent == pytest.approx(dense.bytes_sent)
 
 
 def test_every_piece_keeps_its_own_share_of_entries():

@@ -175,10 +175,6 @@ def voted(votes: list[list[float]], clock: int = 0) -> list[float]:
     return joint.outcome(answers[0]).tolist()
 
 
-def test_the_majority_decides_whatever_the_magnitudes():
-    assert voted([[9.0, -1.0, 1.0], [-1.0, -1.0, 1.0], [-1.0, 9.0, 1.0]]) == [-1.0, -1.0, 1.0]
-
-
 def test_a_coin_decides_ties_fairly_and_the_same_for_all():
     split = [[1.0] * 4000, [-1.0] * 4000]
     outcome = torch.tensor(voted(split))
@@ -199,9 +195,3 @@ def test_what_is_no_vote_is_summed_beside_it():
         assert [rule.pull(rank, 0, clock).item() for rank in range(2)] == [1 + clock] * 2
     trained = Trained("adaptive-local(1, 4, rare) + signsgd(0.1) on PS", 12)
     assert trained.parameters.isfinite().all()
-
-
-def test_it_learns_by_votes():
-    trained = Trained("bsp + signsgd(0.3) on PS", 80)
-    start = Trained("bsp", 1).workers[0].last_loss
-    assert all(worker.last_loss < start / 4 for worker in trained.workers)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import ddlnb
-from ddlnb.compression.base import Traffic, Uncompressed
+from ddlnb.compression.base import Uncompressed
 from ddlnb.compression.half import Float16
 from ddlnb.compression.profile import (
     FREE,
@@ -33,7 +33,7 @@ from ddlnb.training.cost.overlapped import (
     compressed,
     with_own_plans,
 )
-from ddlnb.training.cost.requests import request_cost, requests_cost
+from ddlnb.training.cost.requests import request_cost
 from ddlnb.training.executors.clock import Alternating, Clock, Link, LogNormal, OneSlow
 from ddlnb.training.executors.dry_run import dry_workers
 from ddlnb.training.executors.lockstep import Lockstep
@@ -107,15 +107,6 @@ def test_gathering_a_share_of_one_nth_costs_half_an_all_reduce(workers):
     reduced = request_cost(here, AllReduce, size)
     assert gathered.work == pytest.approx(reduced.work / 2)
     assert gathered.seconds < reduced.seconds
-
-
-def test_requests_add_up():
-    here = cluster("survey-10GbE")
-    one, two = Traffic(Messages, 1000), Traffic(AllReduce, 5000)
-    both = requests_cost(here, [one, two])
-    assert both.seconds == pytest.approx(
-        requests_cost(here, [one]).seconds + requests_cost(here, [two]).seconds
-    )
 
 
 @pytest.mark.parametrize("workers", [8, 16, 32])
@@ -257,17 +248,6 @@ def test_gossip_takes_no_less_than_the_bytes_on_the_busiest_link(graph, workers)
     latency = effects.operation_latency + effects.between_latency + effects.inside_latency
     within = degree * WORKLOAD.gradient_bytes / effects.inside_bandwidth
     assert found.waiting_seconds <= least + within + degree * latency
-
-
-def test_more_neighbours_never_cost_less():
-    here = cluster("survey-10GbE", 16)
-    for compression in ("", " + top-k(0.01) + whole-model"):
-        costs = [
-            iteration_cost(WORKLOAD, here, f"choco({graph}){compression}", overlap=False, steps=3)
-            for graph in ("ring", "torus", "complete")
-        ]
-        seconds = [cost.waiting_seconds for cost in costs]
-        assert seconds == sorted(set(seconds))
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from ddlnb.compression.base import Codec
-from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.errors import InputError
 from ddlnb.plans.server_rules import BoundedStaleness, Decoding, DynamicBound, RoundRobin
 from ddlnb.training.executors.clock import Clock, ExponentialTail, LogNormal, OneSlow
@@ -164,11 +162,6 @@ def test_asynchronous_staleness_of_equal_workers_is_one_less_than_their_number(c
     assert mean == pytest.approx(count - 1, rel=0.05)
 
 
-def test_a_slow_worker_is_stalest_without_a_bound():
-    asp, ssp = (Trained(name, 30, clock=Clock(OneSlow(5.0))) for name in ("asp", "ssp(1)"))
-    assert max(asp.rule.staleness) == 3 * 5 > max(ssp.rule.staleness)
-
-
 def test_round_robin_gives_the_same_parameters_at_any_speed():
     even = Trained("r2sp", 15)
     uneven = Trained("r2sp", 15, clock=Clock(LogNormal(1.0, seed=5)))
@@ -213,22 +206,6 @@ def test_decoded_pushes_and_residuals_are_the_updates(name):
     torch.testing.assert_close(
         rule.decoded + residuals, sum(updates), rtol=1e-5, atol=1e-6, check_dtype=False
     )
-
-
-ON_SERVERS = [name for name, kind in COMPRESSORS.items() if issubclass(kind, Codec)]
-
-
-@pytest.mark.parametrize("name", COMPRESSORS)
-def test_compressors_learn_on_servers_or_are_refused_with_the_reason(name):
-    if name not in ON_SERVERS:
-        with pytest.raises(InputError, match=r"use it on A2A"):
-            training_method(f"ssp(2) + {name} on PS")
-        return
-    feedback = " + feedback" if COMPRESSORS[name].feedback == "needed" else ""
-    for synchronisation in ("bsp", "ssp(2)"):
-        trained = Trained(f"{synchronisation} + {name}{feedback} on PS", 80)
-        start = Trained("bsp", 1).workers[0].last_loss
-        assert all(worker.last_loss < start / 4 for worker in trained.workers)
 
 
 def test_a_push_pays_for_the_way_up_and_the_way_down():

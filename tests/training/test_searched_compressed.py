@@ -342,11 +342,3 @@ def test_it_is_never_slower_than_the_plan_for_dense_gradients(method, network, w
     here = replace(ddlnb.get_cluster(network, workers), planning=None)
     found = iteration_cost(RESNET, here, f"bsp + {method}").iteration_seconds
     assert found <= by_dense_plan(f"bsp + {method}", here) + 1e-12
-
-
-@pytest.mark.parametrize("base", ["BSP-A2A", "WFBP-A2A"])
-def test_bases_that_do_not_weigh_costs_keep_their_messages(base):
-    here = ddlnb.get_cluster("survey-10GbE", 8)
-    messages = len(plan_on(here, RESNET, base).messages)
-    source = iteration_cost(RESNET, here, "bsp + fp16", base=base).source
-    assert source.startswith(f"simulated as {base}, {messages if messages > 1 else 'one'} message")
