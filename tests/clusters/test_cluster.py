@@ -8,7 +8,7 @@ import pytest
 from ddlnb.clusters.cluster import SERVER_PLACES, Cluster, describe
 from ddlnb.clusters.effects import EFFECTS, Effects
 from ddlnb.clusters.file import cluster_names, get_cluster, read_cluster
-from ddlnb.errors import InputError, UnknownName
+from ddlnb.errors import InputError
 from ddlnb.plans.methods import METHODS
 from ddlnb.simulator.simulate import plan_on, simulate
 from ddlnb.workloads.workload import Gradient, Layer, Workload
@@ -275,15 +275,6 @@ def test_a_file_that_is_no_text_or_not_there_is_named(tmp_path, content):
     if content is not None:
         path.write_bytes(content)
     assert "cannot be read" in complaint_of(path)
-
-
-def test_an_unknown_cluster_is_answered_with_the_nearest_and_with_the_way_to_a_file():
-    with pytest.raises(UnknownName) as caught:
-        get_cluster("v100nvlink")
-    assert "did you mean 'v100-nvlink'?" in str(caught.value)
-    assert "or the path of a .yaml file" in str(caught.value)
-    with pytest.raises(UnknownName, match="unknown cluster 'atlantis'; choose one of"):
-        simulate(WORK, "atlantis", "BSP-A2A")
 
 
 # Mistakes in calls.

@@ -145,6 +145,15 @@ def test_a_topology_is_written_and_read_back(cluster, tmp_path):
         ({"changes": ("cut(host99, host1)",)}, UnknownName, "unknown device"),
         ({"all_reduce": "rings"}, UnknownName, "unknown all-reduce 'rings'.*did you mean 'ring'"),
         ({"topology": "rail-optimised(8, 4)"}, InputError, "4 rails for 1 GPUs per node"),
+        *(
+            ({"topology": one, "routing": way}, InputError, f"'{way}' is not for topology")
+            for one, way in (
+                ("star(8)", "dimension order"),
+                ("fat-tree(4)", "bcube"),
+                ("rail-optimised(8, 1)", "bcube"),
+            )
+        ),
+        ({"routing": "ecmp"}, InputError, "routing 'ecmp' changes nothing without a topology"),
     ],
 )
 def test_what_does_not_fit_is_refused(cluster, fields, error, told):
@@ -161,20 +170,6 @@ def test_an_algorithm_that_does_not_run_among_the_workers_is_refused_with_the_re
     twelve = replace(cluster, nodes=12, workers=12, all_reduce="torus(4, 4)")
     with pytest.raises(InputError, match="12"):
         _ = twelve.cost
-
-
-@pytest.mark.parametrize(
-    ("topology", "routing"),
-    [("star(8)", "dimension order"), ("fat-tree(4)", "bcube"), ("rail-optimised(8, 1)", "bcube")],
-)
-def test_a_routing_of_another_topology_is_refused(cluster, topology, routing):
-    with pytest.raises(InputError, match=f"routing {routing!r} is not for topology"):
-        replace(cluster, topology=topology, routing=routing)
-
-
-def test_a_routing_without_a_topology_is_refused(cluster):
-    with pytest.raises(InputError, match="routing 'ecmp' changes nothing without a topology"):
-        replace(cluster, routing="ecmp")
 
 
 def test_methods_with_servers_are_left_out_where_a_topology_has_no_room_for_them(cluster):

@@ -96,28 +96,5 @@ def compare(seeds: range, folder: Path) -> None:
 
 
 @pytest.mark.skipif(simgrid_is_missing(), reason=f"{SYSTEM_PYTHON} lacks python3-simgrid")
-class TestSimGrid:
-    """Completion times within 1 % of a flow's duration."""
-
-    def test_a_hundred_scenarios(self, tmp_path):
-        compare(range(100), tmp_path)
-
-    @pytest.mark.slow
-    def test_three_hundred_others(self, tmp_path):
-        compare(range(100, 400), tmp_path)
-
-
-def test_a_wrong_time_is_found(tmp_path, monkeypatch):
-    # The comparison itself: with an answer that is 2 % off, it fails and names the flow.
-    def answer(command, **_):
-        there = json.loads(Path(command[2]).read_text())
-        network, flows, cap = scenario(0)
-        left = share(network, flows, cap=cap).messages["left"].tolist()
-        start = there[0]["flows"][1]["start"]
-        left[1] = start + 1.02 * (left[1] - start)
-        Path(command[3]).write_text(json.dumps([left]))
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr(subprocess, "run", answer)
-    with pytest.raises(AssertionError, match=r"^seed 0, star\(5\), flow 1 "):
-        compare(range(1), tmp_path)
+def test_completion_times_are_within_a_hundredth_of_a_flow_s_duration(tmp_path):
+    compare(range(100), tmp_path)

@@ -32,23 +32,6 @@ def test_a_ring_takes_its_formula_on_a_star():
     assert played.messages["stop"][:4] == pytest.approx(1.07e-3)
 
 
-def test_uplinks_that_are_oversubscribed_slow_the_hosts_that_cross_them():
-    # Every host of one leaf sends to one of the other: four share an uplink of one host's speed.
-    network = TwoTier(leaves=2, hosts_per_leaf=4, oversubscription=4.0).network(bandwidth=1e9)
-    played = share(network, [(host, host + 4, 1e9, 0.0) for host in range(4)])
-    assert played.seconds == pytest.approx(4.0)
-    assert played.busiest_name == "leaf0 -> spine0"
-    assert played.utilisation[played.busiest] == pytest.approx(1.0)
-
-
-def test_two_jobs_on_one_link_share_it_while_both_run():
-    network = Star(3).network(bandwidth=1e9)
-    played = share(network, [(0, 2, 2e9, 0.0), (1, 2, 1e9, 1.0)])
-    # One second alone, then halves: the second job has its billion after two seconds.
-    assert played.messages["stop"] == pytest.approx([3.0, 3.0])
-    assert played.messages["start"].tolist() == [0.0, 1.0]
-
-
 @pytest.mark.parametrize(
     ("source", "target", "part", "starts"),
     [

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ddlnb.networks.flows import NO_CAP, NO_STARTUP, Cap, Indices, Startup
-from ddlnb.networks.network import Device, Link, Network
+from ddlnb.networks.flows import Cap, Indices, Startup
+from ddlnb.networks.network import Network
 from ddlnb.networks.play import (
     Gates,
     Replay,
@@ -20,7 +20,6 @@ from ddlnb.networks.play import (
     share,
 )
 from ddlnb.networks.topologies import Star
-from ddlnb.plans.transfers import Collective, transfers
 from tests.networks.oracles import flow_of, rates_of, unfair, waits_for_data, waits_in_order
 from tests.networks.random_traffic import (
     collectives,
@@ -184,36 +183,6 @@ def test_links_that_are_all_faster_by_one_factor_divide_the_time(data):
     )
     seconds = play(collective, network, 1e8).seconds
     assert play(collective, faster, 1e8).seconds == pytest.approx(seconds / factor, rel=1e-9)
-
-
-def test_more_bandwidth_slows_where_what_one_gains_another_loses_for_good():
-    """Max-min fairness is not monotone: the exception, on a line of three switches.
-
-    Two messages share the cable A, the second goes on over B, which a third one enters from a host
-    with a cable of 1.5. With A faster the second takes more of B, and the third, which needs its
-    1.5 from the first to the last second, cannot make up for it when B is empty later.
-    """
-    slow, fast = (line(bandwidth) for bandwidth in (1e9, 4e9))
-    rows = transfers(0, [0, 0, 1], [2, 3, 3], [0, 1, 2], [1, 2, 5], False)
-    three = Collective("three", "all-to-all", 4, 5, rows)
-    assert play(three, slow, 25e9).seconds == pytest.approx(10.0)
-    assert play(three, fast, 25e9).seconds == pytest.approx(5.0 + 10.0 / 1.5)
-    # It is the sharing that does it; both are fair.
-    for network in (slow, fast):
-        require_right(of_collective(three, network, 25e9, NO_STARTUP, NO_CAP, None))
-
-
-def line(first: float) -> Network:
-    """Return hosts 0; 1 and 2; 3 on three switches in a line, whose first cable is A."""
-    devices = [Device(f"host{i}", "host", i) for i in range(4)]
-    devices += [Device(f"switch{i}", "switch") for i in range(3)]
-    cables = [(0, 4, 1e12), (1, 5, 1.5e9), (2, 5, 1e12), (3, 6, 1e12), (4, 5, first), (5, 6, 2e9)]
-    links = [
-        Link(*ends, bandwidth)
-        for one, other, bandwidth in cables
-        for ends in ((one, other), (other, one))
-    ]
-    return Network("line", tuple(devices), tuple(links))
 
 
 def widened(network: Network, data: st.DataObject) -> Network:

@@ -14,7 +14,6 @@ from ddlnb.networks.structure import (
     torus_rings,
 )
 from ddlnb.networks.topologies import get_topology
-from tests.networks.ring_search import rings_found
 
 
 def made(text):
@@ -99,27 +98,6 @@ def test_a_bcube_of_two_levels_and_even_ports_carries_two_rings(ports):
     assert sum(len(directed_links(ring)) for ring in rings) == len(network.links)
 
 
-def test_rings_that_pair_the_ports_of_every_switch_need_an_even_number_of_ports():
-    # An odd number of levels does not rule one out.
-    for fitting in ("bcube(2, 2)", "bcube(4, 2)", "bcube(2, 3)"):
-        assert rings_found(made(fitting), 1, both_ways=True)
-    assert rings_found(made("bcube(3, 2)"), 1, both_ways=True) is None
-    with pytest.raises(InputError, match="even"):
-        bcube_rings(3)
-
-
-def test_two_rings_that_share_links_in_opposite_directions_fit_an_odd_bcube_too():
-    network = made("bcube(3, 2)")
-    rings = rings_found(network, 2)
-    assert rings is not None
-    check_rings(network, rings)
-
-
-def test_no_search_finds_two_rings_where_servers_have_one_link():
-    assert rings_found(made("star(4)"), 2) is None
-    assert rings_found(made("fat-tree(2)"), 2) is None
-
-
 @pytest.mark.item("A36")
 @pytest.mark.parametrize("side", [3, 4, 5, 8])
 def test_a_square_torus_carries_four_rings(side):
@@ -136,6 +114,8 @@ def test_a_ring_that_leaves_a_server_out_is_refused():
         check_rings(made("torus(4, 4)"), [(0, 1, 5, 4)])
     with pytest.raises(InputError, match="no link"):
         check_rings(made("torus(3, 3)"), [(0, 4, 8, 1, 5, 6, 2, 3, 7)])
+    with pytest.raises(InputError, match="even"):
+        bcube_rings(3)
 
 
 def test_gpus_on_rails_pass_nothing_on_and_are_cut_off_with_their_card():

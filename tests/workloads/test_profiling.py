@@ -100,15 +100,6 @@ def test_throughput_gives_the_iteration_time_and_shares_it_by_work(flops_per_byt
     assert workload.source == "survey, A11"
 
 
-def test_the_data_sheet_alone_gives_the_published_speed_of_one_gpu():
-    """FLOPs at three quarters of 13.4 TFLOP/s, other bytes at four fifths of 616 GB/s."""
-    published = {"resnet50": 64 / 253.1, "bert-base": 64 / 212.8}  # fig4.csv
-    for model, seconds in published.items():
-        traced = trace(model, 64)
-        moved = sum(one.forward_bytes + one.backward_bytes for one in traced.layers)
-        assert traced.flops / 10e12 + moved / 490e9 == pytest.approx(seconds, rel=0.1)
-
-
 def test_throughput_needs_flops_and_a_positive_rate():
     traced = trace("small-conv")
     with pytest.raises(InputError, match="must be a finite number above 0"):

@@ -92,14 +92,6 @@ def test_a_higher_rate_is_never_slower():
         assert base / 2 < estimate(RESNET, faster, "fp32").compute_seconds < base
 
 
-def test_half_precision_is_faster_where_the_sheet_says_so():
-    for gpu in ("V100", "A100"):  # an H100 is through before its host has handed over the next
-        assert (
-            estimate(BERT, gpu, "fp16").compute_seconds
-            < estimate(BERT, gpu, "fp32").compute_seconds / 2
-        )
-
-
 def test_a_measured_rate_is_kept_and_the_sheet_gives_the_shares():
     found = estimate(RESNET, "V100", samples_per_second=370)
     assert found.local_batch / found.compute_seconds == pytest.approx(370)

@@ -186,14 +186,6 @@ def test_the_survey_models_have_the_known_sizes_and_flops(
     assert backward == pytest.approx(backward_gflops, abs=5e-4)
 
 
-def test_the_tied_embedding_of_bert_is_needed_first_and_produced_last():
-    workload = trace("bert-base")
-    embedding = "bert.embeddings.word_embeddings"
-    assert workload.layers[0].name == embedding
-    assert workload.gradients[-1].name == f"{embedding}.weight"
-    assert layers_of(workload)["cls.predictions.bias"] == "cls.predictions.decoder"
-
-
 def test_flops_grow_with_the_batch_and_sit_where_the_work_is():
     one, eight = trace("small-conv", 1), trace("small-conv", 8)
     assert eight.flops == 8 * one.flops
