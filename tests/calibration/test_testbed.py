@@ -44,12 +44,6 @@ from ddlnb.survey.testbed import (
 KEPT = DATA / "forecasts" / "fig4.csv"
 
 
-def test_fig4_has_252_cells_each_once():
-    cells = fig4_cells_to_forecast()
-    keys = {(c.workload.model, c.cluster.network, c.cluster.workers, c.method.name) for c in cells}
-    assert len(cells) == len(keys) == 3 * 3 * len(GPUS) * len(SURVEYED) == 252
-
-
 def test_the_kept_forecast_is_what_the_data_gives_now():
     """Otherwise somebody changed clusters, profiles or methods and did not forecast again."""
     kept = pd.read_csv(KEPT)

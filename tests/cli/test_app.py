@@ -49,13 +49,3 @@ def test_a_plan_is_printed():
     words = ["--model", "bert-large", "--profile", "bert-large_b8_rtx2080ti"]
     said = ddlnb("plan", *words, "--method", "ByteScheduler-PS", "--servers", "2", check=True)
     assert "push_pull on 2 servers" in said.stdout
-
-
-@pytest.mark.ranks
-def test_measure_writes_rows_that_can_be_read(tmp_path):
-    out = tmp_path / "rows.csv"
-    words = ["--model", "small-conv", "--batch", "4", "--workers", "2", "--method", "BSP-PS"]
-    words += ["--iterations", "2", "--warmup", "0", "--repeat", "1", "--out", str(out), "--csv"]
-    printed = pd.read_csv(io.StringIO(ddlnb("measure", *words, check=True).stdout))
-    assert printed["method"].tolist() == ["single", "DDP", "BSP-PS"]
-    assert len(pd.read_csv(out)) == 3

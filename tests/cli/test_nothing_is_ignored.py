@@ -2,7 +2,6 @@
 
 import pytest
 
-from ddlnb.calibration.calibrate import calibrate
 from ddlnb.clusters.file import read_cluster
 from ddlnb.engines.settings import DEFAULTS
 from ddlnb.engines.targets import targets_of
@@ -27,11 +26,6 @@ def test_a_measurement_refuses_a_size_that_no_method_has():
     with pytest.raises(InputError, match="partition '1MB' changes nothing: WFBP-A2A has none"):
         targets_of("WFBP-A2A", sizes)
     assert any(one.name == "ByteScheduler-A2A" for one in targets_of("all", sizes))
-
-
-def test_a_calibration_refuses_what_it_has_no_use_for():
-    with pytest.raises(InputError, match=r"'here' makes no use of write; .*takes workers and out"):
-        calibrate("here", write=True)
 
 
 def test_a_base_is_checked_even_where_nobody_sends_messages_like_it():

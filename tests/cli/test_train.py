@@ -64,13 +64,6 @@ def test_curves_are_printed_for_machines_and_runs_kept(tmp_path):
     assert pd.read_csv(io.StringIO(again.stdout))["seed"].unique().tolist() == [5]
 
 
-def test_tuned_rates_are_told():
-    done = run(*QUICK, *TWO, "--tune")
-    assert done.exit_code == 0, done.output
-    assert "tuned on held-out training samples" in done.stdout
-    assert "tried" in done.stdout
-
-
 def test_stragglers_make_seconds_that_are_told():
     words = [*QUICK, "--method", "bsp", "--method", "asp", "--straggler", "one-slow(3)"]
     done = run(*words, "--target", "2.5")

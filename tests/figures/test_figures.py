@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from ddlnb import figures
 from ddlnb.errors import InputError
 from ddlnb.figures.gantt import pack
-from ddlnb.figures.style import OTHER_COLOUR
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.timeline import Span
 from ddlnb.survey.claims import OPEN
@@ -80,11 +79,6 @@ def test_published_bars_are_hatched_and_measured_ones_are_not():
     assert not any(bar.get_hatch() for bar in measured.patches)
 
 
-def test_a_method_has_one_colour_and_no_two_share_one():
-    assert len({figures.colour_of(name) for name in METHODS}) == len(METHODS)
-    assert figures.colour_of("my own") == OTHER_COLOUR
-
-
 def test_the_timeline_starts_at_zero_and_is_in_milliseconds():
     figure = figures.timelines({"WFBP-A2A": timeline("WFBP-A2A")})
     assert figure.axes[-1].get_xlabel() == "time (ms)"
@@ -148,14 +142,6 @@ def test_published_bars_stand_hatched_beside_the_forecast_ones():
     assert "3.60" in said  # the forecast speed-up of the first method with 4 GPUs, over one
     assert "3.96" in said  # the published one
     assert four.get_ylim()[1] < 9999
-
-
-def test_missing_published_cells_are_said_in_words():
-    assert "no published cells of this panel" in text_of(figures.forecast_bars(forecasts()))
-    lacking = published((4, 8))
-    lacking = lacking[(lacking["method"] != "MG-WFBP") | (lacking["gpus"] != 8)]
-    said = text_of(figures.forecast_bars(forecasts(), lacking))
-    assert "no published cells with 16 GPUs; none of MG-WFBP with 8" in said
 
 
 def test_published_bars_without_a_single_gpu_have_no_speed_up():
@@ -266,12 +252,6 @@ def test_a_synchronisation_counts_what_was_done_while_all_had_work():
     assert "asp on PS: 2 gradients, waits 0 % of the time" in said
     longer = text_of(figures.synchronisation_timelines(ACTIVITIES, until_seconds=3.0))
     assert "asp on PS: 3 gradients" in longer
-
-
-def test_the_mean_staleness_counts_pushes():
-    said = text_of(drawn("staleness_histogram"))
-    assert "asp\nmean 2.5" in said
-    assert "r2sp\nmean 3" in said
 
 
 BOTH_PANELS = pd.concat([forecasts(), forecasts().assign(network="100GbE")])

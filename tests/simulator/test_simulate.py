@@ -532,28 +532,6 @@ def test_a_better_network_never_slows_listed_pushes_to_one_server(data, situatio
     assert better.iteration_seconds <= worse.iteration_seconds * (1 + 1e-9)
 
 
-def test_servers_that_sum_faster_may_slow_an_iteration_down():
-    """5 kB to one server and 4 kB to another: the order in which the sums come back flips.
-
-    Four nodes, 1 kB/s: the first sum goes out of its server for 20 s, the second for 16 s, and the
-    node takes one after the other: if the first comes first, the second waits 20 s for it and
-    takes 4 s; if the second comes first, the first waits 16 s and takes 5 s.
-    """
-    gradients = (Gradient("b", "a", 1250, 4, 1.0), Gradient("a", "a", 1000, 4, 0.0))
-    workload = Workload("anomaly", 1, (Layer("a", 1.0),), gradients, "by hand")
-    plan = pushed_each_to_its_own_server(gradients)
-    seconds = {}
-    for sum_bandwidth in (3750.0, 4250.0):
-        effects = Effects(between_bandwidth=1000.0, sum_bandwidth=sum_bandwidth)
-        cluster = Cluster("four", "by hand", 4, 1, effects, server_place="extra machines")
-        seconds[sum_bandwidth] = play(lower(workload, cluster, plan)).iteration_seconds
-    second_summed = 2 + 5 + 16 + 16 / 3.75
-    assert seconds[3750.0] == pytest.approx(second_summed + 16 + 5)
-    first_summed = 2 + 20 + 20 / 4.25
-    assert seconds[4250.0] == pytest.approx(first_summed + 20 + 4)
-    assert seconds[4250.0] > seconds[3750.0] + 2
-
-
 free_starts = START_UPS | {"copy_bandwidth": UNLIMITED, "compute_share": 1.0}
 
 
@@ -574,16 +552,6 @@ def test_overlap_never_hurts_when_start_ups_are_free(architecture, options, fixe
     cluster = data.draw(clusters(**free_starts | fixed))
     bsp, wfbp = bsp_and_wfbp(workload, cluster, architecture, **options)
     assert wfbp <= bsp * (1 + 1e-9)
-
-
-def test_overlap_may_hurt_pushes_to_several_servers_even_when_start_ups_are_free():
-    """Tensors of 2, 1 and 3 kB come last and together; two halves of 3 kB would keep in step."""
-    sizes = {"c": (500, 1.0), "b": (250, 0.0), "a": (750, 0.0)}
-    gradients = tuple(Gradient(name, "a", n, 4, seconds) for name, (n, seconds) in sizes.items())
-    workload = Workload("uneven", 1, (Layer("a", 1.0),), gradients, "by hand")
-    effects = Effects(between_bandwidth=1000.0)
-    cluster = Cluster("four", "by hand", 4, 1, effects, server_place="extra machines")
-    assert bsp_and_wfbp(workload, cluster, "PS", servers=2) == [29.0, 30.0]
 
 
 @settings(max_examples=60)
@@ -828,33 +796,6 @@ def test_merging_ends_at_most_g_minus_2_latencies_after_the_best_grouping(worklo
     )
     excess = communicated(workload, cluster, merged(workload, cluster.cost)) - best
     assert -1e-9 <= excess <= max(0, count - 2) * cluster.cost.latency_seconds + 1e-9
-
-
-@pytest.mark.parametrize(("ticks", "grouping"), [(1023, [7]), (1025, [1, 6])])
-def test_the_paper_s_rule_can_be_almost_all_but_two_latencies_late(ticks, grouping):
-    """A large gradient, then six small ones, each just within a latency: it waits for them all.
-
-    Optimally the large one leaves at once, for 1 + 8 s, and the others follow in one message. So
-    the rule does, too, where the small ones come just after a latency.
-    """
-    gaps = [0.0] + [ticks * TICK] * 6
-    gradients = tuple(Gradient(f"g{i}", "l", 1 if i else 16384, 4, s) for i, s in enumerate(gaps))
-    workload = Workload("chain", 1, (Layer("l"),), gradients, "by hand")
-    effects = Effects(operation_latency=1.0, inside_bandwidth=8 * KILO)
-    cluster = Cluster("pair", "by hand", 1, 2, effects)
-    rule = merged(workload, cluster.cost)
-    assert [len(m.pieces) for m in rule] == grouping
-    late = communicated(workload, cluster, rule)
-    ends = {
-        tuple(stop - start for start, stop in cuts): communicated(
-            workload, cluster, merge(workload, cuts)
-        )
-        for cuts in groupings(len(gradients))
-    }
-    best = min(ends.values())
-    assert ends[1, 6] == best
-    assert best == pytest.approx(9 + 1, abs=0.01)
-    assert late - best == pytest.approx(7 - 2 if len(grouping) == 1 else 0, abs=0.01)
 
 
 # Placement.

@@ -11,7 +11,6 @@ from ddlnb.survey.checks import (
     SUSPICIOUS,
     Finding,
     check_table,
-    findings_frame,
     without_suspicious,
 )
 
@@ -222,13 +221,6 @@ def noisy(share: float, usual: float = 0.004) -> pd.DataFrame:
     return rows
 
 
-def test_noise_far_above_the_usual_is_suspicious():
-    [finding] = check_table(noisy(0.05))
-    assert finding.rule == "noise out of line"
-    assert finding.cells == (list(cell_rates(table()))[5],)
-    assert "5.0% of its throughput, the median of the table is 0.4%" in finding.message
-
-
 @pytest.mark.parametrize(
     ("share", "usual", "factor", "count"),
     [
@@ -279,14 +271,6 @@ def test_suspicious_cells_are_dropped_and_notes_are_not():
     assert set(cell_rates(rows)) - set(cell_rates(kept)) == {cell(gpus=16)}
     pd.testing.assert_frame_equal(kept, rows.loc[kept.index])
     assert [f.cells[1].method for f in check_table(kept)] == ["late"]
-
-
-def test_findings_are_shown_one_a_row():
-    assert list(findings_frame([]).columns) == ["severity", "rule", "cells", "message"]
-    rows = edited({cell("10GbE", gpus=16): as_fast_as(cell("10GbE"), 0.9)})
-    [line] = findings_frame(check_table(rows)).to_dict("records")
-    assert line["cells"] == "small-conv/16 10GbE early 8 GPUs; small-conv/16 10GbE early 16 GPUs"
-    assert line["message"].endswith("16 GPUs is 10.0% below small-conv/16 10GbE early 8 GPUs")
 
 
 # Reading

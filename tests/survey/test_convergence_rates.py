@@ -40,7 +40,6 @@ from ddlnb.survey.convergence_rates import (
     pattern_verdicts,
     rate_slopes,
     rate_study,
-    slope_findings,
     slope_interval,
     spectral_gaps,
     verdict,
@@ -240,14 +239,6 @@ def test_what_makes_no_sense_is_refused(call, says):
         call()
 
 
-def test_findings_count_the_slopes_and_name_those_that_disagree():
-    said = slope_findings(rate_slopes(synthetic(-0.5, -0.2))).splitlines()
-    assert said[0] == (
-        "- At the mean model, 1 of 2 slopes agree with theory and 0 are undecided; 1 disagree: "
-        "bsp on A2A against workers."
-    )
-
-
 METHODS = ("d-psgd(ring)", "choco(ring, 0.3) + top-k(0.1)", "d-psgd(complete)")
 
 
@@ -306,11 +297,11 @@ def test_a_pattern_has_a_row_per_cell_and_the_exact_algorithm_works():
 
 def test_random_coordinates_come_to_the_published_end_with_every_algorithm():
     """Published: DCD stands half of the coordinates and no fewer, ECD none, CHOCO all."""
-    names = ["rand 50 %", "rand 10 %", "rand 1 %"]
+    names = ["rand 50 %", "rand 10 %"]
     pattern = divergence_pattern(names, steps=50, jobs=1)
     lossy = pattern[pattern["compression"] != "none"]
     assert lossy["same"].all(), lossy
     here = lossy.set_index(["algorithm", "compression"])["here"]
-    assert here["dcd"].tolist() == [WORKS, FAILS, FAILS]
+    assert here["dcd"].tolist() == [WORKS, FAILS]
     assert set(here["ecd"]) == {FAILS}
     assert set(here["choco"]) == {WORKS}
