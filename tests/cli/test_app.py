@@ -38,14 +38,3 @@ def test_models_are_a_table_for_machines_too():
     assert list(table["model"]) == list(TASKS)
     sizes = dict(zip(table["model"], table["parameters"], strict=True))
     assert (sizes["resnet50"], sizes["gpt2"]) == (25_557_032, 124_439_808)
-
-
-def test_methods_print_the_survey_s_sentence():
-    said = ddlnb("methods", check=True).stdout
-    assert "MG-WFBP: it exploits BSP with no compression and tensor fusion" in said
-
-
-def test_a_plan_is_printed():
-    words = ["--model", "bert-large", "--profile", "bert-large_b8_rtx2080ti"]
-    said = ddlnb("plan", *words, "--method", "ByteScheduler-PS", "--servers", "2", check=True)
-    assert "push_pull on 2 servers" in said.stdout

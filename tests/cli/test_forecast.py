@@ -19,14 +19,6 @@ from tests.command_line import ddlnb
 BERT = ["--model", "bert-large", "--cluster", "survey-10GbE"]
 
 
-def test_clusters_are_listed_and_their_effects_shown():
-    assert "survey-100GbIB" in ddlnb("clusters", check=True).stdout
-    shown = ddlnb("clusters", "survey-10GbE", check=True).stdout
-    assert "between_latency" in shown
-    assert "between_latency: latency of one hop between two nodes" in shown
-    assert "PCIe 3.0 x16" in shown
-
-
 def test_a_forecast_gives_a_table_an_advice_and_a_file(tmp_path):
     out = tmp_path / "rows.csv"
     done = ddlnb("forecast", *BERT, "--gpus", "8", "--draws", "20", "--csv", str(out), check=True)
@@ -102,11 +94,6 @@ def test_a_timeline_shows_one_worker_of_every_kind(tmp_path):
     assert {event["pid"] for event in events} == {0, 1, 4}
     assert "MG-WFBP: worker 0 waits" in done.stdout
     assert out.with_suffix(".png").exists()
-
-
-def test_a_forecast_says_who_is_slow():
-    done = ddlnb("forecast", *BERT, "--gpus", "8", "--draws", "0", "--slow", "3:2.5", check=True)
-    assert "Unlike workers: worker 3 computes 2.5 times as long." in done.stdout
 
 
 def test_check_fails_on_a_suspicious_table_and_passes_a_clean_one(tmp_path):

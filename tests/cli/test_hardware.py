@@ -57,36 +57,9 @@ def test_a_plan_is_made_for_hardware_by_name_as_for_the_file_of_it(tmp_path):
     assert some.stdout == filed.stdout
 
 
-def test_a_plan_takes_a_machine_a_precision_and_its_own_number_of_servers():
-    words = ["plan", "--model", "small-conv", "--machine", "p4d", "--precision", "bf16"]
-    words += ["--nodes", "3", "--method", "BSP-PS"]
-    done = ddlnb(*words, check=True)
-    assert "data sheet of A100-SXM4-40GB at bf16" in done.stdout
-    assert "push_pull on 3 servers" in done.stdout  # one for every node
-    assert "push_pull on 2 servers" in ddlnb(*words, "--servers", "2", check=True).stdout
-
-
-def test_hardware_is_listed_and_shown_with_its_sources():
-    listed = "".join(
-        ddlnb("hardware", kind, "--csv", check=True).stdout
-        for kind in ("gpus", "networks", "machines")
-    )
-    for name in ("A100-SXM4-80GB", "200GbIB", "p4d.24xlarge"):
-        assert name in listed
-    shown = ddlnb("hardware", "NVIDIA H100 80GB HBM3", check=True).stdout  # as torch says it
-    assert "data sheet" in shown
-    assert "left for large" in ddlnb("hardware", "2x100 Gb/s RoCE", check=True).stdout
-
-
 def test_nodes_of_a_cluster_are_those_in_use():
     words = ["forecast", *RESNET, "--method", "MG-WFBP", "--draws", "0"]
     words += ["--cluster", "survey-10GbE"]
     some = ddlnb(*words, "--nodes", "2", check=True)
     assert "On 8 GPUs of survey-10GbE" in some.stdout
     assert some.stdout == ddlnb(*words, "--gpus", "8", check=True).stdout
-
-
-def test_scaling_goes_to_the_nodes_in_use():
-    words = ["forecast", "scaling", *RESNET, "--method", "MG-WFBP", "--draws", "0"]
-    done = ddlnb(*words, "--cluster", "survey-10GbE", "--nodes", "4", check=True)
-    assert "up to 16 GPUs, the largest size asked for" in done.stdout

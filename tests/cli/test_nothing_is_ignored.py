@@ -11,14 +11,6 @@ from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.runs.compare import tuned_rate
 from ddlnb.training.settings import training_settings
 from ddlnb.workloads.workload import read_profile
-from tests.command_line import ddlnb
-
-RESNET = ["--model", "resnet50", "--cluster", "survey-10GbE"]
-
-
-def test_a_size_counts_if_one_of_the_methods_has_it():
-    said = ddlnb("forecast", *RESNET, "--gpus", "8", "--draws", "0", "--credit", "1MB", check=True)
-    assert "MG-WFBP" in said.stdout
 
 
 def test_a_measurement_refuses_a_size_that_no_method_has():

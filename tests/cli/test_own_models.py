@@ -50,18 +50,6 @@ def test_a_file_of_one_s_own_is_forecast_on_hardware_by_name(mine, tmp_path):
     assert pd.read_csv(out)["method"].tolist() == ["MG-WFBP", "DDP"]
 
 
-def test_the_plan_of_a_large_model_needs_neither_memory_nor_its_gpu():
-    words = ["--model", "llama3-8b", "--sequence", "128", "--gpu", "H100", "--precision", "bf16"]
-    said = run("plan", *words, "--gradients", "bf16", "--method", "DDP", check=True).stdout
-    assert "291 gradients, 16.1 GB" in said
-    assert "data sheet of H100-SXM at bf16" in said
-
-
-def test_named_models_are_traced(mine):
-    said = run("models", mine, "resnet18", "--csv", check=True).stdout
-    assert said.splitlines()[2].startswith("resnet18,11689512,62,46.76,10.648")
-
-
 def test_a_profile_is_planned_with_its_own_seconds(tmp_path):
     kept = ddlnb.read_profile("small-conv_b64_cpu-1thread")
     path = tmp_path / "mine.json"
