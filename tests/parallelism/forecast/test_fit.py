@@ -8,10 +8,9 @@ import pandas as pd
 import pytest
 from scipy.special import stdtrit
 
-from benchmarks.roofline_fit import fit_roofline, measured
 from benchmarks.scale_validation import unseen_rows, unseen_score
 from ddlnb.files import DATA
-from ddlnb.hardware.catalogue import get_gpu
+from ddlnb.parallelism.forecast import validation
 from ddlnb.parallelism.forecast.fit import (
     AWAY,
     COUNTED,
@@ -28,12 +27,12 @@ from ddlnb.parallelism.forecast.frameworks import (
     FRAMEWORKS,
     parameter_names,
     saved_fit,
-    sustained_share,
 )
 from ddlnb.parallelism.forecast.published import FOUNDRY, H100, PAPERS, observed, open_runs, rows_of
 from ddlnb.parallelism.forecast.step import layer_seconds
 from ddlnb.parallelism.forecast.table import cases
 from ddlnb.parallelism.forecast.validation import between, scores, sources_left_out, with_unseen
+from ddlnb.survey.board import board, read_board, worse
 
 
 @pytest.fixture(scope="module")
@@ -181,19 +180,6 @@ def test_constant_mfu_is_further_off_for_everything_that_was_left_out(scored) ->
     assert (medians["ours"] < medians["constant MFU"]).all()
 
 
-def test_iterations_of_an_h100_do_not_tell_what_hopper_sustains() -> None:
-    """Without nanotron's runs its interval holds Ampere's, and what is taken for Hopper."""
-    fit = fit_roofline(
-        [one for one in measured() if one.source in ("survey", "foundry", "iterations")]
-    )
-    hopper, ampere = (fit.interval(f"matrix units, {name}") for name in ("Hopper", "Ampere"))
-    assert hopper == pytest.approx((0.70, 0.51, 0.95), abs=0.01)
-    assert ampere == pytest.approx((0.72, 0.64, 0.82), abs=0.01)
-    taken = [sustained_share(get_gpu(name), "bf16") for name in ("H100", "A100")]
-    for ratio in (1, taken[0] / taken[1]):
-        assert hopper[1] < ratio * ampere[0] < hopper[2]
-
-
 @pytest.mark.parametrize(("among", "within"), [(0.1, 0.02), (0.02, 0.1), (0.08, 0.08)])
 def test_the_interval_of_the_next_paper_holds_nine_tenths(among: float, within: float) -> None:
     rng = np.random.default_rng(11)
@@ -248,6 +234,12 @@ def test_splitting_sequences_is_never_slower_to_compute(path) -> None:
     several = cases.tp > 1
     assert (seconds(1) < seconds(0))[several].all()
     assert np.array_equal(seconds(1)[~several], seconds(0)[~several])
+
+
+@pytest.mark.slow
+def test_no_source_is_worse_on_the_board_than_it_was(left_out, monkeypatch) -> None:
+    monkeypatch.setattr(validation, "sources_left_out", lambda *_: left_out)
+    assert worse(board(["large models"]), read_board()) == []
 
 
 @pytest.mark.slow

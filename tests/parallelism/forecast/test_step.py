@@ -99,7 +99,7 @@ def test_adapters_spare_gradients_of_weights_their_exchange_and_the_optimizer(ca
 
 def traced(block: torch.nn.Module) -> tuple[float, float]:
     """Operations of a block forward and backward, and its bytes per token and width."""
-    tokens, hidden = 512, 1024
+    tokens, hidden = 64, 1024
     block = block.to(torch.bfloat16)
     for one in block.parameters():
         one.grad = torch.zeros_like(one)
@@ -142,7 +142,7 @@ class Llama(torch.nn.Module):
         )  # fmt: skip
         self.block = modeling_llama.LlamaDecoderLayer(config, 0)
         turned = modeling_llama.LlamaRotaryEmbedding(config)
-        self.turns = turned(torch.zeros(1, 1, 1, dtype=torch.bfloat16), torch.arange(512)[None])
+        self.turns = turned(torch.zeros(1, 1, 1, dtype=torch.bfloat16), torch.arange(64)[None])
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         found = self.block(inputs, position_embeddings=self.turns)
