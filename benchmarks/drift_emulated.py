@@ -36,8 +36,7 @@ from benchmarks.searched_emulated import ratio
 from ddlnb.errors import require_known
 from ddlnb.files import DATA
 from ddlnb.plans.plan import Plan
-from ddlnb.replanning.replanner import LEAST_GAIN
-from ddlnb.replanning.searched import measured_cluster, simulated_seconds
+from ddlnb.replanning.replanner import LEAST_GAIN, measured_cluster, simulated_seconds
 
 KEPT = DATA / "measured" / "2026-11-23_two-cores_drift"
 BEFORE, DRIFTED, LATER = "before", "drifted", "later"

@@ -23,8 +23,7 @@ from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.plan import Plan
 from ddlnb.plans.plan_file import method_of
-from ddlnb.replanning.replanner import REPETITIONS
-from ddlnb.replanning.searched import searched_plan
+from ddlnb.replanning.replanner import REPETITIONS, searched_plan
 from ddlnb.search.search import SEARCHED_METHOD, Searching
 from ddlnb.workloads.replay import replayed
 from ddlnb.workloads.workload import Workload, read_profile

@@ -19,9 +19,8 @@ from ddlnb.launch.options import EMULATED, LaunchOptions
 from ddlnb.plans.methods import METHODS, Method
 from ddlnb.plans.plan import Gate, Plan
 from ddlnb.plans.plan_file import method_of
-from ddlnb.replanning.searched import in_order
-from ddlnb.search.result import SearchResult
-from ddlnb.search.search import search_plan
+from ddlnb.replanning.replanner import in_order
+from ddlnb.search.search import SearchResult, search_plan
 from ddlnb.search.space import SEARCHED, Space
 from ddlnb.simulator.simulate import plan_on, simulate
 from ddlnb.workloads.workload import Workload, read_profile

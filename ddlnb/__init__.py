@@ -160,7 +160,7 @@ _SUPPLIED = {
     "network as a graph": ("networks.fabric", "Fabric"),
     "re-planning": ("replanning.replanner", "replanning_of"),
     "remark as run": ("survey.remarks", "as_run"),
-    "searched plan": ("replanning.searched", "searched_plan"),
+    "searched plan": ("replanning.replanner", "searched_plan"),
     "servers byteps": ("foreign_engines.byteps.servers", "SERVERS"),
     "transport along a collective": ("collective_transport.transport", "along"),
     "transport in halves": ("collective_transport.transport", "halves"),

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """Run the command line; see `ddlnb.cli.run` for how it ends."""
+    """Run the command line; see `ddlnb.cli.app` for how it ends."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have it ignored
         signal.signal(signal.SIGINT, interrupt)
     from ddlnb.cli.app import main as command

@@ -40,7 +40,7 @@ from ddlnb.errors import require, require_positive, require_whole
 from ddlnb.parallelism.layout import Layout
 from ddlnb.plans.methods import get_method, in_torch
 from ddlnb.questions import Answer, Table, Verdict, asks
-from ddlnb.search.result import SearchResult
+from ddlnb.search.search import SearchResult
 from ddlnb.simulator.draws import LEAST_DRAWS, play_contenders
 from ddlnb.simulator.questions import DRAWS
 from ddlnb.simulator.simulate import Cell

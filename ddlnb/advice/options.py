@@ -22,8 +22,7 @@ from ddlnb.files import DATA
 from ddlnb.plans.methods import BASELINES, Method, ddp_of
 from ddlnb.results.schema import read_frame
 from ddlnb.results.statistics import Interval, ratio_interval
-from ddlnb.search.result import SearchResult
-from ddlnb.search.search import WITHOUT_SERVERS, search_plan
+from ddlnb.search.search import WITHOUT_SERVERS, SearchResult, search_plan
 from ddlnb.simulator.draws import draw_clusters
 from ddlnb.simulator.forecast import methods_on
 from ddlnb.simulator.recommendation import TIE

@@ -12,7 +12,7 @@ from ddlnb.advice.question import Question
 from ddlnb.advice.score import THROUGHPUT
 from ddlnb.clusters.cluster import ASSUMED_ERROR
 from ddlnb.plans.methods import in_torch
-from ddlnb.search.result import SearchResult
+from ddlnb.search.search import SearchResult
 from ddlnb.simulator.recommendation import POOR, TIE, sizes_in_words
 from ddlnb.units import gpus_in_words, show_bytes, show_rate, show_rates, show_seconds
 

@@ -1,30 +1,45 @@
-"""The commands that forecast: how fast every method trains, and how far training scales."""
+"""The commands that forecast how fast every method trains, lossy ones too, and how it scales."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ddlnb.advice.question import ScalingQuestion
-from ddlnb.cli.lossy import lossy
 from ddlnb.cli.options import (
     OWN,
     App,
+    Csv,
     Family,
     RowsFile,
+    WorkerCounts,
     grouped,
     print_answer,
+    print_table,
     refuse_others,
     require_writable_files,
+    say,
     write_picture,
     write_rows,
 )
 from ddlnb.cli.questions import Hardware, KeptHardware, Otherwise
-from ddlnb.errors import require
-from ddlnb.simulator.questions import ForecastQuestion
+from ddlnb.errors import InputError, ResultsError, require
+from ddlnb.plans.methods import METHODS
+from ddlnb.plans.plan import Plan
+from ddlnb.plans.plan_file import read_plan
+from ddlnb.simulator.questions import ForecastQuestion, Trained
+from ddlnb.units import counted
+from ddlnb.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ddlnb.clusters.cluster import Cluster
+
 
 app = App(cls=Family)
 
@@ -102,4 +117,238 @@ def scaling(
     write_picture(figure, "scaling_curves", found.rows, found.share, found.title)
 
 
-app.command()(lossy)
+@app.command()
+@grouped
+def lossy(
+    *,
+    hardware: KeptHardware,
+    asked: Annotated[dict[str, Any], Trained],
+    gpus: WorkerCounts = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="Such as 'bsp + top-k(0.01) + feedback' or 'local(8)'. Repeatable."),
+    ] = None,
+    plan: Annotated[
+        list[Path] | None,
+        typer.Option(help="A plan of `ddlnb plan --sent --out`, as a method. Repeatable."),
+    ] = None,
+    compression: Annotated[
+        str,
+        typer.Option(
+            help="Cost of compression: sheet (by the GPU's data sheet), a profile of "
+            "data/profiles/compression, or free, a bound."
+        ),
+    ] = "sheet",
+    curves: Annotated[
+        Path | None,
+        typer.Option(help="Curves of `ddlnb train --out`, to judge the time to --target."),
+    ] = None,
+    target: Annotated[float | None, typer.Option(help="The test loss to reach.")] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            help="The lossless method whose messages bsp on A2A sends: one that ends in A2A. "
+            "Default: MG-WFBP."
+        ),
+    ] = None,
+    straggler: Annotated[
+        str,
+        typer.Option(
+            help="Slows workers down, such as 'one-slow(2)' or 'log-normal(0.3)': its seconds are "
+            "taken as factors of the computation. See `ddlnb train --list`."
+        ),
+    ] = "",
+    csv: Csv = False,
+) -> None:
+    """Print what lossy methods cost on a cluster and, given curves, whether to use them there.
+
+    Without curves only the seconds of an iteration are compared, not how many are needed.
+
+    Examples: `ddlnb forecast lossy --model resnet50 --cluster survey-10GbE --method 'local(8)'` and
+    `ddlnb forecast lossy --model bert-large --machine p4d --nodes 2 --method 'bsp + qsgd(127)'`.
+    """
+    from ddlnb.training.cost.estimate import BASE
+    from ddlnb.training.executors.clock import get_straggler
+
+    require("model" in asked, "give --model and --cluster; see `ddlnb cluster list`")
+    require((curves is None) == (target is None), "give --curves and --target together")
+    require(curves is None or not method, "the curves say which methods; leave out --method")
+    require(curves is None or not plan, "the curves say which methods; leave out --plan")
+    require(curves is None or not gpus, "the curves say how many workers; leave out --gpus")
+    first = hardware.chosen()
+    slower = get_straggler(straggler) if straggler else None
+    workload = Trained(cluster=first, **asked).workload
+    options = {"compression": compression, "base": base or BASE, "slower": slower}
+    how = _assumed(compression, base or BASE, straggler)
+    if curves is not None:
+        assert target is not None
+        measured = _read_curves(curves)
+        if "method" in measured:
+            _require_counts(measured["method"].unique(), compression, base)
+        return _print_times(measured, target, workload, first, options, how, csv)
+    kept = [read_plan(path) for path in plan or ()]
+    require(bool(method or kept), "give at least one --method; see `ddlnb train --list`")
+    _require_counts(method or (), "sheet" if kept else compression, base)
+    rows = []
+    for count in gpus or [first.workers]:
+        rows += _costs(workload, first, count, [*(method or ()), *kept], options)
+    shown = rows if csv else [_shown(row) for row in rows]
+    print_table(shown, csv, f"Simulated: {asked['model']} on {first.name}, {how}")
+    if not csv:
+        say(_notes(rows))
+
+
+def _require_counts(names: Sequence[str], compression: str, base: str | None) -> None:
+    """Raise InputError for a cost of compression, or a base, that changes none of the methods."""
+    from ddlnb.training.method import training_method
+
+    methods = [training_method(name) for name in names if name not in METHODS]
+    require(
+        compression == "sheet" or any(method.compressor for method in methods),
+        f"compression {compression!r} changes nothing: {'; '.join(names)} does not compress; leave "
+        f"out --compression",
+    )
+    require(
+        base is None or any(method.overlaps for method in methods),
+        f"base {base!r} changes nothing: only bsp on A2A sends messages as those of a lossless "
+        f"method, and {'; '.join(names)} does not; leave out --base",
+    )
+
+
+def _assumed(compression: str, base: str, straggler: str) -> str:
+    named = {"free": "free of cost (a bound)", "sheet": "by the GPU's data sheet"}
+    cost = named.get(compression, f"as in profile {compression}")
+    slow = f", workers slowed down by {straggler}" if straggler else ""
+    return f"compression {cost}, messages of bsp with compression as of {base}{slow}"
+
+
+def _costs(
+    workload: Workload,
+    cluster: Cluster,
+    workers: int,
+    methods: list[str | Plan],
+    options: dict[str, Any],
+) -> list[dict[str, Any]]:
+    """Return one row of seconds and bytes per method, the quickest lossless ones first.
+
+    Every method is compared with the quickest lossless one that takes no more machines.
+    """
+    from ddlnb.clusters.file import get_cluster
+    from ddlnb.training.cost.estimate import best_lossless, iteration_cost
+
+    here, slower = get_cluster(cluster, workers), options["slower"]
+    best = {
+        most: best_lossless(workload, here, slower, most_machines=most)
+        for most in (0, here.server_machines("PS"))
+    }
+    found = [*dict.fromkeys(best.values())] + [
+        iteration_cost(workload, here, one, **options) for one in methods
+    ]
+    return [
+        {
+            "gpus": workers,
+            "method": cost.method,
+            "iteration_seconds": cost.iteration_seconds,
+            "compute_seconds": cost.compute_seconds,
+            "compression_seconds": cost.compression_seconds,
+            "waiting_seconds": cost.waiting_seconds,
+            "bytes_sent": cost.bytes_sent,
+            "bytes_received": cost.bytes_received,
+            "hidden_behind": cost.hidden_behind,
+            "server_machines": cost.server_machines,
+            "over_best_lossless": best[cost.server_machines].iteration_seconds
+            / cost.iteration_seconds,
+            "source": cost.source,
+        }
+        for cost in found
+    ]
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    milliseconds = {
+        what: round(1e3 * row[f"{name}_seconds"], 2)
+        for what, name in (
+            ("ms", "iteration"),
+            ("computing", "compute"),
+            ("compressing", "compression"),
+            ("waiting", "waiting"),
+        )
+    }
+    return {
+        "gpus": row["gpus"],
+        "method": row["method"],
+        **milliseconds,
+        "hidden behind": row["hidden_behind"],
+        "MB both ways": round((row["bytes_sent"] + row["bytes_received"]) / 1e6, 3),
+        "servers": row["server_machines"],
+        "times as fast": round(row["over_best_lossless"], 3),
+    }
+
+
+def _notes(rows: list[dict[str, Any]]) -> list[str]:
+    """Return what a reader of the table must know."""
+    from ddlnb.training.cost.overlapped import NOTHING
+
+    notes = [
+        "An iteration takes ms, and a method is so many times as fast as the best lossless one "
+        "that takes no more machines for parameter servers."
+    ]
+    alone = dict.fromkeys(row["method"] for row in rows if row["hidden_behind"] == NOTHING)
+    if alone:
+        notes.append(
+            f"Communication follows the computation, and overlaps none: {'; '.join(alone)}."
+        )
+    served = dict.fromkeys(row["method"] for row in rows if row["server_machines"])
+    if served:
+        notes.append(f"Parameter servers run on machines of their own: {'; '.join(served)}.")
+    if any("extrapolated" in row["source"] for row in rows):
+        notes.append(
+            "Seconds of compression are extrapolated to larger tensors (--csv says where)."
+        )
+    return [
+        *notes,
+        "An iteration of one method is not worth one of another: give --curves of "
+        "`ddlnb train` to judge the time to a target loss.",
+    ]
+
+
+def _read_curves(path: Path) -> pd.DataFrame:
+    from ddlnb.results.schema import read_frame
+
+    try:
+        return read_frame(path)
+    except ResultsError as error:
+        raise InputError(f"curves: {error}; make them with ddlnb train --out") from error
+
+
+def _print_times(
+    measured: pd.DataFrame,
+    target: float,
+    workload: Workload,
+    cluster: Cluster,
+    options: dict[str, Any],
+    how: str,
+    csv: bool,
+) -> None:
+    from ddlnb.training.cost.time_to_target import MARGIN, recommendations, time_to_target
+
+    table = time_to_target(measured, target, workload, [cluster], **options)
+    if csv:
+        typer.echo(table.to_csv(index=False), nl=False)
+        return
+    columns = ["workers", "method", "seconds", "low", "high", "speedup", "iteration_seconds"]
+    columns += ["hidden_behind", "server_machines"]
+    title = (
+        f"Seconds to a test loss of {target}: iterations measured on {measured['task'].iloc[0]}, "
+        f"their seconds simulated for {workload.model} on {cluster.name}, {how}"
+    )
+    shown = table[columns].round(4)
+    shown["method"] = shown["method"].mask(table["is_dense"], table["carried_by"] + " (lossless)")
+    print_table(shown.to_dict("records"), csv, title)
+    say(f"{counted(one.workers, 'worker')}: {one}." for one in recommendations(table))
+    typer.echo(
+        f"Intervals are of 95 % over seeds, widened by the steps between two evaluations. What is "
+        f"uncertain of the cluster and of compression is not in them, nor whether "
+        f"{workload.model} needs as many iterations relative to BSP. A gain counts beyond "
+        f"{MARGIN:.0%}."
+    )

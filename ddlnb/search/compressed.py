@@ -12,8 +12,7 @@ from functools import cached_property
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.plans.plan import Plan
-from ddlnb.search.bound import Bound, lower_bound
-from ddlnb.search.merging import best_merging
+from ddlnb.search.bound import Bound, best_merging, lower_bound
 from ddlnb.search.space import Candidate, Cost, Space, all_reduce_costs
 from ddlnb.simulator.events import play
 from ddlnb.simulator.forecast import methods_on

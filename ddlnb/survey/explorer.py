@@ -26,8 +26,7 @@ from ddlnb.figures.gantt import timelines
 from ddlnb.figures.style import colour_of, text_on
 from ddlnb.plans.methods import Method
 from ddlnb.results.timeline import Timeline
-from ddlnb.search.result import SearchResult
-from ddlnb.search.search import WITHOUT_SERVERS, search_plan
+from ddlnb.search.search import WITHOUT_SERVERS, SearchResult, search_plan
 from ddlnb.search.space import SEARCHED
 from ddlnb.simulator.forecast import methods_on, single_seconds
 from ddlnb.simulator.simulate import Cell, simulate, steady_seconds

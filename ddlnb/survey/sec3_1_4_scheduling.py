@@ -15,7 +15,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require
 from ddlnb.plans.methods import SURVEYED
-from ddlnb.replanning.searched import measured_cluster as measured_cluster
+from ddlnb.replanning.replanner import measured_cluster as measured_cluster
 from ddlnb.results.timeline import Timeline
 from ddlnb.simulator.breakdown import breakdown
 from ddlnb.simulator.simulate import Cell, simulate

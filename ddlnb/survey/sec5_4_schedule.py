@@ -14,12 +14,11 @@ from ddlnb.figures.style import DARK, GREY, METHOD_COLOURS, facets, legend, note
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.plans.plan import Plan
 from ddlnb.registry import several
-from ddlnb.replanning.searched import measured_cluster as measured_cluster
+from ddlnb.replanning.replanner import measured_cluster as measured_cluster
 from ddlnb.results.statistics import Verdict
 from ddlnb.results.timeline import Timeline
 from ddlnb.search.bound import lower_bound as lower_bound
-from ddlnb.search.result import SearchResult
-from ddlnb.search.search import search_plan
+from ddlnb.search.search import SearchResult, search_plan
 from ddlnb.simulator.profiles import workload_on
 from ddlnb.simulator.simulate import simulate
 from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled

@@ -8,8 +8,8 @@ import sys
 import pytest
 import typer
 
+from ddlnb.cli.app import run
 from ddlnb.cli.options import WIDTH, print_table, say
-from ddlnb.cli.run import run
 from ddlnb.errors import InputError, RankError
 from tests.command_line import ddlnb
 

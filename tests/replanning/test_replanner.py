@@ -20,8 +20,7 @@ from ddlnb.errors import InputError, PlanError, RankError
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS
-from ddlnb.replanning.replanner import Replanner, Replanning
-from ddlnb.replanning.searched import in_order, measured_cluster
+from ddlnb.replanning.replanner import Replanner, Replanning, in_order, measured_cluster
 from ddlnb.search.search import search_plan
 from ddlnb.search.space import Space
 from ddlnb.workloads.replay import replayed

@@ -12,7 +12,7 @@ from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan import Gate
 from ddlnb.plans.plan_file import method_of, read_plan, write_plan
-from ddlnb.replanning.searched import (
+from ddlnb.replanning.replanner import (
     IN_FLIGHT,
     in_order,
     measured_cluster,

@@ -21,7 +21,7 @@ from ddlnb.compression.profile import (
 from ddlnb.errors import InputError, PlanError, UnknownName
 from ddlnb.plans.plan import Gate, Launch, Order, Plan
 from ddlnb.plans.plan_file import plan_from_json, plan_to_json
-from ddlnb.search.merging import groups
+from ddlnb.search.bound import groups
 from ddlnb.search.search import search_plan
 from ddlnb.search.space import Candidate, Space
 from ddlnb.simulator.events import play

@@ -24,22 +24,20 @@ from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan import Plan
 from ddlnb.search.bound import (
+    MOST_GRADIENTS,
     Bound,
     Coding,
     LeastTime,
-    bound_of,
-    least_of_all_reduces,
-    least_of_servers,
-)
-from ddlnb.search.compressed import Compression, Sending
-from ddlnb.search.merging import (
-    MOST_GRADIENTS,
     best_merging,
+    bound_of,
     earliest_ends,
     groups,
     in_groups,
+    least_of_all_reduces,
+    least_of_servers,
     ready_seconds,
 )
+from ddlnb.search.compressed import Compression, Sending
 from ddlnb.search.space import Candidate, Cost, Space, all_reduce_costs
 from ddlnb.training.cost.overlapped import (
     CompressedMessage,
@@ -222,7 +220,7 @@ class CompressedSending(Sending):
 
 
 class GroupCosts(NamedTuple):
-    """Seconds of every group, in the order of `ddlnb.search.merging.groups`.
+    """Seconds of every group, in the order of `ddlnb.search.bound.groups`.
 
     ``latency`` holds the copies into a message of several tensors and out of it.
     """
