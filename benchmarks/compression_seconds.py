@@ -29,9 +29,9 @@ from ddlnb.compression.profile import (
     Line,
     beyond,
     grown,
+    growth_of,
     write_compression_profile,
 )
-from ddlnb.compression.sheet import growth_of
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.files import machine
 from ddlnb.plans.requests import Flow, answer_together

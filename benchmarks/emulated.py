@@ -16,10 +16,10 @@ import pandas as pd
 
 from benchmarks.command import command
 from ddlnb.calibration.calibrated_model import calibrate_here, read_micro_benchmark
-from ddlnb.calibration.comparison import calibrate_and_compare, forecast_errors, saved_comparison
 from ddlnb.engines.settings import MeasurementSettings
 from ddlnb.files import BUILD
 from ddlnb.launch.options import LaunchOptions, emulated
+from ddlnb.survey.simulated_here import calibrate_and_compare, forecast_errors, saved_comparison
 from ddlnb.workloads.replay import replayed
 
 BASELINES = ("DDP", "horovod")

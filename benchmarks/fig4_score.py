@@ -25,11 +25,10 @@ from benchmarks.command import command
 from ddlnb.errors import require
 from ddlnb.files import DATA, changed_in, git_said, write_atomically
 from ddlnb.plans.methods import SURVEYED
+from ddlnb.results.rows import Cell, cells_of
 from ddlnb.results.schema import KEY
-from ddlnb.results.tables import Cell, cells_of
 from ddlnb.survey.checks import SUSPICIOUS, check_table
-from ddlnb.survey.published import FIG4, FIG4_CELLS
-from ddlnb.survey.score import (
+from ddlnb.survey.fig4_forecast import (
     MORE,
     read_forecast,
     regret_rows,
@@ -37,6 +36,7 @@ from ddlnb.survey.score import (
     score_table,
     summary_table,
 )
+from ddlnb.survey.published import FIG4, FIG4_CELLS
 from ddlnb.survey.testbed import BATCHES, CLUSTERS
 from ddlnb.units import counted
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from benchmarks.emulated import CREDIT, NETWORKS, PARTITION
 from ddlnb.calibration.calibrated_model import calibrate_here, micro_benchmark, read_micro_benchmark
-from ddlnb.calibration.comparison import PROBE_ITERATIONS, WARMUP
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import read_cluster, write_cluster
 from ddlnb.engines.settings import MeasurementSettings
@@ -23,6 +22,7 @@ from ddlnb.replanning.replanner import in_order
 from ddlnb.search.search import SearchResult, search_plan
 from ddlnb.search.space import SEARCHED, Space
 from ddlnb.simulator.simulate import plan_on, simulate
+from ddlnb.survey.simulated_here import PROBE_ITERATIONS, WARMUP
 from ddlnb.workloads.workload import Workload, read_profile
 
 LINKS = "links"  # the folder of micro-benchmarks, if these were measured beside the cells

@@ -24,7 +24,6 @@ import pandas as pd
 from benchmarks.command import command
 from benchmarks.searched_cells import CELLS, Cell, Planned, measure_links, planned
 from ddlnb.calibration.calibrated_model import saved_loads, saving_load
-from ddlnb.calibration.comparison import WARMUP
 from ddlnb.engines.measure import measure
 from ddlnb.engines.settings import MEASURING, MeasurementSettings
 from ddlnb.errors import require_known
@@ -34,6 +33,7 @@ from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan_file import method_of
 from ddlnb.results.statistics import Interval, mean_interval
 from ddlnb.search.space import SEARCHED
+from ddlnb.survey.simulated_here import WARMUP
 from ddlnb.units import counted
 from ddlnb.workloads.replay import replayed
 

@@ -12,8 +12,8 @@ import pandas as pd
 
 from benchmarks.command import command
 from ddlnb.calibration.calibrated_model import calibrate_here, load_sentence, read_micro_benchmark
-from ddlnb.calibration.comparison import forecast_errors, saved_comparison
 from ddlnb.files import DATA
+from ddlnb.survey.simulated_here import forecast_errors, saved_comparison
 
 KEPT = DATA / "measured" / "2026-11-21_two-cores_loopback"
 BUSY = DATA / "measured" / "2026-11-22_two-cores_busy"

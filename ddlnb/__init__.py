@@ -67,8 +67,8 @@ _HOME = {
         "write_plan",
     ),
     "registry": ("several",),
-    "results.rows": ("read_rows",),
-    "results.tables": (
+    "results.rows": (
+        "read_rows",
         "speedups",
         "throughput_table",
     ),

@@ -185,7 +185,7 @@ def one_of(default: str, words: Iterable[str]) -> Any:
 def usage(kind: Any) -> str:
     """A name and its parameters as they are written, with their defaults and all words.
 
-    >>> from ddlnb.training.synchronisation.gossip import Choco
+    >>> from ddlnb.training.gossip import Choco
     >>> usage(Choco)
     'choco(graph=ring|torus|complete, gamma=0.1, scale=1)'
     """

@@ -22,7 +22,7 @@ from ddlnb.networks.network import changed
 from ddlnb.networks.routes import route
 from ddlnb.networks.topologies import get_topology, with_islands
 from ddlnb.plans.plan_file import plan_from_json
-from ddlnb.training.synchronisation.gossip import make_graph
+from ddlnb.training.gossip import make_graph
 from ddlnb.workloads.roofline import from_throughput
 from ddlnb.workloads.workload import Gradient
 from tests.toy import TOY

@@ -48,10 +48,9 @@ from ddlnb.plans.bucketing import Bucketing, per_tensor
 from ddlnb.plans.methods import METHODS, Method, get_method, register_method
 from ddlnb.plans.plan import Gate, Launch, Message
 from ddlnb.plans.requests import Flow
-from ddlnb.simulator.breakdown import breakdown
 from ddlnb.simulator.draws import draw_clusters
 from ddlnb.simulator.forecast import forecast
-from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
+from ddlnb.simulator.simulate import Cell, breakdown, simulate, steady_seconds
 from ddlnb.survey.execution import run_notebook
 from ddlnb.survey.fig2_taxonomy import combinations, taxonomy
 from ddlnb.survey.notebooks import catalogue
@@ -61,7 +60,7 @@ from ddlnb.training.runs import runner
 from ddlnb.training.runs.runner import key
 from ddlnb.training.runs.train import train
 from ddlnb.training.settings import training_settings
-from ddlnb.training.synchronisation.base import BulkSynchronousParallel
+from ddlnb.training.synchronisation import BulkSynchronousParallel
 from ddlnb.training.worker import NextGradient, StepDone, Worker
 from ddlnb.workloads.workload import Workload, read_profile
 from tests.toy import TOY

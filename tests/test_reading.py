@@ -42,7 +42,7 @@ OTHERWISE = {
     "survey/runner.py": "sources, for their digests",
     "survey/site.py": "pages of the checkout, and what this run wrote",
     "survey/slides.py": "files of an installed package",
-    "survey/stored.py": "notebooks of the checkout, and what this run wrote",
+    "survey/notebooks.py": "notebooks of the checkout, and what this run wrote",
     "survey/sec3_3_1_protocols.py": "the kernel's list of modules, and what rank 0 sent",
 }
 

@@ -265,7 +265,7 @@ def lossy_options(
     takes too long to be drawn often.
     """
     try:
-        from ddlnb.compression.sheet import SHEET
+        from ddlnb.compression.profile import SHEET
         from ddlnb.training.cost.estimate import iteration_cost
         from ddlnb.training.method import training_method
     except ModuleNotFoundError as error:

@@ -17,7 +17,7 @@ from ddlnb.advice.question import Question
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, require
 from ddlnb.hardware.catalogue import get_interconnect, gpu_in
-from ddlnb.hardware.interconnect import Interconnect
+from ddlnb.hardware.machine import Interconnect
 from ddlnb.parallelism.iteration import play_iteration
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.machines import machines_of

@@ -19,9 +19,9 @@ from ddlnb.calibration.collective_logs import Facts, read_collective_logs
 from ddlnb.calibration.collective_tables import SECONDS, with_seconds
 from ddlnb.calibration.observations import AllReduceTime, Observation, observe
 from ddlnb.calibration.parameters import WITHIN, Parameter
-from ddlnb.clusters.all_reduce import NCCL
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import EFFECTS
+from ddlnb.clusters.fabric import NCCL
 from ddlnb.clusters.named import cluster_of
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.units import counted, show_bytes, show_seconds

@@ -29,8 +29,7 @@ from ddlnb.errors import require
 from ddlnb.files import PUBLISHED
 from ddlnb.hardware.catalogue import get_gpu, gpu_in, protocol_of, stated_rate
 from ddlnb.hardware.gpu import Nvlink
-from ddlnb.hardware.interconnect import Interconnect, protocols
-from ddlnb.hardware.machine import link_inside
+from ddlnb.hardware.machine import Interconnect, link_inside, protocols
 from ddlnb.plans.alpha_beta import double_tree_share
 from ddlnb.results.schema import read_cells
 from ddlnb.units import GB, KIB, US

@@ -17,8 +17,7 @@ from ddlnb.units import GB, show_bandwidth, show_seconds
 
 if TYPE_CHECKING:
     from ddlnb.hardware.gpu import Gpu
-    from ddlnb.hardware.interconnect import Interconnect, Known
-    from ddlnb.hardware.machine import Machine
+    from ddlnb.hardware.machine import Interconnect, Known, Machine
 
 
 app = App(cls=Family, help="Clusters: list, show, make, import, and fit them.")
@@ -134,9 +133,8 @@ def expect(
     Examples: `ddlnb cluster expect all_reduce.log --gpu H100 --network 8x400GbIB` and
     `ddlnb cluster expect all_reduce.log --machine p4d`.
     """
-    from ddlnb.calibration.expected import judged
+    from ddlnb.calibration.expected import judged, nccl_facts
     from ddlnb.calibration.logs import rows_of
-    from ddlnb.calibration.nccl_info import nccl_facts
     from ddlnb.cli.trace import size_row
     from ddlnb.reading import read_bytes
 

@@ -323,10 +323,9 @@ def timeline(
     `ddlnb timeline --model gpt2 --machine p4d --nodes 4 --iterations 2 --out gpt2.json`.
     """
     from ddlnb.clusters.file import get_cluster
-    from ddlnb.simulator.breakdown import breakdown
     from ddlnb.simulator.forecast import sound_pairs
     from ddlnb.simulator.recommendation import tuned_in_words
-    from ddlnb.simulator.simulate import Cell, simulate
+    from ddlnb.simulator.simulate import Cell, breakdown, simulate
 
     require("model" in asked, "give --model; see `ddlnb models`, or docs/own_model.md for yours")
     require(out.suffix == ".json", f"trace file {str(out)!r} must have a name in .json")

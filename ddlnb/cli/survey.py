@@ -158,8 +158,8 @@ def pictures(
     Examples: `ddlnb survey pictures` and `ddlnb survey pictures --profile smoke`.
     """
     require_extra("book", "pictures of notebooks")
+    from ddlnb.survey.notebooks import store_pictures
     from ddlnb.survey.runner import last_outcomes
-    from ddlnb.survey.stored import store_pictures
 
     said = store_pictures(last_outcomes(profile), BUILD / profile, version("ddlnb"))
     rows = [{"notebook": name, "pictures": what} for name, what in said.items()]
@@ -181,7 +181,7 @@ def check(
     Examples: `ddlnb survey check data/published/fig4.csv` and
     `ddlnb survey check mine.csv --gpus-per-node 8 --csv`.
     """
-    from ddlnb.results.tables import read_table
+    from ddlnb.results.rows import read_table
     from ddlnb.survey.checks import SUSPICIOUS, check_table, findings_frame
 
     rows = read_table(table)

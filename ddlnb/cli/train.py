@@ -202,9 +202,9 @@ def _with_half(mean: float, half: float, several: bool, form: str) -> str:
 def _print_choices(csv: bool) -> None:
     from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
     from ddlnb.training.executors.clock import STRAGGLERS
+    from ddlnb.training.gossip import GRAPHS
     from ddlnb.training.method import SYNCHRONISATIONS
     from ddlnb.training.optimizers import OPTIMIZERS, SCHEDULES
-    from ddlnb.training.synchronisation.gossip import GRAPHS
     from ddlnb.training.tasks.catalogue import FROM_FILES, LEARNING_TASKS
     from ddlnb.training.tasks.task import SPLITS
 

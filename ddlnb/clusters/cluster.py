@@ -15,9 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.clusters.all_reduce import ALL_REDUCES, NCCL, Form, Load, nccl_choice
 from ddlnb.clusters.effects import EFFECTS, UNLIMITED, Effects, Unit, effect_from
-from ddlnb.clusters.fabric import Curve, Fabric, Links, Numbers, ServerLoads, fabric_of
+from ddlnb.clusters.fabric import (
+    ALL_REDUCES,
+    NCCL,
+    Curve,
+    Fabric,
+    Form,
+    Links,
+    Load,
+    Numbers,
+    ServerLoads,
+    fabric_of,
+    nccl_choice,
+)
 from ddlnb.clusters.heterogeneous import HOMOGENEOUS, Delay, Factors, Heterogeneity, named
 from ddlnb.errors import InputError, UnknownName, require, require_known, require_whole
 from ddlnb.plans.alpha_beta import AlphaBeta

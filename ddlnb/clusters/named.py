@@ -14,8 +14,7 @@ from ddlnb.clusters.effects import EFFECTS, Effects
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect, get_machine, parts_of
 from ddlnb.hardware.gpu import Gpu
-from ddlnb.hardware.interconnect import Interconnect, Known
-from ddlnb.hardware.machine import Machine, as_nodes, link_inside, node_costs
+from ddlnb.hardware.machine import Interconnect, Known, Machine, as_nodes, link_inside, node_costs
 from ddlnb.units import GB, gigabits_per_second, show_bandwidth
 
 MOST_NODES = 100_000

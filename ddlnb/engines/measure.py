@@ -33,8 +33,7 @@ from ddlnb.launch.ranks import Ranks
 from ddlnb.progress import Show, bar
 from ddlnb.questions import Answer, Table
 from ddlnb.registry import several, supplied
-from ddlnb.results.rows import ResultsFile
-from ddlnb.results.tables import speedups
+from ddlnb.results.rows import ResultsFile, speedups
 from ddlnb.results.timeline import Timeline
 from ddlnb.units import counted, show_bytes, show_seconds
 from ddlnb.workloads.resolve import get_task

@@ -10,6 +10,6 @@ __getattr__ = loader(
     get_interconnect="catalogue",
     get_machine="catalogue",
     Gpu="gpu",
-    Interconnect="interconnect",
+    Interconnect="machine",
     Machine="machine",
 )

@@ -18,8 +18,7 @@ from pydantic import Field
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.files import HARDWARE
 from ddlnb.hardware.gpu import WITHOUT_OTHER_KEYS, Gpu, Source, named
-from ddlnb.hardware.interconnect import Interconnect, Protocol, protocols
-from ddlnb.hardware.machine import Machine
+from ddlnb.hardware.machine import Interconnect, Machine, Protocol, protocols
 from ddlnb.reading import read_yaml
 from ddlnb.units import BITS_PER_BYTE, GB
 

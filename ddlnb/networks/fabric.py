@@ -17,8 +17,7 @@ from itertools import permutations
 
 import numpy as np
 
-from ddlnb.clusters.all_reduce import NCCL
-from ddlnb.clusters.fabric import AUTO, Curve, Links, ServerLoads
+from ddlnb.clusters.fabric import AUTO, NCCL, Curve, Links, ServerLoads
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.launch.topology import EmulatedTopology, Link, Route, Wire, get_link
 from ddlnb.networks.collectives.catalogue import (

@@ -19,8 +19,7 @@ from ddlnb.clusters.named import usual_network
 from ddlnb.errors import require, require_whole
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect
 from ddlnb.hardware.gpu import Gpu
-from ddlnb.hardware.interconnect import Interconnect
-from ddlnb.hardware.machine import as_nodes, link_inside
+from ddlnb.hardware.machine import Interconnect, as_nodes, link_inside
 from ddlnb.networks.collectives.catalogue import get_algorithm, get_collective
 from ddlnb.networks.flows import Startup
 from ddlnb.networks.network import Network

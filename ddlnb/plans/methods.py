@@ -105,7 +105,7 @@ class Method:
     layers go first, and ``gate`` what the next forward pass waits for. ``partition_bytes`` is the
     largest message and ``credit_bytes`` the most bytes in flight, None for no limit. A method that
     ``tunes`` has those for which it is quickest on the cluster that it is planned for
-    (`ddlnb.simulator.tuning`), and without a cluster, as in a measurement, those that stand here.
+    (`ddlnb.simulator.simulate`), and without a cluster, as in a measurement, those that stand here.
     ``planner`` makes the plan instead of all these, if there is one. ``plan(workload)`` returns the
     `Plan`, ``sentence()`` the survey's description,
     ``tuned(partition="1MB")`` another partition.

@@ -1,16 +1,24 @@
-"""Simulates a plan on a cluster: the same plan that the real engines execute."""
+"""Simulates a plan on a cluster: the same plan that the real engines execute.
+
+Partition and credit of a method are those with which it is quickest there. ByteScheduler tunes both
+for every model and network, by Bayesian optimisation of the speed that it measures (Peng et al.,
+SOSP 2019, section 5). Simulated seconds have no noise: going downhill finds what a fine grid finds
+(`benchmarks.bytescheduler_tuning`) if partitions of all sizes are tried first, since an all-reduce
+may change its algorithm with its size. `breakdown` says where the time of an iteration goes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 
 from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.effects import Group, without
 from ddlnb.clusters.file import get_cluster
-from ddlnb.errors import require, require_whole
+from ddlnb.errors import InputError, require, require_whole
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
@@ -19,9 +27,76 @@ from ddlnb.simulator.events import Prepared, Seconds, play_prepared, prepared, s
 from ddlnb.simulator.profiles import workload_on
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.tasks import Identity
-from ddlnb.simulator.tuning import tuned
 from ddlnb.simulator.workers import workers_of
 from ddlnb.workloads.workload import Workload
+
+Sizes = tuple[int, int]  # partition and credit, in bytes
+
+GAIN = 0.01  # of the seconds: less is not worth another size
+MOST_PARTS = 1500  # of all gradients, by a partition smaller than the method's own
+PARTS = 8  # of a credit, where partitions of all sizes are tried as a start
+# What is changed at once, both ways, as powers of two of partition and credit.
+MOVES = ((0, 1), (0, 2), (1, 1), (1, 0), (1, 2))
+
+
+def tuned(
+    method: Method, workload: Workload, seconds: Callable[[Method], float], servers: int = 0
+) -> Method:
+    """Return the method with the partition and credit for which ``seconds`` are few.
+
+    Both are the method's own times powers of two: partitions that cut tensors, or the share of one
+    of so many servers, and credits from one partition to all gradients. The result is never slower
+    than the method's own sizes. Raises InputError for a method that lacks one of them.
+
+    >>> import ddlnb
+    >>> workload = ddlnb.read_profile("bert-base_b64_rtx2080ti")
+    >>> method = ddlnb.get_method("ByteScheduler-A2A")
+    >>> best = tuned(method, workload, lambda one: abs(one.partition_bytes - 30e6))
+    >>> best.partition_bytes, best.tunes
+    (32000000, False)
+    """
+    partition, credit = method.partition_bytes, method.credit_bytes
+    if partition is None or credit is None:
+        raise InputError(
+            f"method {method.name!r} has no partition and credit to tune; take a ByteScheduler"
+        )
+    everything = workload.gradient_bytes
+    whole = max(gradient.bytes for gradient in workload.gradients)
+    if servers:
+        whole = min(whole, -(-everything // servers))
+    while partition >= 2 * whole:  # half of it cuts nothing either
+        partition //= 2
+    while credit >= 2 * max(everything, partition):
+        credit //= 2
+    least = min(partition, everything // MOST_PARTS)
+    known: dict[Sizes, float] = {}
+
+    def cost(sizes: Sizes) -> float:
+        if sizes not in known:
+            known[sizes] = seconds(method.tuned(partition=sizes[0], credit=sizes[1]))
+        return known[sizes]
+
+    def is_tried(sizes: Sizes) -> bool:
+        return least <= sizes[0] < 2 * whole and sizes[0] <= sizes[1] < 2 * everything
+
+    best, before = (partition, credit), None
+    for power in range(whole.bit_length(), -partition.bit_length(), -1):
+        size = int(partition * 2.0**power)
+        if is_tried(sizes := (size, PARTS * size)) and cost(sizes) < (1 - GAIN) * cost(best):
+            best = sizes
+    while best != before:
+        before = best
+        for move in (move for one in MOVES for move in (one, (-one[0], -one[1]))):
+            while is_tried(sizes := _times(best, move)) and cost(sizes) < (1 - GAIN) * cost(best):
+                best = sizes
+    return method.tuned(partition=best[0], credit=best[1])
+
+
+def _times(sizes: Sizes, powers: Sizes) -> Sizes:
+    """Return the sizes times these powers of two."""
+    partition, credit = (int(size * 2.0**power) for size, power in zip(sizes, powers, strict=True))
+    return partition, credit
+
 
 Cost = AlphaBeta | None
 MOST_SPANS = 100_000  # a stated budget: about ten seconds to play, 20 MB of trace
@@ -200,3 +275,63 @@ _prepared_and_kept = lru_cache(maxsize=KEPT)(_prepared)
 
 def _all_played(programs: Sequence[Prepared]) -> list[Seconds]:
     return [play_prepared(program) for program in programs]
+
+
+# In the reverse of the order in which a message meets them.
+REMOVED: tuple[Group, ...] = ("contention", "latency", "bandwidth")
+ROUNDING = 1e-9  # of an iteration
+SETTLED = 4  # iterations after which messages go in their order
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """The seconds of a steady iteration in parts that add up to ``iteration_seconds``.
+
+    ``contention`` is what computation and communication take from one another, ``latency`` what
+    latencies and software cost, ``bandwidth`` what the bytes cost, ``computation`` the rest. A part
+    is negative where an iteration takes longer without the effects. That can only be because
+    messages go in another order then, and ``is_reordered`` says so.
+    """
+
+    iteration_seconds: float
+    computation: float
+    contention: float
+    latency: float
+    bandwidth: float
+    is_reordered: bool = False
+
+
+def breakdown(cells: Sequence[Cell]) -> list[Breakdown]:
+    """Return the breakdown of every cell: effects are removed group by group, plans stay.
+
+    First contention goes, then latencies, then the cost of bytes; what remains is computation. The
+    order matters where effects hide one another: it is the reverse of the order in which a message
+    meets them.
+    """
+    steps = [without(*REMOVED[:count]) for count in range(len(REMOVED) + 1)]
+    found = []
+    for cell in cells:
+        planned = replace(cell, planned_on=cell.planned_on or cell.cluster)
+        cases = [replace(planned, cluster=cell.cluster.with_effects(**step)) for step in steps]
+        seconds = [one.iteration_seconds for one in steady_seconds(cases)]
+        parts = [before - after for before, after in pairwise(seconds)]
+        is_reordered = any(
+            part < -ROUNDING * seconds[0] and _order(before) != _order(after)
+            for part, (before, after) in zip(parts, pairwise(cases), strict=True)
+        )
+        contention, latency, bytes_ = parts
+        found.append(Breakdown(seconds[0], seconds[-1], contention, latency, bytes_, is_reordered))
+    return found
+
+
+def _order(cell: Cell) -> list[list[str]]:
+    """Return the messages of an iteration in the order in which they start, and that of ends."""
+    listed = [
+        span
+        for span in spans(lower(cell.workload, cell.cluster, cell.plan), SETTLED)
+        if span.kind == "message" and span.iteration == SETTLED - 1
+    ]
+    return [
+        [span.name for span in sorted(listed, key=lambda one: one.start_seconds)],
+        [span.name for span in sorted(listed, key=lambda one: one.stop_seconds)],
+    ]

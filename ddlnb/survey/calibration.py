@@ -48,18 +48,18 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.plans.methods import METHODS
+from ddlnb.results.rows import GPUS_PER_NODE
 from ddlnb.results.schema import read_frame
-from ddlnb.results.tables import GPUS_PER_NODE
 from ddlnb.simulator.simulate import Cell
-from ddlnb.survey.items import Findings, Rows, findings, tabled
-from ddlnb.survey.published import FIG4_CELLS as FIG4_CELLS, fig4_cells as fig4_cells
-from ddlnb.survey.score import (
+from ddlnb.survey.fig4_forecast import (
     BLIND,
     blind_rows as blind_rows,
     mean_errors as mean_errors,
     score_table,
     summary_table as summary_table,
 )
+from ddlnb.survey.items import Findings, Rows, findings, tabled
+from ddlnb.survey.published import FIG4_CELLS as FIG4_CELLS, fig4_cells as fig4_cells
 from ddlnb.survey.testbed import (
     CLUSTERS as CLUSTERS,
     HELD_OUT,

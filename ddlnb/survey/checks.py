@@ -18,7 +18,7 @@ import pandas as pd
 
 from ddlnb.errors import require, require_whole
 from ddlnb.plans.methods import METHODS
-from ddlnb.results.tables import (
+from ddlnb.results.rows import (
     GPUS_PER_NODE,
     NETWORKS,
     SINGLE,

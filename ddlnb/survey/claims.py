@@ -31,7 +31,7 @@ import pandas as pd
 
 from ddlnb.errors import require_whole
 from ddlnb.plans.methods import SURVEYED
-from ddlnb.results.tables import GPUS_PER_NODE, SINGLE, Cell, cell_rates
+from ddlnb.results.rows import GPUS_PER_NODE, SINGLE, Cell, cell_rates
 from ddlnb.survey.checks import grouped, relative_noises, scaling_curves
 
 FAILURES_SHOWN = 5  # of a claim; the others are counted

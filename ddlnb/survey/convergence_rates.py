@@ -60,16 +60,16 @@ from ddlnb.seeding import generator
 from ddlnb.survey.items import Findings, Rows, findings, tabled
 from ddlnb.training.executors.clock import Clock, LogNormal
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.training.runs.compare import compare
-from ddlnb.training.runs.runner import in_parallel
-from ddlnb.training.synchronisation.gossip import (
+from ddlnb.training.gossip import (
     GRAPHS,
     consensus_distance,
     make_graph,
     spectral_gap,
 )
-from ddlnb.training.synchronisation.local import LocalSGD
+from ddlnb.training.method import TrainingMethod, training_method
+from ddlnb.training.runs.compare import compare
+from ddlnb.training.runs.runner import in_parallel
+from ddlnb.training.synchronisation import LocalSGD
 from ddlnb.training.tasks.built_in import SPECTRUM, logistic, quadratic
 from ddlnb.training.tasks.task import LearningTask
 from ddlnb.training.worker import Worker

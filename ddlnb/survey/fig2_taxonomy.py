@@ -24,7 +24,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.patches import FancyBboxPatch
 
-from ddlnb.clusters.all_reduce import ALL_REDUCES
+from ddlnb.clusters.fabric import ALL_REDUCES
 from ddlnb.compression.base import FAMILIES, Compressor
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.engines.settings import TOPOLOGIES
@@ -37,10 +37,9 @@ from ddlnb.plans.methods import METHODS, spoken
 from ddlnb.survey.items import Findings, Rows, findings, tabled
 from ddlnb.survey.sec3_3_1_protocols import KINDS, facts
 from ddlnb.training.cost.estimate import iteration_cost
+from ddlnb.training.gossip import GRAPHS
 from ddlnb.training.method import ARCHITECTURES, SYNCHRONISATIONS, TrainingMethod, training_method
-from ddlnb.training.synchronisation.base import Relaxed, Synchronisation
-from ddlnb.training.synchronisation.gossip import GRAPHS
-from ddlnb.training.synchronisation.local import Local
+from ddlnb.training.synchronisation import Local, Relaxed, Synchronisation
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
 Registration = tuple[str, str]  # the registry and the name there

@@ -8,17 +8,17 @@ from pathlib import Path
 import pandas as pd
 
 from ddlnb.calibration.calibrated_model import load_sentence
-from ddlnb.calibration.comparison import (
+from ddlnb.engines.settings import MeasurementSettings
+from ddlnb.launch.options import emulated
+from ddlnb.survey.items import Findings, findings
+from ddlnb.survey.published import about_fig4_cells, fig4_cells
+from ddlnb.survey.simulated_here import (
     WARMUP,
     calibrate_and_compare,
     error_sentence,
     error_table as error_table,
     forecast_errors,
 )
-from ddlnb.engines.settings import MeasurementSettings
-from ddlnb.launch.options import emulated
-from ddlnb.survey.items import Findings, findings
-from ddlnb.survey.published import about_fig4_cells, fig4_cells
 from ddlnb.workloads.replay import replayed
 
 

@@ -13,8 +13,8 @@ import pandas as pd
 
 from ddlnb.errors import look_up
 from ddlnb.files import PUBLISHED
+from ddlnb.results.rows import NETWORKS
 from ddlnb.results.schema import KEY, NAMED_NETWORK, THROUGHPUT, Column, Kind, Schema
-from ddlnb.results.tables import NETWORKS
 from ddlnb.survey.checks import check_table, without_suspicious
 from ddlnb.survey.items import Rows, tabled
 from ddlnb.units import counted

@@ -17,8 +17,7 @@ from ddlnb.errors import require
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.replanning.replanner import measured_cluster as measured_cluster
 from ddlnb.results.timeline import Timeline
-from ddlnb.simulator.breakdown import breakdown
-from ddlnb.simulator.simulate import Cell, simulate
+from ddlnb.simulator.simulate import Cell, breakdown, simulate
 from ddlnb.survey.fig3_timelines import (
     EARLY as EARLY,
     LATE as LATE,

@@ -29,9 +29,9 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.plans.methods import SURVEYED
+from ddlnb.results.rows import SINGLE
 from ddlnb.results.schema import KEY, RATE
 from ddlnb.results.statistics import Verdict
-from ddlnb.results.tables import SINGLE
 from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
 from ddlnb.survey.claims import CLAIMS, OPEN, Strength, evaluate_claims

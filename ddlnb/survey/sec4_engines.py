@@ -13,6 +13,7 @@ import pandas as pd
 from matplotlib.patches import Patch
 
 from ddlnb.engines.catalogue import installed as installed, support
+from ddlnb.figures.agreement import RATE, about_lines
 from ddlnb.figures.style import (
     BAR_GROUP,
     ENGINE_COLOURS,
@@ -24,7 +25,6 @@ from ddlnb.figures.style import (
     say_source,
     styled,
 )
-from ddlnb.figures.throughput import RATE, about_lines
 from ddlnb.units import counted
 
 

@@ -41,7 +41,7 @@ from ddlnb.training.cost.requests import request_cost
 from ddlnb.training.cost.time_to_target import MARGIN
 from ddlnb.training.method import training_method
 from ddlnb.training.runs.summaries import runs_by, spent, target_bracket
-from ddlnb.training.synchronisation.local import STARTS, AdaptiveLocalSGD, Local
+from ddlnb.training.synchronisation import STARTS, AdaptiveLocalSGD, Local
 from ddlnb.training.tasks.catalogue import get_learning_task
 from ddlnb.units import MS, show_seconds
 from ddlnb.workloads.workload import Workload

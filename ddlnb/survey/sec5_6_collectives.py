@@ -23,9 +23,9 @@ from ddlnb.figures.style import (
     styled,
     text_on,
 )
+from ddlnb.networks.collectives.base import joined
 from ddlnb.networks.collectives.catalogue import get_collective as get_collective
 from ddlnb.networks.collectives.double_tree import up_and_down
-from ddlnb.networks.collectives.phases import joined
 from ddlnb.networks.flows import Startup
 from ddlnb.networks.network import Network
 from ddlnb.networks.play import play

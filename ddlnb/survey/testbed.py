@@ -47,8 +47,8 @@ from ddlnb.plans.methods import METHODS, SURVEYED, Method, get_method
 from ddlnb.plans.plan import Message
 from ddlnb.progress import Show
 from ddlnb.reading import read_yaml
+from ddlnb.results.rows import SINGLE
 from ddlnb.results.schema import Column, Kind, Schema, read_cells
-from ddlnb.results.tables import SINGLE
 from ddlnb.simulator.draws import Z90
 from ddlnb.simulator.simulate import Cell
 from ddlnb.simulator.tasks import Identity

@@ -20,17 +20,19 @@ from ddlnb.errors import UnknownName, require, require_known, require_whole
 from ddlnb.plans.methods import sentence
 from ddlnb.plans.server_rules import BulkSynchronous, Decoding, Rule, Tallying
 from ddlnb.registry import parsed, parts_of, register
+from ddlnb.training.gossip import DCDPSGD, DPSGD, ECDPSGD, Choco
 from ddlnb.training.optimizers import Optimizer
-from ddlnb.training.synchronisation.base import (
+from ddlnb.training.synchronisation import (
+    AdaptiveLocalSGD,
     AsynchronousParallel,
     BulkSynchronousParallel,
     DynamicStaleSynchronousParallel,
+    LocalSGD,
+    PostLocalSGD,
     RoundRobinSynchronousParallel,
     StaleSynchronousParallel,
     Synchronisation,
 )
-from ddlnb.training.synchronisation.gossip import DCDPSGD, DPSGD, ECDPSGD, Choco
-from ddlnb.training.synchronisation.local import AdaptiveLocalSGD, LocalSGD, PostLocalSGD
 from ddlnb.training.worker import Compression, Schedule, Worker
 from ddlnb.workloads.task import Batch
 

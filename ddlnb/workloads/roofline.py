@@ -48,7 +48,7 @@ from ddlnb.errors import InputError, require, require_known, require_positive
 from ddlnb.files import HARDWARE
 from ddlnb.hardware.catalogue import get_gpu, is_same_hardware
 from ddlnb.hardware.gpu import ON_CORES, PRECISIONS, Gpu
-from ddlnb.hardware.interconnect import Known
+from ddlnb.hardware.machine import Known
 from ddlnb.reading import read_yaml
 from ddlnb.workloads.workload import Work, Workload
 

@@ -13,12 +13,12 @@ from ddlnb.calibration.calibrated_model import (
     read_micro_benchmark,
     uncalibrated,
 )
-from ddlnb.calibration.comparison import forecast_errors, measure_and_forecast
 from ddlnb.calibration.parameters import MOST_PARAMETERS
 from ddlnb.clusters.file import read_cluster
 from ddlnb.errors import InputError, ResultsError
 from ddlnb.launch.options import emulated
 from ddlnb.plans.methods import METHODS
+from ddlnb.survey.simulated_here import forecast_errors, measure_and_forecast
 
 
 def test_the_parameters_fit_two_numbers_of_workers():

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from ddlnb.calibration.comparison import error_sentence, error_table, forecast_errors
+from ddlnb.survey.simulated_here import error_sentence, error_table, forecast_errors
 
 
 def rows(source: str, rate: float, **changes: object) -> dict[str, object]:

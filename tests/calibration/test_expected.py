@@ -2,9 +2,17 @@
 
 import pytest
 
-from ddlnb.calibration.expected import AS_FORECAST, SLOW, SUSPECTS, UNKNOWN, UNTRACED, judged
+from ddlnb.calibration.expected import (
+    AS_FORECAST,
+    SLOW,
+    SUSPECTS,
+    UNKNOWN,
+    UNTRACED,
+    NcclFacts,
+    judged,
+    nccl_facts,
+)
 from ddlnb.calibration.logs import rows_of
-from ddlnb.calibration.nccl_info import NcclFacts, nccl_facts
 from ddlnb.files import ROOT
 from tests.command_line import ddlnb
 

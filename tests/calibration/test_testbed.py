@@ -16,7 +16,7 @@ from ddlnb.files import DATA, ROOT
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.plans.plan import Gate, Order
-from ddlnb.results.tables import GPUS_PER_NODE
+from ddlnb.results.rows import GPUS_PER_NODE
 from ddlnb.simulator.draws import Z90
 from ddlnb.simulator.forecast import forecast
 from ddlnb.simulator.simulate import steady_seconds

@@ -20,9 +20,19 @@ from ddlnb.errors import DdlnbError, UnknownName
 from ddlnb.files import NOTEBOOKS
 from ddlnb.survey.evidence import NOT_JUDGED, entries
 from ddlnb.survey.execution import ENDING_SECONDS, run_notebook
-from ddlnb.survey.notebooks import Outcome, all_notebooks, catalogue, check_parameters, get_notebook
+from ddlnb.survey.notebooks import (
+    MOST_BYTES,
+    PNG,
+    STORED,
+    SVG,
+    Outcome,
+    all_notebooks,
+    catalogue,
+    check_parameters,
+    code_digest,
+    get_notebook,
+)
 from ddlnb.survey.site import write_site
-from ddlnb.survey.stored import MOST_BYTES, PNG, STORED, SVG, code_digest
 from ddlnb.survey.testbed import BATCHES, CLUSTERS
 from tests.cli.browser import CHROMIUM, faults_of
 from tests.cli.test_site import broken_links

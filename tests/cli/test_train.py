@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 from ddlnb.cli.app import app
 from ddlnb.compression.catalogue import COMPRESSORS, FOR_ONE_MODEL
 from ddlnb.training.executors.clock import STRAGGLERS
+from ddlnb.training.gossip import GRAPHS
 from ddlnb.training.method import SYNCHRONISATIONS
 from ddlnb.training.optimizers import OPTIMIZERS
-from ddlnb.training.synchronisation.gossip import GRAPHS
 from ddlnb.training.tasks.catalogue import LEARNING_TASKS
 
 QUICK = ["--task", "quadratic", "--workers", "2", "--steps", "8", "--jobs", "1"]

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from ddlnb.clusters.all_reduce import NCCL, TREE_RATE
 from ddlnb.clusters.cluster import DOUBLING_ERROR, Cluster
 from ddlnb.clusters.effects import Effects
+from ddlnb.clusters.fabric import NCCL, TREE_RATE
 from ddlnb.simulator.draws import model_errors
 from ddlnb.simulator.simulate import Cell
 from ddlnb.survey.testbed import fig4_workload

@@ -3,7 +3,7 @@
 import pytest
 
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
-from ddlnb.compression.sheet import SHEET, compression_on, sheet_profile
+from ddlnb.compression.profile import SHEET, compression_on, sheet_profile
 from ddlnb.errors import InputError
 
 

@@ -22,7 +22,7 @@ from ddlnb.errors import InputError
 from ddlnb.plans.requests import AllReduce, Messages, lockstep
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.training.synchronisation.base import BulkSynchronousParallel
+from ddlnb.training.synchronisation import BulkSynchronousParallel
 from tests.toy_exchange import averages, normal, recorded
 from tests.toy_training import Trained, make_workers
 

@@ -15,8 +15,7 @@ from ddlnb.engines.measure import measure, record_timelines
 from ddlnb.errors import InputError, MissingPart, ModelError, UnknownName
 from ddlnb.launch.options import HERE, LaunchOptions
 from ddlnb.plans.methods import METHODS
-from ddlnb.results.rows import ResultsFile
-from ddlnb.results.tables import speedups
+from ddlnb.results.rows import ResultsFile, speedups
 from tests.toy import mlp
 
 QUICK = {"workers": 2, "iterations": 2, "warmup": 1, "repetitions": 1}

@@ -7,7 +7,7 @@ import seaborn as sns
 from matplotlib import rc_params_from_file
 
 from ddlnb import figures
-from ddlnb.figures.collectives import _titles
+from ddlnb.figures.networks import _titles
 from ddlnb.figures.style import SEABORN, SHOWN_PER_INCH, shows
 from tests.figures.toys import DRAWN, drawn, text_of
 

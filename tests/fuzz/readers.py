@@ -35,10 +35,9 @@ from ddlnb.parallelism.forecast.table import forecast_table
 from ddlnb.parallelism.launch_files import read_launch
 from ddlnb.parallelism.layout import Layout
 from ddlnb.plans.plan_file import plan_to_json, read_plan
-from ddlnb.results.rows import read_rows
+from ddlnb.results.rows import read_rows, read_table
 from ddlnb.results.schema import read_cells, read_frame
-from ddlnb.results.tables import read_table
-from ddlnb.survey.score import read_forecast
+from ddlnb.survey.fig4_forecast import read_forecast
 from ddlnb.survey.testbed import BATCHES, fig4_workload, read_setup
 from ddlnb.traces.kineto.trace import KinetoTrace
 from ddlnb.traces.read import read_trace

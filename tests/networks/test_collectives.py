@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
+from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, reversed_steps, shares, squarest
 from ddlnb.networks.collectives.catalogue import (
     COLLECTIVES,
     get_algorithm,
@@ -16,7 +16,6 @@ from ddlnb.networks.collectives.catalogue import (
     register_collective,
 )
 from ddlnb.networks.collectives.double_tree import complementary_trees
-from ddlnb.networks.collectives.phases import reversed_steps, shares, squarest
 from ddlnb.networks.collectives.ring import Ring
 from ddlnb.networks.collectives.servers import BytePS
 from ddlnb.plans.alpha_beta import double_tree_share, tree_levels

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ddlnb.clusters import all_reduce
+from ddlnb.clusters import fabric as all_reduce
 from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.plans import alpha_beta
 from ddlnb.plans.alpha_beta import AlphaBeta

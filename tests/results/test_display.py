@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from ddlnb.results.tables import throughput_table
+from ddlnb.results.rows import throughput_table
 
 
 def test_a_table_has_units_and_only_the_columns_that_the_rows_have():

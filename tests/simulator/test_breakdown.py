@@ -21,8 +21,7 @@ from ddlnb.clusters.effects import (
 from ddlnb.clusters.file import get_cluster
 from ddlnb.files import DATA
 from ddlnb.plans.methods import METHODS
-from ddlnb.simulator.breakdown import REMOVED, ROUNDING, breakdown
-from ddlnb.simulator.simulate import Cell, steady_seconds
+from ddlnb.simulator.simulate import REMOVED, ROUNDING, Cell, breakdown, steady_seconds
 from ddlnb.workloads.workload import read_profile
 from tests.simulator.test_simulate import TWO_LAYERS, clusters, tuned, workloads
 from tests.toy import TOY

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings, strategies as st
 
-from ddlnb.clusters.all_reduce import ALL_REDUCES
 from ddlnb.clusters.cluster import SERVER_PLACES, Cluster
 from ddlnb.clusters.effects import (
     BANDWIDTH,
@@ -28,6 +27,7 @@ from ddlnb.clusters.effects import (
     Effects,
     slowest_of,
 )
+from ddlnb.clusters.fabric import ALL_REDUCES
 from ddlnb.errors import InputError
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.bucketing import PLACEMENTS, Bucketing, hashed, merged, message_of, partitioned

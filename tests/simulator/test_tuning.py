@@ -15,8 +15,7 @@ from ddlnb.plans.plan_file import method_of, read_plan, write_plan
 from ddlnb.simulator import simulate as simulating
 from ddlnb.simulator.draws import Circumstances
 from ddlnb.simulator.forecast import forecast
-from ddlnb.simulator.simulate import Cell, plan_on, sized_on
-from ddlnb.simulator.tuning import tuned
+from ddlnb.simulator.simulate import Cell, plan_on, sized_on, tuned
 from ddlnb.survey.testbed import BATCHES, CLUSTERS, GPUS, as_run, fig4_cluster, fig4_workload
 from ddlnb.units import show_bytes
 from ddlnb.workloads.workload import read_profile

@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 
 from ddlnb.errors import InputError, ResultsError
+from ddlnb.results.rows import NETWORKS, Cell, cell_rates, read_table
 from ddlnb.results.schema import KEY, RATE
-from ddlnb.results.tables import NETWORKS, Cell, cell_rates, read_table
 from ddlnb.survey.checks import (
     NOTE,
     SUSPICIOUS,

@@ -44,8 +44,8 @@ from ddlnb.survey.convergence_rates import (
     spectral_gaps,
     verdict,
 )
+from ddlnb.training.gossip import make_graph, spectral_gap
 from ddlnb.training.method import training_method
-from ddlnb.training.synchronisation.gossip import make_graph, spectral_gap
 from ddlnb.training.tasks.built_in import SPECTRUM
 
 

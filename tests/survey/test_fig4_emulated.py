@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from ddlnb.calibration import comparison
+from ddlnb.survey import simulated_here as comparison
 from ddlnb.survey.fig4_emulated import three_views
 
 

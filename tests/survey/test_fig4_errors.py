@@ -3,7 +3,7 @@
 from ddlnb.calibration.validation import TRIVIAL_FORECASTS
 from ddlnb.files import ROOT
 from ddlnb.survey.calibration import ablation_table, forecast_errors, residual_rows
-from ddlnb.survey.score import BLIND, blind_rows, score_table
+from ddlnb.survey.fig4_forecast import BLIND, blind_rows, score_table
 
 
 def test_the_errors_of_today_come_with_their_commands():

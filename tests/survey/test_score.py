@@ -17,10 +17,9 @@ from ddlnb.calibration.validation import TRIVIAL_FORECASTS
 from ddlnb.errors import InputError, ResultsError
 from ddlnb.files import DATA, ROOT
 from ddlnb.plans.methods import SURVEYED
+from ddlnb.results.rows import SINGLE, Cell
 from ddlnb.results.schema import KEY, RATE
-from ddlnb.results.tables import SINGLE, Cell
-from ddlnb.survey.published import FIG4
-from ddlnb.survey.score import (
+from ddlnb.survey.fig4_forecast import (
     BLIND,
     MORE,
     blind_rows,
@@ -31,6 +30,7 @@ from ddlnb.survey.score import (
     score_table,
     summary_table,
 )
+from ddlnb.survey.published import FIG4
 
 KEPT = BLIND[-1]
 OURS = "ours"

@@ -10,8 +10,15 @@ import pytest
 from PIL import Image
 
 from ddlnb.errors import DdlnbError
-from ddlnb.survey.notebooks import Outcome, all_notebooks
-from ddlnb.survey.stored import KEPT, STORED, code_digest, smaller, store_pictures
+from ddlnb.survey.notebooks import (
+    KEPT,
+    STORED,
+    Outcome,
+    all_notebooks,
+    code_digest,
+    smaller,
+    store_pictures,
+)
 
 
 def png(width: int, height: int, noise: bool = False) -> bytes:

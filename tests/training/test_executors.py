@@ -28,7 +28,7 @@ from ddlnb.training.method import (
 )
 from ddlnb.training.runs.train import train
 from ddlnb.training.settings import training_settings
-from ddlnb.training.synchronisation.base import Synchronisation
+from ddlnb.training.synchronisation import Synchronisation
 from ddlnb.training.worker import NextGradient, StepDone, Worker
 from tests.replay import run_in_lockstep
 from tests.toy import TOY

@@ -15,14 +15,14 @@ from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.method import training_method
-from ddlnb.training.synchronisation.gossip import (
+from ddlnb.training.gossip import (
     GRAPHS,
     Graph,
     consensus_distance,
     make_graph,
     spectral_gap,
 )
+from ddlnb.training.method import training_method
 from ddlnb.training.worker import Compression, Worker
 
 SIZES = (37, 163)

@@ -16,7 +16,7 @@ from ddlnb.plans.requests import Messages
 from ddlnb.plans.server_rules import BulkSynchronous, Tallying
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.synchronisation.local import AdaptiveLocalSGD
+from ddlnb.training.synchronisation import AdaptiveLocalSGD
 from ddlnb.training.worker import NextGradient, Worker
 from ddlnb.workloads.workload import read_profile
 from tests.toy_training import ADAM, MOMENTUM, SGD, Trained, draw, make_workers, model, square_error

@@ -14,8 +14,8 @@ from ddlnb.compression.profile import (
     CompressionProfile,
     CompressorSeconds,
     Line,
+    growth_of,
 )
-from ddlnb.compression.sheet import growth_of
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError
 from ddlnb.plans.requests import AllGather, AllReduce, Messages
@@ -37,8 +37,8 @@ from ddlnb.training.cost.requests import request_cost
 from ddlnb.training.executors.clock import Alternating, Clock, Link, LogNormal, OneSlow
 from ddlnb.training.executors.dry_run import dry_workers
 from ddlnb.training.executors.lockstep import Lockstep
+from ddlnb.training.gossip import make_graph
 from ddlnb.training.method import training_method
-from ddlnb.training.synchronisation.gossip import make_graph
 from ddlnb.training.worker import NextGradient, StepDone
 from tests.simulator.oracle import play_plain
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.networks.collectives.base import Algorithm
+from ddlnb.networks.collectives.base import Algorithm, powers
 from ddlnb.networks.collectives.halving_doubling import powers_only
-from ddlnb.networks.collectives.phases import powers
 from ddlnb.plans.transfers import Collective, Primitive, transfers
 
 Ranks = NDArray[np.int64]

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
-from ddlnb.networks.collectives.phases import misfit, over_dimensions
+from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, misfit, over_dimensions
 from ddlnb.plans.transfers import Collective, Primitive
 
 

@@ -6,12 +6,14 @@ from ddlnb.errors import require, require_whole
 from ddlnb.networks.collectives.all_to_all import Bruck, Pairwise, Rotating
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
 from ddlnb.networks.collectives.blueconnect import BlueConnect
-from ddlnb.networks.collectives.direct import Direct
+from ddlnb.networks.collectives.direct import Direct, Exchange
 from ddlnb.networks.collectives.double_tree import DoubleTree
-from ddlnb.networks.collectives.exchange import Exchange
-from ddlnb.networks.collectives.halving_doubling import HalvingDoubling, RecursiveHalving
+from ddlnb.networks.collectives.halving_doubling import (
+    HalvingDoubling,
+    RecursiveDoubling,
+    RecursiveHalving,
+)
 from ddlnb.networks.collectives.hierarchical import Hierarchical
-from ddlnb.networks.collectives.recursive_doubling import RecursiveDoubling
 from ddlnb.networks.collectives.ring import Ring
 from ddlnb.networks.collectives.scatter_gather import ScatterGather
 from ddlnb.networks.collectives.servers import BytePS, ParameterServers

@@ -6,8 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
-from ddlnb.networks.collectives.phases import after, ring_all_gather, ring_reduce_scatter, shares
+from ddlnb.networks.collectives.base import (
+    ALL_REDUCE,
+    Algorithm,
+    after,
+    ring_all_gather,
+    ring_reduce_scatter,
+    shares,
+)
 from ddlnb.plans.transfers import Collective, Primitive
 
 

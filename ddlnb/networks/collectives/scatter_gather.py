@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlnb.networks.collectives.base import Algorithm
-from ddlnb.networks.collectives.phases import after, powers, ring_all_gather
+from ddlnb.networks.collectives.base import Algorithm, after, powers, ring_all_gather
 from ddlnb.plans.transfers import Collective, Primitive, transfers
 
 

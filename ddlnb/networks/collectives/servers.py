@@ -7,8 +7,9 @@ from math import gcd
 
 import numpy as np
 
-from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
-from ddlnb.networks.collectives.phases import (
+from ddlnb.networks.collectives.base import (
+    ALL_REDUCE,
+    Algorithm,
     Numbers,
     after,
     joined,

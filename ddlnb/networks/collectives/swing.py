@@ -7,9 +7,14 @@ from itertools import cycle, islice
 
 import numpy as np
 
-from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
+from ddlnb.networks.collectives.base import (
+    ALL_REDUCE,
+    Algorithm,
+    Numbers,
+    halving_and_doubling,
+    misfit,
+)
 from ddlnb.networks.collectives.halving_doubling import powers_only
-from ddlnb.networks.collectives.phases import Numbers, halving_and_doubling, misfit
 from ddlnb.plans.transfers import Collective, Primitive, Transfers
 
 

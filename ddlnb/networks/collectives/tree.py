@@ -6,8 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
-from ddlnb.networks.collectives.phases import after, joined, powers, reversed_steps
+from ddlnb.networks.collectives.base import (
+    ALL_REDUCE,
+    Algorithm,
+    after,
+    joined,
+    powers,
+    reversed_steps,
+)
 from ddlnb.plans.transfers import Collective, Primitive, Transfers, transfers
 
 

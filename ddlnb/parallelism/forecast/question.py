@@ -14,7 +14,7 @@ from ddlnb.questions import Asked, LaterWhole, MaybeWhole, Whole, question
 
 if TYPE_CHECKING:
     from ddlnb.hardware.gpu import Gpu
-    from ddlnb.hardware.interconnect import Interconnect
+    from ddlnb.hardware.machine import Interconnect
     from ddlnb.parallelism.forecast.frameworks import Fitted, Framework
     from ddlnb.parallelism.model import Transformer
 else:  # what these are is checked where they are looked up

@@ -24,8 +24,7 @@ from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.files import write_atomically
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect, gpus, protocol_of
 from ddlnb.hardware.gpu import Gpu
-from ddlnb.hardware.interconnect import Interconnect
-from ddlnb.hardware.machine import joined_by_nvlink
+from ddlnb.hardware.machine import Interconnect, joined_by_nvlink
 from ddlnb.parallelism.config import shape_in
 from ddlnb.parallelism.forecast.cases import (
     DESCRIBED,

@@ -21,8 +21,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.clusters.heterogeneous import HOMOGENEOUS
 from ddlnb.compression.base import Codec, Payloads
-from ddlnb.compression.profile import FREE, CompressionProfile
-from ddlnb.compression.sheet import SHEET, compression_on
+from ddlnb.compression.profile import FREE, SHEET, CompressionProfile, compression_on
 from ddlnb.errors import InputError, UnknownName, require, require_whole
 from ddlnb.plans.methods import METHODS, Method, get_method
 from ddlnb.plans.plan import Plan

@@ -3,8 +3,8 @@
 The runs are those of GRACE (H. Xu et al., ICDCS 2021): data/published/grace_throughput.csv. What a
 user would know is told: the rates of one GPU and of dense training on the same network. A forecast
 is the dense rate times the ratio of two iterations, both forecast from hardware names, and the
-seconds of a compressor are those of a data sheet (`ddlnb.compression.sheet`). How many times slower
-the program's operations are than a sheet says is one factor, fitted to the other compressors and
+seconds of a compressor are those of a data sheet (`sheet_profile`). How many times slower the
+program's operations are than a sheet says is one factor, fitted to the other compressors and
 tasks. The batch is not published: it is the power of two by which dense runs are forecast best.
 """
 
@@ -22,9 +22,8 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.named import cluster_of
 from ddlnb.compression.base import Compressor, OnGpu, Passes
 from ddlnb.compression.catalogue import get_compressor
-from ddlnb.compression.profile import FREE
+from ddlnb.compression.profile import FREE, sheet_profile
 from ddlnb.compression.qsgd import QSGD
-from ddlnb.compression.sheet import sheet_profile
 from ddlnb.files import PUBLISHED
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.method import TrainingMethod, training_method

@@ -26,7 +26,7 @@ from ddlnb.compression.base import Compressor, as_bytes
 from ddlnb.errors import InputError, require, require_known, require_whole
 from ddlnb.plans.requests import Flow, Messages
 from ddlnb.registry import one_of
-from ddlnb.training.synchronisation.base import Synchronisation
+from ddlnb.training.synchronisation import Synchronisation
 from ddlnb.training.worker import NextGradient, StepDone, Worker
 
 Neighbours = tuple[tuple[int, ...], ...]
