@@ -46,22 +46,6 @@ def bucket_norms(values: Any, bucket: int, norms: Any) -> None:
 
 
 @compiled
-def pack_signs(values: Any, packed: Any) -> None:
-    """Write a bit for every value, set below zero."""
-    whole = len(values) // 8
-    for byte in range(whole):
-        bits = np.uint8(0)
-        for j in range(8):
-            bits |= np.uint8(values[8 * byte + j] < 0) << np.uint8(j)
-        packed[byte] = bits
-    if whole < len(packed):
-        bits = np.uint8(0)
-        for j in range(len(values) - 8 * whole):
-            bits |= np.uint8(values[8 * whole + j] < 0) << np.uint8(j)
-        packed[whole] = bits
-
-
-@compiled
 def unpack_signs(packed: Any, scale: Any, values: Any) -> None:
     """Write minus or plus the scale: eight values for every byte."""
     for byte in range(len(packed)):
@@ -69,21 +53,6 @@ def unpack_signs(packed: Any, scale: Any, values: Any) -> None:
         for j in range(8):
             below = (bits >> np.uint8(j)) & np.uint8(1)
             values[8 * byte + j] = -scale if below else scale
-
-
-@compiled
-def count_votes(ballots: Any, votes: Any) -> None:
-    """Write the sign of the sum of all rows' signs, zero for a tie: eight values per byte."""
-    votes[:] = 0
-    for worker in range(len(ballots)):
-        ballot = ballots[worker]
-        for byte in range(len(ballot)):
-            bits = np.uint32(ballot[byte])
-            for j in range(8):
-                below = np.int32((bits >> np.uint32(j)) & np.uint32(1))
-                votes[8 * byte + j] += np.float32(1) - np.float32(2) * np.float32(below)
-    for i in range(len(votes)):
-        votes[i] = np.float32(votes[i] > 0) - np.float32(votes[i] < 0)
 
 
 @compiled

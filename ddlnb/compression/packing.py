@@ -94,14 +94,7 @@ def bucket_norms(values: Floats, bucket: int) -> Floats:
 
 def pack_signs(values: Floats) -> Tensor:
     """Return one bit per element, set below zero; the first is the lowest bit of a byte."""
-    packed = np.empty(-(-len(values) // 8), np.uint8)
-    in_slices(
-        len(values),
-        lambda start, stop: kernels.pack_signs(
-            values[start:stop], packed[start // 8 : -(-stop // 8)]
-        ),
-    )
-    return torch.from_numpy(packed)
+    return torch.from_numpy(np.packbits(values < 0, bitorder="little"))
 
 
 def unpack_signs(packed: Tensor, elements: int, scale: float = 1.0) -> Tensor:
@@ -118,15 +111,9 @@ def unpack_signs(packed: Tensor, elements: int, scale: float = 1.0) -> Tensor:
 
 def majority(packed: Sequence[Tensor], elements: int) -> Tensor:
     """Return 1, -1 or, for a tie, 0 for every element, by the majority of these signs."""
-    ballots = np.stack([signs.numpy() for signs in packed])
-    votes = np.empty(8 * ballots.shape[1], np.float32)
-    in_slices(
-        len(votes),
-        lambda start, stop: kernels.count_votes(
-            ballots[:, start // 8 : stop // 8], votes[start:stop]
-        ),
-    )
-    return torch.from_numpy(votes)[:elements]
+    ballots = (np.unpackbits(one.numpy(), count=elements, bitorder="little") for one in packed)
+    below = sum(ballot.astype(np.int32) for ballot in ballots)
+    return torch.from_numpy(np.sign(len(packed) - 2 * below).astype(np.float32))
 
 
 def seed_from(generator: torch.Generator) -> int:
