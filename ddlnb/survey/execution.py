@@ -56,9 +56,12 @@ def run_notebook(
 
 
 class Worker:
-    """A process that executes notebooks, one at a time, until it is closed."""
+    """A process that executes notebooks, one at a time, until it is closed.
 
-    def __init__(self) -> None:
+    It runs a module that ends in `_serve`.
+    """
+
+    def __init__(self, module: str = __name__) -> None:
         # A kernel outlives a worker that had to be killed by a second, and may still write there.
         self._folder = tempfile.TemporaryDirectory(prefix="ddlnb-", ignore_cleanup_errors=True)
         self._private = private = Path(self._folder.name)
@@ -73,7 +76,7 @@ class Worker:
         }
         with (private / ERRORS).open("w") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, str(private)],
+                [sys.executable, "-P", "-m", module, str(private)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,

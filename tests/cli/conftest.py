@@ -11,3 +11,9 @@ from ddlnb.survey.execution import Worker
 def worker():
     with closing(Worker()) as process:
         yield process
+
+
+@pytest.fixture(scope="module")
+def one_kernel():
+    with closing(Worker("tests.cli.one_kernel")) as process:
+        yield process

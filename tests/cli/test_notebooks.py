@@ -320,7 +320,7 @@ def executed(tmp_path_factory):
 @pytest.mark.ranks
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_runs_with_small_parameters(name, worker, executed):
+def test_a_notebook_runs_with_small_parameters(name, one_kernel, executed):
     if (
         name == "simulated_here"
     ):  # completes a micro-benchmark; `test_calibrated_model` has its laws
@@ -328,7 +328,7 @@ def test_a_notebook_runs_with_small_parameters(name, worker, executed):
         folder = SMOKE[name]["parameters"]["runs_folder"]
         micro_benchmark(executed / folder, workers=(2,), settings=short)
     parameters = SMOKE[name].get("parameters", {})
-    path = worker.execute(get_notebook(name), executed / f"{name}.ipynb", parameters, 600)
+    path = one_kernel.execute(get_notebook(name), executed / f"{name}.ipynb", parameters, 600)
     content = nbformat.read(path, as_version=4)
     assert all(cell.execution_count for cell in content.cells if cell.cell_type == "code")
     assert str(executed) not in str(content.metadata)
@@ -344,10 +344,10 @@ def test_a_notebook_runs_with_small_parameters(name, worker, executed):
 @pytest.mark.ranks
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium; `.ci/run` installs it")
-def test_the_site_of_these_runs_is_whole_in_a_browser(worker, executed):
+def test_the_site_of_these_runs_is_whole_in_a_browser(one_kernel, executed):
     for name in ("explorer", "sec5_6_collectives"):  # of a run of this test alone
         if not (executed / f"{name}.ipynb").exists():
-            worker.execute(get_notebook(name), executed / f"{name}.ipynb", {}, 600)
+            one_kernel.execute(get_notebook(name), executed / f"{name}.ipynb", {}, 600)
     there = [name for name in NAMES if (executed / f"{name}.ipynb").exists()]
     outcomes = [Outcome(get_notebook(name), "done", 1.0) for name in there]
     site = write_site(outcomes, executed, "smoke", entries(outcomes, executed)).parent
