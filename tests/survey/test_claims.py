@@ -14,6 +14,7 @@ from ddlnb.plans.methods import SURVEYED
 from ddlnb.survey.claims import (
     CLAIMS,
     OPEN,
+    Rate,
     Strength,
     evaluate_claims,
 )
@@ -127,6 +128,12 @@ def test_noise_does_not_excuse_a_cell_that_is_clearly_out_of_range():
     line = judged(rows.assign(std=0.06 * rows[RATE]), "A46")
     assert line["holds"] is False
     assert line["reason"] == ""
+
+
+def test_a_ratio_has_the_noise_of_both():
+    ratio = Rate(6.0, 0.03) / Rate(3.0, 0.04)
+    assert (ratio, ratio.noise) == (2.0, pytest.approx(0.05))
+    assert (Rate(6.0, 0.03) / 2).noise == 0.03
 
 
 def test_every_claim_holds_in_a_table_made_for_it():
