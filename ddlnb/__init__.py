@@ -61,7 +61,6 @@ _HOME = {
         "get_method",
         "register_method",
     ),
-    "plans.plan": ("Plan",),
     "plans.plan_file": (
         "read_plan",
         "write_plan",
@@ -77,6 +76,7 @@ _HOME = {
     "simulator.simulate": ("simulate",),
     "survey.runner": ("reproduce",),
     "traces.read": ("read_trace",),
+    "traces.watch": ("watch",),
     "training.cost.estimate": ("iteration_cost",),
     "training.cost.time_to_target": ("time_to_target",),
     "training.method": (
@@ -119,6 +119,7 @@ _MOVED = {
     ),
     "plans": (
         "AlphaBeta",
+        "Plan",
         "SURVEYED",
     ),
     "results": (
@@ -197,6 +198,11 @@ def __getattr__(name: str) -> Any:
     value = _load(_MODULE_OF[name], name)
     globals()[name] = value
     return value
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Give a notebook the magics of `ddlnb.cli.notebook`: ``%load_ext ddlnb``."""
+    _load("cli.notebook", "load")(shell)
 
 
 def __dir__() -> list[str]:

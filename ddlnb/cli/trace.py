@@ -149,11 +149,15 @@ def show_profiled(
         typer.echo(f"Page: {page}", err=csv)
 
 
+def page_of(job: ProfiledJob, hardware: Hardware) -> str:
+    """Return the page of a job: sentences, a timeline to zoom, and the tables."""
+    return _page(job, *_found(job, hardware))
+
+
 COLOURS = {"computing": "#0072B2", "waiting": "#D55E00", "sending": "#009E73"}
 
 
 def _page(job: ProfiledJob, tables: Mapping[str, list[dict[str, Any]]], said: list[str]) -> str:
-    """Return the page of a job: sentences, a timeline to zoom, and the tables."""
     spans = job.spans[["rank", "kind", "start", "stop", "name"]]
     return rendered(
         "trace.html",

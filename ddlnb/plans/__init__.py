@@ -7,5 +7,6 @@ from ddlnb.registry import loader
 __getattr__ = loader(
     __name__,
     AlphaBeta="alpha_beta",
+    Plan="plan",
     SURVEYED="methods",
 )
