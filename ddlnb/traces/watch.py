@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import require
@@ -84,7 +85,7 @@ class Watched(Answer):
         ends[-1].synchronize()
         return pd.DataFrame(
             {
-                "seconds": [a.elapsed_time(b) / 1e3 for a, b in zip(ends, ends[1:], strict=False)],
+                "seconds": [a.elapsed_time(b) / 1e3 for a, b in pairwise(ends)],
                 "exposed_seconds": [a.elapsed_time(b) / 1e3 for a, b in self._passes[1:]],
             }
         )

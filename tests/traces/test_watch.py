@@ -86,7 +86,7 @@ def test_a_pass_that_fails_leaves_nothing_and_other_models_are_refused():
     model = model_that_waits(0.0)
     with ddlnb.watch(model) as seen:
         with pytest.raises(InputError, match="0 backward passes of the watched model"):
-            print(seen)
+            str(seen)
         train(model)
     assert len(seen.rows) == 3
     assert not any(one._post_accumulate_grad_hooks for one in model.parameters())
