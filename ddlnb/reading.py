@@ -147,6 +147,34 @@ def toml_of(text: str, place: object) -> dict[str, Any]:
     return found
 
 
+def xml_of(text: str, place: object) -> list[tuple[int, str, dict[str, str]]]:
+    """Return the elements of an XML text in order: how deep each is, its tag and its attributes.
+
+    Raises InputError that names the place for other texts, and for those with a DOCTYPE, whose
+    entities could unfold to more than was written.
+    """
+    from xml.parsers.expat import ParserCreate
+
+    found: list[tuple[int, str, dict[str, str]]] = []
+    within: list[str] = []
+
+    def begins(tag: str, attributes: dict[str, str]) -> None:
+        if len(within) >= MOST_LEVELS:
+            raise RecursionError
+        found.append((len(within), tag, attributes))
+        within.append(tag)
+
+    def declares(*_: object) -> None:
+        raise ValueError("it has a DOCTYPE, which may declare entities")
+
+    parser = ParserCreate()
+    parser.StartElementHandler, parser.StartDoctypeDeclHandler = begins, declares
+    parser.EndElementHandler = lambda _: within.pop()
+    with reading(place):
+        parser.Parse(text, True)
+    return found
+
+
 def yaml_of(text: str, place: object) -> Any:
     """Return what a YAML text says, in plain values; a date is a text.
 

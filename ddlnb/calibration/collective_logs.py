@@ -1,7 +1,8 @@
 """Read logs of benchmarks of collectives into the table of measured collectives.
 
 Known are logs of nccl-tests, whatever a launcher has written before each line, tables of the OSU
-micro-benchmarks, and what our own micro-benchmark keeps (`ddlnb cluster fit here`). A log of
+micro-benchmarks, what our own micro-benchmark keeps (`ddlnb cluster fit here`), and what jobs log
+(`ddlnb.calibration.job_logs`). A log of
 nccl-tests may hold several tables: the header of a table names its columns, so that logs with and
 without a root, a reduction or a check are read alike, and the list of devices before it says which
 ranks took part. OSU does not say how many ranks there were, and its size is what one rank sends to
@@ -19,11 +20,13 @@ from typing import TYPE_CHECKING, cast
 from ddlnb.calibration.collective_tables import (
     COLLECTIVES,
     COLUMNS,
+    COUNTS,
     MEASURED,
     SECONDS,
     bus_factors,
     with_seconds,
 )
+from ddlnb.calibration.job_logs import BY_DEEPSPEED, NO_PICKLE, PICKLE, logged_rows
 from ddlnb.errors import InputError, ResultsError, UnknownName, require
 from ddlnb.reading import json_of, read_bytes, reading
 from ddlnb.units import GB
@@ -62,7 +65,10 @@ _KEYS = {"workers", "message_bytes", "seconds", "while_computing"}  # of our own
 
 @dataclass(frozen=True)
 class Facts:
-    """What a log does not say, or says otherwise; what is None is taken from the log."""
+    """What a log does not say, or says otherwise; what is None is taken from the log.
+
+    ``gpus_of_a_node`` is of logs that name ranks and not their nodes, by default 8.
+    """
 
     collective: str | None = None
     gpu: str | None = None
@@ -74,6 +80,7 @@ class Facts:
     block: str | None = None
     source: str | None = None
     source_url: str | None = None
+    gpus_of_a_node: int | None = None
 
     def __post_init__(self) -> None:
         if self.collective is not None and self.collective not in COLLECTIVES:
@@ -95,9 +102,11 @@ def read_collective_logs(
     """Return the collectives in logs as a table with the columns of the published one.
 
     Known are logs of nccl-tests with or without a launcher's prefixes, of the OSU micro-benchmarks
-    (these need ``facts.nodes`` and ``facts.gpus_per_node``), and the ``all_reduces.json`` of
-    `ddlnb cluster fit here`. Missing rates are computed. Raises ResultsError for a file that has
-    none of these, and InputError for one that does not say what ran on how many ranks.
+    and DeepSpeed's comms logger (these need ``facts.nodes`` and ``facts.gpus_per_node``), the
+    ``all_reduces.json`` of `ddlnb cluster fit here`, and JSON of torch's flight recorder and NCCL's
+    Inspector, a file or the folder of all ranks. Missing rates are computed. Raises ResultsError
+    for a file that has none of these, and InputError for one that does not say what ran on how
+    many ranks.
 
     >>> import ddlnb
     >>> from ddlnb.files import DATA
@@ -118,32 +127,48 @@ def read_collective_logs(
 def _read(path: Path, facts: Facts) -> list[dict[str, object]]:
     if not path.exists():
         raise ResultsError(f"there is no log {path}")
-    text = read_bytes(path).decode(errors="replace")
-    if _TITLE.search(text) and facts.ranks is None:
+    text = text_of(path)
+    if (_TITLE.search(text) or BY_DEEPSPEED.search(text)) and facts.ranks is None:
         raise InputError(
-            f"{path} is of the OSU micro-benchmarks, which do not print the number of ranks; "
-            "give it with --nodes and --gpus-per-node"
+            f"{path} is of the OSU micro-benchmarks or of DeepSpeed's comms logger, which do not "
+            "print the number of ranks; give it with --nodes and --gpus-per-node"
         )
     # A log has tables of one of these.
     with reading(path, error=ResultsError):
         try:
-            found = [*_probe_rows(text), *_nccl_rows(text), *_osu_rows(text, facts.ranks or 0)]
+            ranks = facts.ranks or 0
+            found = [*_probe_rows(text), *_nccl_rows(text), *_osu_rows(text, ranks)]
+            found += logged_rows(text, facts.gpus_of_a_node, ranks)
         except ResultsError as error:
             raise ResultsError(f"{path}: {error}") from error
         rows = [_complete(row, facts, path) for row in found]
     if not rows:
         raise ResultsError(
             f"{path} has no table of nccl-tests, of a collective of the OSU micro-benchmarks or of "
-            "`ddlnb cluster fit here`; give the whole output of one of them"
+            "`ddlnb cluster fit here`, and no log of a job; give the whole output of one of them"
         )
     return rows
 
 
+def text_of(path: Path) -> str:
+    """Return the text of a log, of a folder that of all its files. Raises ResultsError."""
+    files = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
+    contents = [read_bytes(one) for one in files]
+    for one, content in zip(files, contents, strict=True):
+        require(not content.startswith(PICKLE), f"{one} {NO_PICKLE}")
+    return "\n".join(content.decode(errors="replace") for content in contents)
+
+
 def _complete(row: dict[str, object], facts: Facts, path: Path) -> dict[str, object]:
     """Return the row with the facts in place of what the log says. Raises InputError."""
-    given = {name: value for name, value in asdict(facts).items() if value is not None}
+    is_group = bool(row.pop("of_a_group", False))  # whose ranks are not all of the job's
+    given = {
+        name: value
+        for name, value in asdict(facts).items()
+        if value is not None and not (is_group and name in COUNTS)
+    }
     row = {"source": path.name, "block": path.stem, **row, **given}
-    if facts.ranks is not None:
+    if facts.ranks is not None and not is_group:
         row["ranks"] = facts.ranks
     nodes, each, ranks = (row.get(name) for name in ("nodes", "gpus_per_node", "ranks"))
     if not (nodes and each and ranks):

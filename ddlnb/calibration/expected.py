@@ -5,8 +5,8 @@ A suspect is the same forecast with one circumstance otherwise; the likeliest on
 what was measured.
 
 What NCCL says of itself (NCCL_DEBUG=INFO), and `nvidia-smi topo -m` of the links between GPUs, is
-read from lines of NCCL 2.18 to 2.27 (src/init.cc, transport/*.cc, enqueue.cc). What a text does not
-say is None or empty. Choices of algorithms need NCCL_DEBUG_SUBSYS=INIT,NET,TUNING.
+read from lines of NCCL 2.18 to 2.27 (src/init.cc, transport/*.cc, enqueue.cc); a topology is what
+NCCL_TOPO_DUMP_FILE writes (graph/xml.cc). What a text does not say is None or empty. Choices of algorithms need NCCL_DEBUG_SUBSYS=INIT,NET,TUNING.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +53,8 @@ _TOPO = re.compile(r"^\s*GPU\d+((?:\s+(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS))+)", re.M
 class NcclFacts:
     """``network`` carries traffic between nodes by these ``cards``; ``direct`` says if GPUs' memory
     goes to it without the host's. ``inside`` joins the GPUs of a node, ``links`` are nvidia-smi's
-    words for pairs of GPUs. ``chosen`` are algorithm and protocol by collective and bytes, ``set_``
-    the variables that somebody set.
+    words for pairs of GPUs, ``card_gigabits`` the Gb/s of every card of a node. ``chosen`` are
+    algorithm and protocol by collective and bytes, ``set_`` the variables that somebody set.
     """
 
     network: str = ""
@@ -66,6 +66,7 @@ class NcclFacts:
     links: frozenset[str] = frozenset()
     chosen: dict[tuple[str, int], tuple[str, str]] = field(default_factory=dict)
     set_: dict[str, str] = field(default_factory=dict)
+    card_gigabits: tuple[float, ...] = ()
 
     @property
     def nvlink(self) -> bool | None:
@@ -83,7 +84,10 @@ class NcclFacts:
         if self.inside:
             yield f"Inside a node it goes by {self.inside}."
         if self.links:
-            yield f"Pairs of GPUs are joined by {', '.join(sorted(self.links))} (nvidia-smi topo)."
+            yield f"Pairs of GPUs are joined by {', '.join(sorted(self.links))}."
+        if self.card_gigabits:
+            rates = " and ".join(f"{rate:g}" for rate in sorted(set(self.card_gigabits)))
+            yield f"A node has {counted(len(self.card_gigabits), 'card')} of {rates} Gb/s."
         if self.channels is not None:
             yield f"NCCL has {self.channels} channels."
         for name, value in self.set_.items():
@@ -122,6 +126,37 @@ def nccl_facts(text: str) -> NcclFacts:
         dict(_choices(text)),
         dict(_SET.findall(text)),
     )
+
+
+def topology_facts(elements: Sequence[tuple[int, str, dict[str, str]]]) -> NcclFacts:
+    """Return what a topology of NCCL says, by its elements with their depths.
+
+    >>> topology_facts([(1, "net", {"name": "mlx5_0", "speed": "400000"})]).card_gigabits
+    (400.0,)
+    """
+    cards = [one for _, tag, one in elements if tag == "net"]
+    links: list[int] = []  # of each GPU
+    for _, tag, one in elements:
+        links += [0] if tag == "gpu" else ()
+        if tag == "nvlink" and links:
+            links[-1] += int(one.get("count", 1))
+    direct = {one["gdr"] == "1" for one in cards if "gdr" in one}
+    return NcclFacts(
+        cards=tuple(sorted(one["name"] for one in cards if "name" in one)),
+        direct=None if not direct else direct == {True},
+        links=frozenset(f"NV{count}" if count else "PCIe" for count in links),
+        card_gigabits=tuple(float(one.get("speed", 0)) / 1e3 for one in cards),
+    )
+
+
+def joined(one: NcclFacts, other: NcclFacts) -> NcclFacts:
+    """Return the facts of one, and of the other what the first does not say."""
+    nothing = NcclFacts()
+    said = {
+        name: value for name, value in vars(other).items()
+        if getattr(one, name) == getattr(nothing, name)
+    }  # fmt: skip
+    return replace(one, **said)
 
 
 def _choices(text: str) -> Iterator[tuple[tuple[str, int], tuple[str, str]]]:

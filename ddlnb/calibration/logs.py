@@ -27,6 +27,8 @@ from ddlnb.errors import InputError, require, require_whole
 from ddlnb.units import counted, show_bytes, show_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pandas as pd
 
 NORMAL_TAIL = 1.6449  # 90 % of normal numbers are within this many standard deviations
@@ -117,10 +119,14 @@ def fit_log(
 
 
 def rows_of(
-    log: str | Path, gpu: str, nodes: int | None, gpus_per_node: int | None, network: str
+    log: str | Path | Sequence[Path],
+    gpu: str,
+    nodes: int | None,
+    gpus_per_node: int | None,
+    network: str,
 ) -> pd.DataFrame:
-    """Return the rows of a log; counts that it does not say are the given ones."""
-    named = Facts(gpu=gpu, network=network or None)
+    """Return the rows of a log, or several; counts that it does not say are the given ones."""
+    named = Facts(gpu=gpu, network=network or None, gpus_of_a_node=gpus_per_node)
     try:
         return with_seconds(read_collective_logs(log, named))
     except InputError:

@@ -117,10 +117,12 @@ def new(
 def expect(
     *,
     log: Annotated[
-        Path,
+        list[Path],
         typer.Argument(
-            help="Output of nccl-tests or of the OSU micro-benchmarks; NCCL_DEBUG=INFO and "
-            "`nvidia-smi topo -m` in it are read, too."
+            help="Output of nccl-tests or of the OSU micro-benchmarks, or what a job logged: JSON "
+            "of torch's flight recorder or NCCL's Inspector (a file, or the folder of all ranks), "
+            "DeepSpeed's comms log. NCCL_DEBUG=INFO and `nvidia-smi topo -m` among it are read, "
+            "too, and NCCL's topology (.xml) beside it."
         ),
     ],
     hardware: Hardware,
@@ -131,23 +133,33 @@ def expect(
     Each size has a 90 % interval, what NCCL should take for it, and a verdict.
 
     Examples: `ddlnb cluster expect all_reduce.log --gpu H100 --network 8x400GbIB` and
-    `ddlnb cluster expect all_reduce.log --machine p4d`.
+    `ddlnb cluster expect all_reduce.log topo.xml --machine p4d`.
     """
-    from ddlnb.calibration.expected import judged, nccl_facts
+    from ddlnb.calibration.collective_logs import text_of
+    from ddlnb.calibration.expected import joined, judged, nccl_facts, topology_facts
     from ddlnb.calibration.logs import rows_of
     from ddlnb.cli.trace import size_row
-    from ddlnb.reading import read_bytes
+    from ddlnb.reading import read_text, reading, xml_of
 
     refuse_unused("the log is judged by hardware by name", cluster=hardware.cluster)
+    logs = [one for one in log if one.suffix != ".xml"]
+    facts = nccl_facts("\n".join(map(text_of, logs)))
+    for one in log:
+        if one.suffix == ".xml":
+            with reading(one):
+                facts = joined(facts, topology_facts(xml_of(read_text(one), one)))
+    if not logs:
+        say([*facts.said, "Nothing in it is measured; give a log beside it."])
+        return
     on = hardware.chosen()
-    rows = rows_of(log, on.facts["gpu"], hardware.nodes, hardware.gpus_per_node, on.network)
+    rows = rows_of(logs, on.facts["gpu"], hardware.nodes, hardware.gpus_per_node, on.network)
     if int(rows["nodes"].max()) > on.nodes:
         on = replace(hardware, nodes=int(rows["nodes"].max())).chosen()
-    facts = nccl_facts(read_bytes(log).decode(errors="replace"))
     found = judged(rows, on.facts["gpu"], on.network, facts)
     if csv:
         return typer.echo(found.rows.to_csv(index=False), nl=False)
-    print_table([size_row(row) for row in found.rows.to_dict("records")], False, log.name)
+    title = ", ".join(one.name for one in logs)
+    print_table([size_row(row) for row in found.rows.to_dict("records")], False, title)
     say([*facts.said, *found.said])
 
 

@@ -20,12 +20,13 @@ from ddlnb.calibration.collective_tables import (
     read_collectives,
     read_questions,
 )
+from ddlnb.calibration.expected import topology_facts
 from ddlnb.cli.options import parameters_from
 from ddlnb.clusters.file import read_cluster
 from ddlnb.compression.catalogue import get_compressor
 from ddlnb.compression.profile import compression_profile
 from ddlnb.errors import InputError
-from ddlnb.files import CALIBRATION, CLUSTERS, DATA
+from ddlnb.files import CALIBRATION, CLUSTERS, DATA, ROOT
 from ddlnb.hardware.catalogue import described, get_gpu
 from ddlnb.launch.options import network_change
 from ddlnb.networks.infragraph import read_infragraph, write_infragraph
@@ -35,6 +36,7 @@ from ddlnb.parallelism.forecast.table import forecast_table
 from ddlnb.parallelism.launch_files import read_launch
 from ddlnb.parallelism.layout import Layout
 from ddlnb.plans.plan_file import plan_to_json, read_plan
+from ddlnb.reading import read_text, xml_of
 from ddlnb.results.rows import read_rows, read_table
 from ddlnb.results.schema import read_cells, read_frame
 from ddlnb.survey.fig4_forecast import read_forecast
@@ -59,6 +61,7 @@ from tests.traces.test_kineto import BYTEPS, HOROVOD
 
 MEASURED = DATA / "measured" / "2026-11-22_two-cores_busy"
 JOB = DATA / "published" / "traces" / "bytedance-trace-ST.csv.gz"
+LOGGED = ROOT / "docs" / "questions"
 GML = b"""graph [ directed 1 node [ id 0 label "a" ] node [ id 1 label "b" ]
 edge [ source 0 target 1 ] ]"""
 RUNS = b"layers,hidden,seq_len,gpu,num_gpus\n32,4096,2048,H100,64\n24,2048,1024,A100 80GB,8\n"
@@ -179,6 +182,16 @@ READERS: dict[str, Reader] = {
         lambda path: read_collective_logs(path, Facts(nodes=2, gpus_per_node=2)),
         lambda: [log.encode() for log in (*_LOGS, logs.OSU)],
         "run.log",
+    ),
+    "job's log": Reader(
+        lambda path: read_collective_logs(path, Facts(gpu="H100", nodes=2, gpus_per_node=8)),
+        _kept(*(LOGGED / name for name in ("recorder/rank0.json", "inspector.jsonl", "comms.log"))),
+        "job.log",
+    ),
+    "topology of NCCL": Reader(
+        lambda path: topology_facts(xml_of(read_text(path), path)),
+        _kept(LOGGED / "topology.xml"),
+        "topology.xml",
     ),
     "collective probe": Reader(
         read_collective_logs, _kept(MEASURED / "all_reduces.json"), "all_reduces.json"
