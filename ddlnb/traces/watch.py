@@ -116,8 +116,8 @@ def watch(model: torch.nn.Module) -> Iterator[Watched]:
 
     What it yields has rows and sentences once the block has trained for two iterations, on every
     rank those of the rank. Hooks of parameters and of the backward pass are all that is added
-    (`python -m benchmarks.train_with_it --rival watched` prints what they cost); torch's own reducer
-    sends. Raises InputError for other models: FSDP's waits are on streams of its own, where
+    (`python -m benchmarks.train_with_it --rival watched` prints what they cost), and torch's own
+    reducer sends. Raises InputError for other models: FSDP's waits are on streams of its own, where
     torch.profiler sees them.
 
     >>> import ddlnb

@@ -68,7 +68,7 @@ def test_pickles_are_never_read_and_what_lacks_seconds_is_said(tmp_path):
 
     dump = tmp_path / "nccl_trace_rank_0"
     dump.write_bytes(pickle.dumps({"entries": [Evil()]}, protocol=2))
-    with pytest.raises(InputError, match=r"is a pickle, .* never read here .*_dump_nccl_trace_json"):
+    with pytest.raises(InputError, match=r"is a pickle, .* never read here"):
         rows_of(dump)
     assert not (tmp_path / "done").exists()
     said = json.loads((LOGS / "recorder" / "rank0.json").read_text())
