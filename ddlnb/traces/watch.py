@@ -72,7 +72,7 @@ class Watched(Answer):
         self._last = None  # of a pass that an error has ended
 
     @cached_property
-    def rows(self) -> pd.DataFrame:  # type: ignore[override]
+    def rows(self) -> pd.DataFrame:
         """A row per iteration but the first. Raises InputError before there are two."""
         import pandas as pd
 
