@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ddlnb.errors import DdlnbError, InputError, UnknownName, reason_of
+from ddlnb.errors import DdlnbError, InputError, MissingPart, UnknownName, reason_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -26,7 +28,8 @@ MOST_BYTES = 64 << 20  # of a file, once it is unpacked; readers of traces and t
 MOST_YAML_BYTES = 1 << 20  # parsed at less than 1 MB/s
 MOST_LEVELS = 64  # of lists in lists
 LONGEST_REASON = 300  # characters of what a parser says
-GZIP = b"\x1f\x8b"
+GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+WIDEST = 128 << 20  # bytes that zstd may look back, as its own program allows with --long
 PLAIN_TAGS = ("null", "bool", "int", "float", "str", "seq", "map")
 Schema = TypeVar("Schema", bound="BaseModel")
 
@@ -70,21 +73,37 @@ def read_bytes(
     *,
     may_be_cut: bool = False,
 ) -> bytes:
-    """Return what a file holds, unpacked if it is gzip; what is left of it, if it may be cut.
+    """Return what a file holds, unpacked if it is gzip or zstd; what is left, if it may be cut.
 
     Raises ``error`` for one that cannot be read or that holds more bytes than ``most``.
     """
     with reading(path, way_out, error):
-        with Path(path).open("rb") as raw:
-            packed = raw.peek(2)[:2] == GZIP or Path(path).suffix == ".gz"
-            with gzip.GzipFile(fileobj=raw) if packed else raw as stream:
-                content = _until_cut(stream, most) if may_be_cut else stream.read(most + 1)
+        with Path(path).open("rb") as raw, _unpacked(raw, Path(path).suffix) as stream:
+            content = _until_cut(stream, most) if may_be_cut else stream.read(most + 1)
         if len(content) > most:
             raise error(f"{path} holds more than {most:,} bytes; give a smaller file")
     return content
 
 
-def _until_cut(stream: gzip.GzipFile | BufferedReader, most: int) -> bytes:
+def _unpacked(raw: BufferedReader, suffix: str) -> Any:
+    """Return a stream of what a file holds. Raises MissingPart where nothing here unpacks zstd."""
+    if raw.peek(2)[:2] == GZIP or suffix == ".gz":
+        return gzip.GzipFile(fileobj=raw)
+    if raw.peek(4)[:4] != ZSTD and suffix != ".zst":
+        return raw
+    if sys.version_info >= (3, 14):
+        return import_module("compression.zstd").ZstdFile(raw)
+    try:
+        packer = import_module("zstandard").ZstdDecompressor(max_window_size=WIDEST)
+    except ImportError:
+        raise MissingPart(
+            "a file packed by zstd needs the package zstandard; install 'ddlnb[zstd]', or unpack "
+            "it with `zstd -d`"
+        ) from None
+    return packer.stream_reader(raw, read_across_frames=True)
+
+
+def _until_cut(stream: Any, most: int) -> bytes:
     parts: list[bytes] = []
     try:
         while sum(map(len, parts)) <= most and (part := stream.read1(1 << 22)):

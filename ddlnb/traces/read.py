@@ -247,7 +247,10 @@ def read_ranks(paths: Sequence[str | Path]) -> ProfiledJob:
         if collects:
             gc.enable()
     where = ", ".join(map(str, paths))
-    require(bool(ranks), left_out[0] if left_out else f"{where} holds no trace (.json, .json.gz)")
+    require(
+        bool(ranks),
+        left_out[0] if left_out else f"{where} holds no trace (.json, .json.gz, .json.zst)",
+    )
     return profiled_job(ranks, Path(paths[0]).name, tuple(left_out))
 
 
@@ -259,7 +262,6 @@ def _files_in(path: Path) -> list[Path]:
 
 def read_rank(path: Path) -> RankTrace:
     """Return what a rank computed and sent, from its trace by torch.profiler. Raises InputError."""
-    require(path.suffix != ".zst", f"{str(path)!r} is packed by zstd; unpack it with `zstd -d`")
     with reading(f"trace {str(path)!r}", WAY_OUT):
         return _rank(path)
 
@@ -279,7 +281,7 @@ def _rank(path: Path) -> RankTrace:
 
 
 def _name(path: Path, head: dict[str, Any]) -> str:
-    name = path.name.removesuffix(".gz").removesuffix(".json")
+    name = re.sub(r"(\.json)?(\.gz|\.zst)?$", "", path.name)
     return f"{name}, cut after {head[CUT]:,} events" if CUT in head else name
 
 
@@ -296,8 +298,8 @@ def read_trace(
     - A timeline of Horovod, or a comm.json of BytePS: a ``Timeline`` of messages.
     - A dag.gml of BytePS: the networkx graph of its operations, without circles.
 
-    Times are seconds; files may be compressed (.gz). Raises InputError for a file that cannot be
-    read, is too large for the memory that is free, or that none of these tools wrote.
+    Times are seconds; files may be compressed (.gz, .zst). Raises InputError for a file that cannot
+    be read, is too large for the memory that is free, or that none of these tools wrote.
 
     >>> import ddlnb
     >>> job = ddlnb.read_trace("data/published/traces/bytedance-trace-ST.csv.gz")
@@ -307,7 +309,7 @@ def read_trace(
     if not isinstance(path, str | Path) or Path(path).is_dir():
         return read_ranks([path] if isinstance(path, str | Path) else path)
     path = Path(path)
-    if path.name.removesuffix(".gz").endswith(".csv"):
+    if re.search(r"\.csv(\.gz|\.zst)?$", path.name):
         return read_job(path)
     if path.suffix == ".gml":
         return read_byteps_graph(path)

@@ -9,9 +9,10 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+import zstandard
 
 import ddlnb
-from ddlnb.errors import InputError
+from ddlnb.errors import DdlnbError, InputError
 from ddlnb.files import PUBLISHED, ROOT
 from ddlnb.traces.jobs.profiled import profiled_job, sentences
 from ddlnb.traces.kineto.events import recording
@@ -82,6 +83,9 @@ def test_a_replay_takes_what_was_traced_and_what_ifs_what_paper_says():
     assert what["no communication"] == pytest.approx(500)
     assert what["no communication"] < what["ten times the bandwidth"]
     assert what["ten times the bandwidth"] < what["twice the bandwidth"] < what["as traced"]
+    # Both all-reduces in one, from when the late rank begins the second one: 400 + 150 + 500 + 50.
+    assert what["buckets twice as large"] == pytest.approx(what["all gradients in one message"])
+    assert what["gradients in half the bytes"] == pytest.approx(what["twice the bandwidth"])
     path = job.critical().set_index(["rank", "kind"])["seconds"] / US
     assert path[1, "compute"] >= 250 - 1e-6
     kinds = path.groupby("kind").sum()
@@ -218,7 +222,7 @@ def test_a_size_that_is_no_count_is_said(args):
         bytes_of(args)
 
 
-def test_cut_and_broken_files_are_said_and_nothing_else_is_lost(tmp_path):
+def test_cut_and_broken_files_are_said_and_nothing_else_is_lost(tmp_path, monkeypatch):
     whole = {**header(), "distributedInfo": {"rank": 0, "world_size": 3}}
     text = json.dumps({**whole, "traceEvents": one_step()})
     (tmp_path / "rank0.json").write_text(text)
@@ -233,8 +237,13 @@ def test_cut_and_broken_files_are_said_and_nothing_else_is_lost(tmp_path):
     assert any(one.startswith("Read as far as it goes: rank1, cut after") for one in said)
     with pytest.raises(InputError, match="in two traces"):
         ddlnb.read_trace([tmp_path / "rank0.json", tmp_path / "rank0.json"])
-    with pytest.raises(InputError, match="unpack it with `zstd -d`"):
-        ddlnb.read_trace([tmp_path / "a.json.zst", tmp_path / "b.json.zst"])
+    (tmp_path / "rank2.json.gz").unlink()
+    (tmp_path / "rank2.json.zst").write_bytes(zstandard.compress(gzip.decompress(packed)))
+    (tmp_path / "rank4.json.zst").write_bytes(b"no zstd")
+    assert [one.rank for one in ddlnb.read_trace(tmp_path).ranks] == [0, 1, 2]
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(DdlnbError, match=r"install 'ddlnb\[zstd\]', or unpack it with `zstd -d`"):
+        ddlnb.read_trace([tmp_path / "rank2.json.zst", tmp_path / "rank4.json.zst"])
 
 
 ROUNDS = 20

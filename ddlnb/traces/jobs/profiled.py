@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -209,7 +210,8 @@ class ProfiledJob:
 
         The bandwidth is that of the part of a collective's seconds that grows with its bytes: a
         line through its sizes, where it has two, else all of it. Without stragglers every rank
-        computes as long as the median one of the step.
+        computes as long as the median one of the step. Gradients are all-reduces and
+        reduce-scatters: in one message they go when the last one is ready (BSP-A2A).
         """
         work = self.replay.work
         sends = (self.job.family == COLLECTIVE).to_numpy()
@@ -219,6 +221,9 @@ class ProfiledJob:
             "twice the bandwidth": np.where(sends, fixed + (work - fixed) / 2, work),
             "ten times the bandwidth": np.where(sends, fixed + (work - fixed) / 10, work),
             "no stragglers": work * np.where(sends, 1.0, self._fair()),
+            "gradients in half the bytes": np.where(self._gradients, (fixed + work) / 2, work),
+            "buckets twice as large": self._gathered(work, fixed, 2),
+            "all gradients in one message": self._gathered(work, fixed, len(work)),
             "no communication": np.where(sends, 0.0, work),
         }
         delays = self.replay.launches.traced
@@ -229,6 +234,21 @@ class ProfiledJob:
         traced = float(self.replay.traced_seconds.mean())
         frame = pd.DataFrame({"what": list(seconds), "seconds": list(seconds.values())})
         return frame.assign(saves=1 - frame["seconds"] / traced)
+
+    @cached_property
+    def _gradients(self) -> Any:
+        return self.job.rows["optype"].isin(("all_reduce", "reduce_scatter")).to_numpy()
+
+    def _gathered(self, work: Seconds, fixed: Seconds, count: int) -> Seconds:
+        """Return the work where so many messages of gradients in turn go with their last one."""
+        rows = self.job.rows[self._gradients]
+        turn = rows.groupby(["step", "rank", "optype", "mc"]).cumcount() // count
+        keys = [*(rows[name] for name in ("step", "rank", "optype", "mc")), turn]
+        sums = pd.DataFrame({"fixed": fixed, "rest": work - fixed})[self._gradients].groupby(keys)
+        whole = sums["fixed"].transform("max") + sums["rest"].transform("sum")
+        found = work.copy()
+        found[rows.index] = whole.where(sums.cumcount(ascending=False) == 0, 0.0)
+        return found
 
     def _latencies(self) -> Seconds:
         """Return the part of every collective's wire seconds that does not grow with its bytes."""
