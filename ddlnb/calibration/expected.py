@@ -6,7 +6,8 @@ what was measured.
 
 What NCCL says of itself (NCCL_DEBUG=INFO), and `nvidia-smi topo -m` of the links between GPUs, is
 read from lines of NCCL 2.18 to 2.27 (src/init.cc, transport/*.cc, enqueue.cc); a topology is what
-NCCL_TOPO_DUMP_FILE writes (graph/xml.cc). What a text does not say is None or empty. Choices of algorithms need NCCL_DEBUG_SUBSYS=INIT,NET,TUNING.
+NCCL_TOPO_DUMP_FILE writes (graph/xml.cc). What a text does not say is None or empty. Choices of
+algorithms need NCCL_DEBUG_SUBSYS=INIT,NET,TUNING.
 """
 
 from __future__ import annotations
