@@ -241,7 +241,7 @@ def forecast_bars(
     require(not rows.empty, "there are no rows to draw")
     panels = rows[PANEL].drop_duplicates()
     require(len(panels) == 1, f"the rows are of {len(panels)} panels; draw one at a time")
-    rows, published = _with_reach(rows), _of_panel(published_rows, rows)
+    rows, published = _with_reach(rows), of_panel(published_rows, rows)
     methods = in_order([*rows["method"], *published["method"]])
     counts = sorted(rows["gpus"].unique())
     single = float((rows[RATE] / rows["speedup"]).median())
@@ -284,7 +284,7 @@ def forecast_bars(
     if top_share > SEEN:
         handles.append(legend_line("black", "linear speed-up", "--"))
     legend(figure, handles)
-    doubt = ", ?: suspicious" if any(map(_is_suspicious, published.to_dict("records"))) else ""
+    doubt = ", ?: suspicious" if any(map(is_suspicious, published.to_dict("records"))) else ""
     note = f"number on a bar: speed-up over one GPU{doubt} | {_missing(published, methods, counts)}"
     return say_source(figure, shown, note)
 
@@ -294,7 +294,7 @@ def _is_as_run(rows: pd.DataFrame) -> bool:
     return "settings" in rows and bool(rows["settings"].str.startswith("as-run").all())
 
 
-def _of_panel(published: pd.DataFrame | None, rows: pd.DataFrame) -> pd.DataFrame:
+def of_panel(published: pd.DataFrame | None, rows: pd.DataFrame) -> pd.DataFrame:
     """Return the published bars of the panel of these rows, with speed-ups over one GPU if known.
 
     Rates of one GPU alone name no network.
@@ -341,12 +341,13 @@ def _draw_bars(
             reach = [[down], [up]]
             ax.errorbar(x, rate, yerr=reach, color="black", linewidth=1, capsize=2, zorder=3)
         if np.isfinite(speedup := row["speedup"]):
-            said = f"{speedup:.{1 if speedup >= 10 else 2}f}" + " ?" * _is_suspicious(row)
+            said = f"{speedup:.{1 if speedup >= 10 else 2}f}" + " ?" * is_suspicious(row)
             label = on_bar(ax, x, rate + up, said, lift=4)
             label.set_bbox({"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.6})
 
 
-def _is_suspicious(row: dict[Any, Any]) -> bool:
+def is_suspicious(row: dict[Any, Any]) -> bool:
+    """Return whether a published cell contradicts others."""
     return row.get("suspicious") is True
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -19,10 +20,18 @@ from matplotlib.patches import Patch
 
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require
+from ddlnb.figures.agreement import is_suspicious, of_panel, spread_out
 from ddlnb.figures.style import (
+    BAR_GROUP,
+    OTHER_COLOUR,
     PUBLISHED,
     beside,
+    colour_of,
+    in_order,
     legend,
+    legend_line,
+    legend_mark,
+    legend_methods,
     legend_published,
     names_down,
     say_source,
@@ -91,6 +100,46 @@ def forecast_nvlink(local_batch: int = LARGE_BATCH) -> pd.DataFrame:
 def quotes_beside(rows: pd.DataFrame, nvlink: pd.DataFrame) -> pd.DataFrame:
     """Return the speed-ups that section 4.2.1 quotes, beside the best method's forecast."""
     return beside_quotes(pd.concat([rows, nvlink], ignore_index=True))
+
+
+@styled
+def forecast_panels(forecast_rows: pd.DataFrame, published_rows: pd.DataFrame) -> plt.Figure:
+    """Shares of linear speed-up, a small panel for every model and network: Fig. 4 at a glance.
+
+    Rows are those of `forecast_bars`, of several panels, and must have the column ``speedup``. A
+    line is the forecast of a method, a dot its published cell, hollow if that is suspicious.
+    """
+    rows = forecast_rows[forecast_rows["method"] != "single"]
+    require(not rows.empty, "there are no rows to draw")
+    methods, counts = in_order(rows["method"]), sorted(rows["gpus"].unique())
+    models, networks = (list(rows[name].unique()) for name in ("model", "network"))
+    size = 1.6 + 3.2 * len(networks), 0.9 + 2.4 * len(models)
+    figure, axes = plt.subplots(
+        len(models), len(networks), figsize=size, sharex=True, sharey="row", squeeze=False
+    )
+    for ax, (model, network) in zip(axes.flat, product(models, networks), strict=True):
+        panel = rows[(rows["model"] == model) & (rows["network"] == network)]
+        published = of_panel(published_rows, panel)
+        for method, shift in zip(methods, spread_out(len(methods), BAR_GROUP), strict=True):
+            for part, mark in ((panel, "-"), (published, "o")):
+                found = part[part["method"] == method].sort_values("gpus")
+                x = [counts.index(gpus) + shift for gpus in found["gpus"]]
+                share = 100 * found["speedup"] / found["gpus"]
+                ax.plot(x, share, mark, color=colour_of(method), linewidth=1, markersize=4)
+                doubted = [is_suspicious(row) for row in found.to_dict("records")]
+                ax.plot(np.array(x)[doubted], share[doubted], "o", color="white", markersize=2)
+        ax.axhline(100, color="black", linestyle="--", linewidth=0.8, zorder=1)
+        ax.set(title=f"{model}, {network}", ylim=(0, None))
+        ax.set_xticks(range(len(counts)), [str(gpus) for gpus in counts])
+    figure.supxlabel("GPUs")
+    figure.supylabel("share of linear speed-up (%)")
+    marks = [
+        legend_line(OTHER_COLOUR, "forecast (simulated)", "-"),
+        legend_mark(OTHER_COLOUR, "o", "published (hollow: suspicious)"),
+        legend_line("black", "linear speed-up", "--"),
+    ]
+    legend(figure, [*legend_methods(methods), *marks])
+    return say_source(figure, pd.concat([rows, published_rows]), "one panel: one model and network")
 
 
 # Verdicts.

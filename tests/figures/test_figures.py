@@ -24,6 +24,7 @@ from tests.figures.toys import (
     FITTED,
     JUDGED,
     MISSES,
+    both_panels,
     drawn,
     fitted_cluster,
     forecasts,
@@ -160,6 +161,23 @@ def test_suspicious_published_cells_have_a_question_mark():
     assert "?" not in text_of(figures.forecast_bars(forecasts(), cells))
 
 
+def test_small_panels_have_lines_of_forecasts_and_dots_of_their_published_cells():
+    cells = published((4, 8)).query("throughput_samples_per_s < 9999")
+    doubtful = cells.assign(suspicious=(cells["method"] == "BSP-PS") & (cells["gpus"] == 4))
+    of_published, other = figures.forecast_panels(both_panels(), doubtful).axes
+
+    def points(ax, linestyle: str, is_white: bool) -> list[int]:
+        lines = [one for one in ax.lines if one.get_linestyle() == linestyle]
+        drawn = [one for one in lines if (one.get_color() == "white") == is_white]
+        return [count for one in drawn if (count := len(one.get_xdata()))]
+
+    for ax in (of_published, other):
+        assert points(ax, "-", False) == [3] * len(METHODS)
+    assert points(of_published, "None", False) == [2] * len(METHODS)
+    assert points(of_published, "None", True) == [1]
+    assert not points(other, "None", False)
+
+
 @pytest.mark.parametrize("bounded", [True, False])
 def test_a_forecast_bar_has_a_line_only_if_its_interval_is_known(bounded):
     frame = forecasts((4,)) if bounded else forecasts((4,)).assign(low=math.nan, high=math.nan)
@@ -254,7 +272,6 @@ def test_a_synchronisation_counts_what_was_done_while_all_had_work():
     assert "asp on PS: 3 gradients" in longer
 
 
-BOTH_PANELS = pd.concat([forecasts(), forecasts().assign(network="100GbE")])
 TWO_FORECASTS = MISSES.assign(forecast=["fitted", "trivial"] * (len(MISSES) // 2))
 SIMULATED = rows("simulated", methods=("BSP-PS", "MG-WFBP"))
 NEITHER = "there (is|are) no"
@@ -267,7 +284,7 @@ NEITHER = "there (is|are) no"
         ("throughput_bars", (rows("published", ("single",)),), "one worker alone"),
         ("effective_bandwidth", (rows().iloc[:0],), "no rows"),
         ("forecast_bars", (forecasts().iloc[:0],), "no rows"),
-        ("forecast_bars", (BOTH_PANELS,), "2 panels; draw one at a time"),
+        ("forecast_bars", (both_panels(),), "2 panels; draw one at a time"),
         ("breakdown_bars", (BREAKDOWNS.iloc[:0],), "no rows"),
         ("claim_verdicts", ({},), "no rows"),
         ("claim_verdicts", ({"a": JUDGED, "b": JUDGED.iloc[:1]},), "differ in their claims"),

@@ -95,6 +95,10 @@ def forecasts(gpus: tuple[int, ...] = (4, 8, 16)) -> pd.DataFrame:
     return found.assign(**{name: factor * found["speedup"] for name, factor in bounds.items()})
 
 
+def both_panels() -> pd.DataFrame:
+    return pd.concat([forecasts(), forecasts().assign(network="100GbE")])
+
+
 def published(gpus: tuple[int, ...] = (4,)) -> pd.DataFrame:
     """Cells of the same panel with one GPU alone, and one cell of another panel."""
     cells = forecasts(gpus).drop(columns=["speedup", "low", "high", "machine"])
@@ -331,6 +335,7 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     "intensity_bars": lambda: figures.intensity_bars(INTENSITIES),
     "forecast_bars": lambda: figures.forecast_bars(forecasts(), published()),
     "forecast_bars alone": lambda: figures.forecast_bars(forecasts()),
+    "forecast_panels": lambda: figures.forecast_panels(both_panels(), published()),
     "breakdown_bars": lambda: figures.breakdown_bars(BREAKDOWNS),
     "schedules": lambda: figures.schedules(
         {net: {name: steady(name) for name in METHODS} for net in ("10GbE", "100GbIB")}
