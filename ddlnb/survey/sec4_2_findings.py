@@ -131,8 +131,10 @@ def forecast_panels(forecast_rows: pd.DataFrame, published_rows: pd.DataFrame) -
         ax.axhline(100, color="black", linestyle="--", linewidth=0.8, zorder=1)
         ax.set(title=f"{model}, {network}", ylim=(0, None))
         ax.set_xticks(range(len(counts)), [str(gpus) for gpus in counts])
-    figure.supxlabel("GPUs")
-    figure.supylabel("share of linear speed-up (%)")
+    for ax in axes[-1]:
+        ax.set_xlabel("GPUs")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("share of linear\nspeed-up (%)")
     marks = [
         legend_line(OTHER_COLOUR, "forecast (simulated)", "-"),
         legend_mark(OTHER_COLOUR, "o", "published (hollow: suspicious)"),
