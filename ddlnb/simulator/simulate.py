@@ -36,7 +36,7 @@ GAIN = 0.01  # of the seconds: less is not worth another size
 MOST_PARTS = 1500  # of all gradients, by a partition smaller than the method's own
 PARTS = 8  # of a credit, where partitions of all sizes are tried as a start
 # What is changed at once, both ways, as powers of two of partition and credit.
-MOVES = ((0, 1), (0, 2), (1, 1), (1, 0), (1, 2))
+MOVES = ((0, 1), (0, 2), (1, 1), (1, 0), (1, 2), (1, -1))
 
 
 def tuned(
