@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
@@ -131,10 +131,10 @@ def made_by() -> str:
     return f"{versions()}; sources {source_hash(PACKAGE)}"
 
 
-def source_hash(package: Path) -> str:
-    """Return the hash of names and contents of the files of ALGORITHMS below this folder."""
+def source_hash(package: Path, parts: Iterable[str] = ALGORITHMS) -> str:
+    """Return the hash of names and contents of these files and folders below a folder."""
     digest = hashlib.sha256()
-    for part in ALGORITHMS:
+    for part in parts:
         source = package / part
         for path in sorted(source.rglob("*.py")) if source.is_dir() else [source]:
             digest.update(f"{path.relative_to(package)}\n".encode())
