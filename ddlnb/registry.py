@@ -72,7 +72,7 @@ def parsed(what: str, text: str, known: Mapping[str, type[T]]) -> T:
     try:
         positional, named = _arguments(inside)
         given = inspect.signature(kind).bind(*positional, **named).arguments
-    except (SyntaxError, TypeError, ValueError) as error:
+    except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
         names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
         takes = f"takes {', '.join(names)}" if names else "takes none"
         raise InputError(

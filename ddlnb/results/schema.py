@@ -115,9 +115,10 @@ class Schema:
         frame = self._parsed(path)
         if wrong := self._wrong_columns(frame):
             raise _error(f"{path} {wrong}", self.way_out)
-        if broken := self._first_broken(frame):
-            raise _error(f"{path} line {broken[0] + 2} {broken[1]}", self.way_out)
-        return self._typed(frame)
+        with reading(path, self.way_out or AS_TABLE, ResultsError):  # numbers beyond all floats
+            if broken := self._first_broken(frame):
+                raise _error(f"{path} line {broken[0] + 2} {broken[1]}", self.way_out)
+            return self._typed(frame)
 
     def _parsed(self, path: Path) -> pd.DataFrame:
         """Return the table as it stands, if every line has as many values as the first."""
@@ -225,10 +226,9 @@ def _lines(content: str, path: str | Path, way_out: str = "") -> list[list[str]]
         lines = [line for line in csv.reader(StringIO(content)) if line]
     for number, line in enumerate(lines, start=1):
         if len(line) != len(lines[0]):
-            how = "fewer" if len(line) < len(lines[0]) else "more"
             raise _error(
-                f"{path} line {number} has {how} values than the first line has columns "
-                f"({len(line)}, not {len(lines[0])})",
+                f"{path} line {number} has {'fewer' if len(line) < len(lines[0]) else 'more'} "
+                f"values than the first line has columns ({len(line)}, not {len(lines[0])})",
                 way_out,
             )
     return lines
