@@ -8,8 +8,10 @@ result was measured, and with which software.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import platform
+import secrets
 import socket
 import subprocess
 import tempfile
@@ -40,6 +42,7 @@ BUILD = (Path.cwd() if INSTALLED else ROOT) / "build"
 PICTURES = (".png", ".svg", ".pdf")  # kinds that open elsewhere
 WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # what their file systems say
 PAGE = 4096  # bytes: the least that a disk has room for, if it has any
+OWNER = "owner"  # the file in a temporary folder that its process locks as long as it lives
 RECORDED = ("ddlnb", "torch", "numpy", "ipyparallel", "pyzmq")  # in provenance
 
 
@@ -153,6 +156,48 @@ def held(path: str | Path | None) -> Iterator[None]:
     finally:
         beside.unlink(missing_ok=True)  # while it is locked: nobody can hold one that is gone
         lock.release()
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Yield a folder of this process alone, which is removed at the end of the block.
+
+    After a process that was killed, the next command removes it (see ddlnb/launch/leftovers.py).
+    """
+    name = f"ddlnb-{secrets.token_hex(6)}-"
+    with tempfile.TemporaryDirectory(prefix=name, ignore_cleanup_errors=True) as folder:
+        handle = claim(Path(folder))
+        try:
+            yield Path(folder)
+        finally:
+            os.close(handle)
+
+
+def claim(folder: Path) -> int:
+    """Return a file of the folder that names this machine, locked until it is closed.
+
+    The kernel closes it when this process ends, however it ends.
+    """
+    handle = os.open(folder / OWNER, os.O_CREAT | os.O_RDWR, 0o600)
+    with suppress(OSError):  # a file system without locks: the folder is never taken for left
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    os.write(handle, platform.node().encode())
+    return handle
+
+
+def is_abandoned(folder: Path) -> bool:
+    """Return whether this user's process that claimed the folder here is dead."""
+    with suppress(OSError):
+        if folder.lstat().st_uid == os.geteuid():  # of others not even a pipe is opened
+            with (folder / OWNER).open() as claimed:
+                fcntl.flock(claimed, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return claimed.read() == platform.node()
+    return False
+
+
+def abandoned() -> list[Path]:
+    """Return the temporary folders that dead processes of this user have left on this machine."""
+    return [one for one in Path(tempfile.gettempdir()).glob("ddlnb-*") if is_abandoned(one)]
 
 
 def lock_path(path: str | Path) -> Path:

@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 
 from ddlnb.cli.options import OWN
 from ddlnb.errors import DdlnbError, require, without
-from ddlnb.files import write_atomically
+from ddlnb.files import abandoned, write_atomically
 from ddlnb.survey.notebooks import command_help
 
 ASK, RUN, LOOK, KNOW = "Ask", "Run", "Look", "Know"
@@ -252,6 +252,11 @@ def ddlnb(
     Examples: `ddlnb advise --model bert-large --cluster survey-10GbE --gpus 16` and
     `ddlnb forecast --model my.py:task --gpu A100 --nodes 4 --network 200GbIB`.
     """
+    if abandoned():
+        from ddlnb.launch import leftovers
+
+        for removed in leftovers.sweep():
+            typer.echo(f"note: a command that was killed left {removed}; it is removed", err=True)
     for file in extensions or []:
         from ddlnb.workloads.resolve import run_file
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from ddlnb.engines.targets import (
     targets_of,
 )
 from ddlnb.errors import MissingPart, require, require_whole
-from ddlnb.files import PROFILES, cores, held, provenance, require_writable_file
+from ddlnb.files import PROFILES, cores, held, provenance, require_writable_file, temporary_folder
 from ddlnb.launch.capacity import fitting_workers
 from ddlnb.launch.options import EMULATED, HERE
 from ddlnb.launch.ranks import Ranks
@@ -222,10 +221,10 @@ def measure_scaling(
     _, chosen = _checked(model, methods, most, out)
     with (
         held(out),
-        tempfile.TemporaryDirectory() as folder,
+        temporary_folder() as folder,
         _ranks_or(None, chosen, most) as ranks,
     ):
-        file = out or Path(folder, "rows.csv")
+        file = out or folder / "rows.csv"
         rows = []
         for own in each:
             at_count = own.at(ranks.site)

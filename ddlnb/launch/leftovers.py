@@ -1,13 +1,13 @@
-"""What crashed sessions left on this machine: found by their tokens, removed on request.
+"""What crashed sessions left on this machine: found by their tokens, and removed.
 
-A session is a set of started ranks. Its reaper (see reaper.py) cleans up even after an owner that
-was killed; something stays only where the reaper was killed as well, or the machine went down.
+A session is a set of started ranks, or a process with a temporary folder. The reaper of ranks (see
+reaper.py) cleans up even after an owner that was killed; where it was killed as well, or there was
+none, the next command sweeps. What may be another machine's is removed on request only.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -21,11 +21,12 @@ from pathlib import Path
 
 import psutil
 
+from ddlnb.files import OWNER, abandoned, is_abandoned
 from ddlnb.launch import reaper
 
 SHARED_MEMORY = Path("/dev/shm")
 END_SECONDS = 5.0  # in which killed processes end
-START_SECONDS = 600.0  # so young, a folder that names no machine may belong to ranks that start
+START_SECONDS = 600.0  # so young, a folder that names no owner may belong to ranks that start
 _NAME = re.compile(r"ddlnb[-_]([0-9a-f]{12})")  # of folders and shared memory: the token's start
 _TOKEN = re.compile(r"[0-9a-f]{32}$")
 _SHORT = 12
@@ -61,9 +62,15 @@ def find(temporary: str | Path | None = None) -> list[Leftover]:
         for member in members
     ]
     for session, kind, path in _named(Path(temporary or tempfile.gettempdir())):
-        if session not in living and not (kind == "folder" and _may_be_used_elsewhere(path)):
+        if session not in living and not (kind == "folder" and _may_be_used(path)):
             found.append(Leftover(session, kind, str(path), path=path))
     return found
+
+
+def sweep() -> list[Leftover]:
+    """Remove and return what sessions left whose owner died here: the kernel has its lock free."""
+    dead = {named[1] for folder in abandoned() if (named := _NAME.search(folder.name))}
+    return remove(one for one in find() if one.session in dead) if dead else []
 
 
 def remove(leftovers: Iterable[Leftover]) -> list[Leftover]:
@@ -129,15 +136,11 @@ def _named(temporary: Path) -> Iterator[tuple[str, str, Path]]:
                     yield session[1], kind, path
 
 
-def _may_be_used_elsewhere(folder: Path) -> bool:
-    """Return whether the owner may be on another machine that shares this folder, or starting."""
-    for told in folder.glob("security/*-client.json"):
-        with contextlib.suppress(OSError, ValueError):
-            location = str(json.loads(told.read_text()).get("location", ""))
-            listed = (entry for entries in psutil.net_if_addrs().values() for entry in entries)
-            return location not in {"127.0.0.1", "localhost", *(entry.address for entry in listed)}
+def _may_be_used(folder: Path) -> bool:
+    """Return whether an owner may live, also on another machine that shares this folder."""
     with contextlib.suppress(OSError):
-        return time.time() - folder.stat().st_mtime < START_SECONDS
+        is_old = time.time() - folder.stat().st_mtime > START_SECONDS
+        return not is_abandoned(folder) if (folder / OWNER).exists() else not is_old
     return True  # it is just being removed
 
 

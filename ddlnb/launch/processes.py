@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 import psutil
 
 from ddlnb.errors import DdlnbError, RankError, require
+from ddlnb.files import claim
 from ddlnb.launch import reaper
 from ddlnb.launch.launchers import RankSpec, cancel_command, cluster, jobs_in_queue
 from ddlnb.launch.rank import prepare
@@ -122,6 +123,7 @@ class RankProcesses:
         self.store: Any = None  # a StoreServer
         self.network: Any = None  # an emulated one
         self._heartbeat: socket.socket | None = None
+        self._claim: int | None = None  # of the folder, while this process lives
         self.ended = False
         self._cancel = cancel_command(self.folder.name) if launch.in_slurm else []
         owner = [self.token, str(os.getpid()), str(self.folder)]
@@ -149,6 +151,7 @@ class RankProcesses:
     def _start(self) -> None:
         deadline = time.monotonic() + self._launch.timeout_seconds
         self.folder.mkdir(mode=0o700)
+        self._claim = claim(self.folder)
         self.store = self._store()
         if self._launch.launcher == "mpi":
             with suppress(OSError):  # no such memory here
@@ -308,6 +311,9 @@ class RankProcesses:
         self.ended = True
         if self._heartbeat is not None:
             self._heartbeat.close()
+        if self._claim is not None:
+            os.close(self._claim)
+            self._claim = None
         for rank in range(len(self._local)):
             self.signal(rank, signal.SIGKILL)
         if self.store is not None:

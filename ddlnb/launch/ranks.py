@@ -25,6 +25,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from ddlnb.errors import InputError, RankError, reason_of, require, require_positive, require_whole
+from ddlnb.launch import leftovers
 from ddlnb.launch.capacity import require_room
 from ddlnb.launch.launchers import RankSpec, check_launcher
 from ddlnb.launch.options import LaunchOptions, Network
@@ -340,6 +341,7 @@ def _started(spec: RankSpec) -> RankProcesses:
     Engines that cannot register on a busy machine give up, and none would come by waiting longer.
     A queue or a host that is late once is so again. Raises RankError.
     """
+    leftovers.sweep()
     try:
         return RankProcesses(spec)
     except RankError as error:

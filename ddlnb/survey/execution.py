@@ -15,7 +15,6 @@ import queue
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ddlnb.errors import DdlnbError, MissingPart, require
-from ddlnb.files import BUILD, NOTEBOOKS, require_writable, write_atomically
+from ddlnb.files import BUILD, NOTEBOOKS, require_writable, temporary_folder, write_atomically
 from ddlnb.survey.notebooks import Notebook, check_parameters, get_notebook
 
 ROWS_FILE = "rows_file"  # the parameter of notebooks that keep rows: a path below the report's
@@ -63,8 +62,8 @@ class Worker:
 
     def __init__(self, module: str = __name__) -> None:
         # A kernel outlives a worker that had to be killed by a second, and may still write there.
-        self._folder = tempfile.TemporaryDirectory(prefix="ddlnb-", ignore_cleanup_errors=True)
-        self._private = private = Path(self._folder.name)
+        self._folder = contextlib.ExitStack()
+        self._private = private = self._folder.enter_context(temporary_folder())
         inherited = {key: value for key, value in os.environ.items() if key != "MPLBACKEND"}
         of_jupyter = {
             "IPYTHONDIR": str(private / "ipython"),
@@ -162,7 +161,7 @@ class Worker:
     def close(self) -> None:
         """End the worker and its kernel, and remove its private folder."""
         self._end()
-        self._folder.cleanup()
+        self._folder.close()
 
     def _end(self) -> None:
         assert self._process.stdin is not None

@@ -13,7 +13,6 @@ import json
 import os
 import socket
 import statistics
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ from ddlnb.figures.style import (
     say_source,
     styled,
 )
-from ddlnb.files import PUBLISHED, machine
+from ddlnb.files import PUBLISHED, machine, temporary_folder
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.topology import Link
@@ -216,9 +215,9 @@ def connect(context: RankContext, kind: str, most_bytes: int) -> Channel:
 def _connected(context: RankContext, store: Any, kind: str) -> socket.socket:
     connected = socket.socket(socket.AF_INET if kind == TCP else socket.AF_UNIX)
     if context.rank == 0:
-        with tempfile.TemporaryDirectory(prefix="ddlnb-") as folder, connected as listener:
+        with temporary_folder() as folder, connected as listener:
             listener.settimeout(context.timeout_seconds)
-            listener.bind((context.host, 0) if kind == TCP else str(Path(folder, "channel")))
+            listener.bind((context.host, 0) if kind == TCP else str(folder / "channel"))
             listener.listen()
             store.set("address", json.dumps(listener.getsockname()))
             connected, _ = listener.accept()

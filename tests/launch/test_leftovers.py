@@ -1,7 +1,10 @@
 """What is left when owner and reaper are killed is found and removed; what lives is not touched."""
 
 import os
+import platform
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from typer.testing import CliRunner
 
 from ddlnb.cli import doctor
 from ddlnb.cli.app import app
+from ddlnb.files import OWNER as CLAIM
 from ddlnb.launch import leftovers, reaper
 from ddlnb.launch.ranks import Ranks
 from tests.launch.owner import Owner
@@ -24,12 +28,28 @@ time.sleep(60)
 """
 
 
+FOLDER = """
+import time
+from ddlnb.files import temporary_folder
+with temporary_folder() as folder:
+    print(folder, "made", flush=True)
+    time.sleep(60)
+"""
+
+
+def next_command(owner):
+    """Return what the next command says on stderr."""
+    words = [sys.executable, "-m", "ddlnb", "--version"]
+    variables = os.environ | {"TMPDIR": str(owner.temporary)}
+    return subprocess.run(words, env=variables, capture_output=True, text=True, check=True).stderr
+
+
 def of_session(found, token):
     return [leftover for leftover in found if leftover.session == token[:12]]
 
 
 @pytest.mark.ranks
-def test_what_a_killed_owner_and_its_killed_reaper_leave_is_found_and_removed(tmp_path):
+def test_what_a_killed_owner_and_its_killed_reaper_leave_is_removed_by_the_next_command(tmp_path):
     owner = Owner(tmp_path, OWNER)
     token, reaper_pid = owner.process.stdout.readline().split()
     assert not of_session(leftovers.find(owner.temporary), token)
@@ -40,10 +60,22 @@ def test_what_a_killed_owner_and_its_killed_reaper_leave_is_found_and_removed(tm
     found = of_session(leftovers.find(owner.temporary), token)
     assert {leftover.kind for leftover in found} == {"process", "folder"}
     assert all(leftover.process in reaper.carriers(token) for leftover in found if leftover.process)
-    assert set(leftovers.remove(found)) == set(found)
+    assert next_command(owner).count("it is removed") == len(found)
     assert not reaper.carriers(token)
     assert not owner.left()
     assert not of_session(leftovers.find(owner.temporary), token)
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGHUP"])
+def test_the_next_command_removes_the_folder_of_a_process_that_was_ended(tmp_path, name):
+    owner = Owner(tmp_path, FOLDER)
+    owner.read_until("made")
+    assert not next_command(owner)
+    assert owner.left()
+    owner.process.send_signal(signal.Signals[name])
+    owner.process.communicate()
+    assert "it is removed" in next_command(owner)
+    assert not owner.left()
 
 
 @pytest.mark.ranks
@@ -67,24 +99,23 @@ def folders(tmp_path, monkeypatch):
     return places
 
 
-def a_folder(parent: Path, location: str | None, age_seconds: float = 0) -> Path:
+def a_folder(parent: Path, owner: str | None, age_seconds: float = 0) -> Path:
     folder = parent / "ddlnb-0123456789ab"
-    (folder / "security").mkdir(parents=True)
-    if location:
-        told = folder / "security" / "ipcontroller-client.json"
-        told.write_text(f'{{"location": "{location}"}}')
+    folder.mkdir()
+    if owner:
+        (folder / CLAIM).write_text(owner)
     os.utime(folder, (time.time() - age_seconds,) * 2)
     return folder
 
 
 @pytest.mark.parametrize(
-    ("location", "age_seconds", "is_left"),
-    [("127.0.0.1", 0, True), ("192.0.2.1", 1e6, False), (None, 1, False), (None, 1e6, True)],
+    ("owner", "age_seconds", "is_left"),
+    [(platform.node(), 0, True), ("another", 1e6, False), (None, 1, False), (None, 1e6, True)],
 )
 def test_a_folder_that_another_machine_or_a_start_may_use_stays(
-    folders, location, age_seconds, is_left
+    folders, owner, age_seconds, is_left
 ):
-    folder = a_folder(folders[0], location, age_seconds)
+    folder = a_folder(folders[0], owner, age_seconds)
     found = leftovers.find(folders[0])
     assert [leftover.path for leftover in of_session(found, "0123456789ab")] == [folder] * is_left
 
@@ -100,7 +131,7 @@ def test_shared_memory_of_no_session_is_removed_and_that_of_others_is_not(folder
 
 
 def test_the_doctor_mentions_leftovers_and_cleans_them_when_asked(folders, monkeypatch):
-    folder = a_folder(folders[0], "127.0.0.1")
+    folder = a_folder(folders[0], platform.node())
     find = leftovers.find
     monkeypatch.setattr(
         leftovers, "find", lambda: [one for one in find(folders[0]) if one.path == folder]
