@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TextIO
 
 from ddlnb.errors import InputError, NotWritten, ResultsError, require
 
@@ -164,25 +165,23 @@ def temporary_folder() -> Iterator[Path]:
 
     After a process that was killed, the next command removes it (see ddlnb/launch/leftovers.py).
     """
-    name = f"ddlnb-{secrets.token_hex(6)}-"
-    with tempfile.TemporaryDirectory(prefix=name, ignore_cleanup_errors=True) as folder:
-        handle = claim(Path(folder))
-        try:
-            yield Path(folder)
-        finally:
-            os.close(handle)
+    made = tempfile.TemporaryDirectory(
+        prefix=f"ddlnb-{secrets.token_hex(6)}-", ignore_cleanup_errors=True
+    )
+    with made as folder, claim(Path(folder)):
+        yield Path(folder)
 
 
-def claim(folder: Path) -> int:
+def claim(folder: Path) -> TextIO:
     """Return a file of the folder that names this machine, locked until it is closed.
 
     The kernel closes it when this process ends, however it ends.
     """
-    handle = os.open(folder / OWNER, os.O_CREAT | os.O_RDWR, 0o600)
+    claimed = (folder / OWNER).open("w", buffering=1)  # line by line
     with suppress(OSError):  # a file system without locks: the folder is never taken for left
-        fcntl.flock(handle, fcntl.LOCK_EX)
-    os.write(handle, platform.node().encode())
-    return handle
+        fcntl.flock(claimed, fcntl.LOCK_EX)
+    claimed.write(f"{platform.node()}\n")
+    return claimed
 
 
 def is_abandoned(folder: Path) -> bool:
@@ -191,7 +190,7 @@ def is_abandoned(folder: Path) -> bool:
         if folder.lstat().st_uid == os.geteuid():  # of others not even a pipe is opened
             with (folder / OWNER).open() as claimed:
                 fcntl.flock(claimed, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return claimed.read() == platform.node()
+                return claimed.read().strip() == platform.node()
     return False
 
 

@@ -255,8 +255,8 @@ def ddlnb(
     if abandoned():
         from ddlnb.launch import leftovers
 
-        for removed in leftovers.sweep():
-            typer.echo(f"note: a command that was killed left {removed}; it is removed", err=True)
+        if removed := ", ".join(map(str, leftovers.sweep())):
+            typer.echo(f"note: removed what a killed command had left: {removed}", err=True)
     for file in extensions or []:
         from ddlnb.workloads.resolve import run_file
 

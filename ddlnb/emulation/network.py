@@ -143,21 +143,23 @@ class EmulatedNetwork:
         """Return the bytes that have entered every wire so far, headers and framing included."""
         return dict(zip(map(str, self.topology.wires), self._ask("carried"), strict=True))
 
-    def cut(self, node: int) -> None:
-        """Lose every packet on the cables of a node, until it is restored."""
-        self._set_cut(self.topology.at(self.topology.hosts[node]), True)
+    def cut(self, *ends: int | str) -> None:
+        """Lose every packet on the cables of a node, or on the one between two named devices.
 
-    def restore(self, node: int) -> None:
+        Where others lead there, connections take the routes that are left.
+        """
+        self._set_cut(self._wires(*ends), True)
+
+    def restore(self, *ends: int | str) -> None:
         """Undo `cut`."""
-        self._set_cut(self.topology.at(self.topology.hosts[node]), False)
+        self._set_cut(self._wires(*ends), False)
 
-    def cut_cable(self, one: str, other: str) -> None:
-        """Cut the cable between two devices, by name: connections take the routes that are left."""
-        self._set_cut(self.topology.cable(one, other), True)
-
-    def restore_cable(self, one: str, other: str) -> None:
-        """Undo `cut_cable`."""
-        self._set_cut(self.topology.cable(one, other), False)
+    def _wires(self, end: Any, *other: Any) -> tuple[int, ...]:
+        return (
+            self.topology.cable(end, *other)
+            if other
+            else self.topology.at(self.topology.hosts[end])
+        )
 
     def _set_cut(self, wires: tuple[int, ...], cut: bool) -> None:
         for number in wires:

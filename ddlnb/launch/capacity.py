@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from ddlnb.errors import InputError, require
-from ddlnb.launch.options import EMULATED, LaunchOptions
+from ddlnb.launch.options import LaunchOptions, is_here
 
 # Private memory of a rank that trains small-conv, the smallest model of the catalogue: measured as
 # psutil's USS with torch 2 on the CPUs of a Linux x86-64 machine. Larger models take more.
@@ -33,7 +33,7 @@ def require_room(count: int, launcher: str, address: str) -> None:
 
     With MPI they are on this machine if they meet at one of its loopback addresses.
     """
-    if not _is_here(launcher, address) or count <= (most := most_ranks()):
+    if not is_here(launcher, address) or count <= (most := most_ranks()):
         return
     raise InputError(
         f"{count:,} ranks do not fit on this machine: with {available_bytes() / 1e9:.3g} GB of "
@@ -53,7 +53,7 @@ def fitting_workers(
     is not known here, and nothing is left out. The sentence is empty if nothing is. Raises
     InputError if the site has room for none of them.
     """
-    if not _is_here(site.launcher, site.host):
+    if not is_here(site.launcher, site.host):
         return list(counts), ""
     most, what = _places(site, device)
     kept = [count for count in counts if count <= most]
@@ -80,10 +80,6 @@ def _places(site: LaunchOptions, device: str) -> tuple[int, str]:
     else:
         most, place = os.cpu_count() or 1, "core"
     return most, f"{most:,} {place}{'s' * (most != 1)}, and a measurement takes one per worker"
-
-
-def _is_here(launcher: str, address: str) -> bool:
-    return launcher in ("local", EMULATED) or (launcher == "mpi" and address.startswith("127."))
 
 
 def most_ranks() -> int:

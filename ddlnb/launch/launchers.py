@@ -68,11 +68,6 @@ class RankSpec:
         return self.launcher not in ("local", "mpi", EMULATED)
 
     @property
-    def is_here(self) -> bool:
-        """Whether all ranks are on this machine."""
-        return not self.is_remote and (self.launcher != "mpi" or self.host.startswith("127."))
-
-    @property
     def in_slurm(self) -> bool:
         """Whether the ranks are a job of Slurm, or may be, as with an unknown profile."""
         return self.launcher == "slurm" or (

@@ -130,6 +130,11 @@ class LaunchOptions:
 HERE = LaunchOptions()
 
 
+def is_here(launcher: str, address: str) -> bool:
+    """Return whether all ranks are on this machine: those of MPI, if they meet at a loopback."""
+    return launcher in ("local", EMULATED) or (launcher == "mpi" and address.startswith("127."))
+
+
 def emulated(network: str | Link | EmulatedTopology, scale: float = 1.0) -> LaunchOptions:
     """Return the site of an emulated network, a node for each rank, slowed to the scale.
 

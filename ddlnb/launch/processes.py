@@ -33,6 +33,7 @@ from ddlnb.errors import DdlnbError, RankError, require
 from ddlnb.files import claim
 from ddlnb.launch import reaper
 from ddlnb.launch.launchers import RankSpec, cancel_command, cluster, jobs_in_queue
+from ddlnb.launch.options import is_here
 from ddlnb.launch.rank import prepare
 from ddlnb.launch.store import StoreServer
 from ddlnb.registry import supplied
@@ -123,12 +124,14 @@ class RankProcesses:
         self.store: Any = None  # a StoreServer
         self.network: Any = None  # an emulated one
         self._heartbeat: socket.socket | None = None
-        self._claim: int | None = None  # of the folder, while this process lives
+        self._claim: Any = None  # of the folder, while this process lives
         self.ended = False
         self._cancel = cancel_command(self.folder.name) if launch.in_slurm else []
-        owner = [self.token, str(os.getpid()), str(self.folder)]
         self._reaper = subprocess.Popen(
-            [sys.executable, "-P", reaper.__file__, *owner, *self._cancel],
+            [
+                *(sys.executable, "-P", reaper.__file__),
+                *(self.token, str(os.getpid()), str(self.folder), *self._cancel),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,  # who reads the output of a killed owner need not wait
             stderr=subprocess.DEVNULL,
@@ -158,8 +161,8 @@ class RankProcesses:
                 reaper.shared_memory(self.folder).mkdir(mode=0o700)
         before: list[str] = []
         if self._launch.topology is not None:
-            token = {reaper.TOKEN_VARIABLE: self.token}
-            self.network = supplied("emulated network")(self._launch.topology, token)
+            own = {reaper.TOKEN_VARIABLE: self.token, "IPYTHONDIR": str(self.folder)}
+            self.network = supplied("emulated network")(self._launch.topology, own)
             before = self.network.enter_user
         self._cluster = cluster(self._launch, self.token, self.folder, before)
         self._cluster.start_controller_sync()
@@ -180,14 +183,14 @@ class RankProcesses:
 
     def _store(self) -> StoreServer:
         """Return a store that this machine alone can reach, if all ranks are on it."""
-        path = str(self.folder / "store")
-        fits = len(os.fsencode(path)) <= LONGEST_SOCKET
+        path, launch = str(self.folder / "store"), self._launch
+        fits = len(os.fsencode(path)) <= LONGEST_SOCKET and is_here(launch.launcher, launch.host)
         require(
-            fits or self._launch.topology is None,
+            fits or launch.topology is None,
             f"the temporary folder {tempfile.gettempdir()!r} is too long a name for a socket in "
             f"it; set a shorter TMPDIR",
         )
-        return StoreServer(path if fits and self._launch.is_here else (self._launch.host, 0))
+        return StoreServer(path if fits else (launch.host, 0))
 
     def _wait_for_engines(self, deadline: float) -> None:
         look = time.monotonic() + LOOK_SECONDS
@@ -309,11 +312,8 @@ class RankProcesses:
     def end(self) -> None:
         """End every process, remove the folder; safe to call twice."""
         self.ended = True
-        if self._heartbeat is not None:
-            self._heartbeat.close()
-        if self._claim is not None:
-            os.close(self._claim)
-            self._claim = None
+        for held in filter(None, (self._heartbeat, self._claim)):
+            held.close()
         for rank in range(len(self._local)):
             self.signal(rank, signal.SIGKILL)
         if self.store is not None:

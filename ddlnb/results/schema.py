@@ -182,7 +182,7 @@ def read_cells(path: str | Path, columns: Sequence[str] = (), what: str = "table
 
     Raises ResultsError for a file that is no table, or that lacks one of these columns.
     """
-    first, *others = _lines(_content(Path(path), what), path) or [[]]
+    first, *others = list(_lines(_content(Path(path), what), path)) or [[]]
     names = [name.strip() for name in first]
     if missing := [name for name in columns if name not in names]:
         empty = "" if names else " is empty: it"
@@ -207,7 +207,8 @@ def _frame(path: Path, what: str, way_out: str, **options: Any) -> pd.DataFrame:
     content = _content(path, what, way_out)
     with reading(path, way_out or AS_TABLE, ResultsError):
         frame = pd.read_csv(StringIO(content), on_bad_lines="skip", **options)  # named below
-    _lines(content, path, way_out)
+    for _ in _lines(content, path, way_out):  # one of another length is refused
+        pass
     return frame
 
 
@@ -220,18 +221,19 @@ def _content(path: Path, what: str, way_out: str = "") -> str:
     return read_text(path, MOST_BYTES, way_out or AS_TABLE, ResultsError)
 
 
-def _lines(content: str, path: str | Path, way_out: str = "") -> list[list[str]]:
-    """Return the lines that are not empty, if every one has as many values as the first."""
+def _lines(content: str, path: str | Path, way_out: str = "") -> Iterator[list[str]]:
+    """Yield the lines that are not empty, as long as each has as many values as the first."""
+    columns = 0
     with reading(path, way_out or AS_TABLE, ResultsError):
-        lines = [line for line in csv.reader(StringIO(content)) if line]
-    for number, line in enumerate(lines, start=1):
-        if len(line) != len(lines[0]):
-            raise _error(
-                f"{path} line {number} has {'fewer' if len(line) < len(lines[0]) else 'more'} "
-                f"values than the first line has columns ({len(line)}, not {len(lines[0])})",
-                way_out,
-            )
-    return lines
+        for number, line in enumerate(filter(None, csv.reader(StringIO(content))), start=1):
+            columns = columns or len(line)
+            if len(line) != columns:
+                raise _error(
+                    f"{path} line {number} has {'fewer' if len(line) < columns else 'more'} "
+                    f"values than the first line has columns ({len(line)}, not {columns})",
+                    way_out,
+                )
+            yield line
 
 
 def _error(problem: str, way_out: str) -> ResultsError:

@@ -32,12 +32,12 @@ def tree():
 
 def cut(network, *spines):
     for spine in spines:
-        network.cut_cable("leaf0", spine)
+        network.cut("leaf0", spine)
 
 
 def restore(network, *spines):
     for spine in spines:
-        network.restore_cable("leaf0", spine)
+        network.restore("leaf0", spine)
 
 
 def train(ranks, **options):

@@ -1,6 +1,7 @@
 """Jobs that tests of engines run, what one worker alone makes of them, and what stays behind."""
 
 import os
+import signal
 import threading
 import time
 from functools import cache
@@ -63,12 +64,12 @@ def require_lossless(ranks, model, job: Job, optimizer="sgd") -> list[Report]:
     return reports
 
 
-def train_and_kill(context, job: Job, holder: int, child: bool = False):
-    """Train, and two seconds later kill a rank, or the only child of it."""
+def train_and_kill(context, job: Job, holder: int, child=False, number=signal.SIGKILL):
+    """Train, and two seconds later send a signal to a rank, or to the only child of it."""
 
     def kill() -> None:
         process = psutil.Process()
-        (process.children()[0] if child else process).kill()
+        (process.children()[0] if child else process).send_signal(number)
 
     if context.rank == holder:
         threading.Timer(2.0, kill).start()

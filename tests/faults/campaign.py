@@ -5,14 +5,16 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
 from tqdm import tqdm
 
-from tests.faults import files, owners, ports, processes
+from tests.faults import commands, files, owners, ports, processes
 from tests.faults.outcome import Outcome
 from tests.faults.stage import Stage
+from tests.kept import code
 
 TRIES = 5  # of a fault whose sweep was over before it came
 
@@ -21,8 +23,8 @@ KINDS: dict[str, processes.Kind] = {
     "disk-full": files.disk_full,
     "file-truncated": files.truncated,
     "kernel-killed": owners.kernel_killed,
-    "ctrl-c": owners.interrupted,
     "port-taken": ports.port_taken,
+    **commands.KINDS,
 }
 
 
@@ -42,6 +44,7 @@ def campaign(
         todo = [number for number in mine if number not in done]
         for number in tqdm(todo, initial=len(mine) - len(todo), total=len(mine), unit="fault"):
             outcome = one(stage, number, seed, kinds[number % len(kinds)])
+            outcome.code, outcome.date = code("faults"), f"{datetime.now(UTC):%F}"
             append(out, outcome)
             if not outcome.good:
                 tqdm.write(f"{number} {outcome.kind}: {asdict(outcome)}")
@@ -74,7 +77,7 @@ def one(stage: Stage, number: int, seed: int, kind: str) -> Outcome:
     return outcome
 
 
-TEXTS = dict.fromkeys(("kind", "detail", "error", "told", "left", "wrong"), str)
+TEXTS = dict.fromkeys(("kind", "detail", "error", "told", "left", "wrong", "code"), str)
 
 
 def append(out: Path, outcome: Outcome) -> None:

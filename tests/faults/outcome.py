@@ -27,6 +27,8 @@ class Outcome:
     resumed: int = 0
     missed: int = 0  # the sweep was over before the fault came: not counted
     wrong: str = ""
+    code: str = ""  # the digest of the sources, and the day
+    date: str = ""
 
     @property
     def good(self) -> bool:

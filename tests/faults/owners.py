@@ -1,12 +1,10 @@
-"""Faults of the owner of a sweep: its kernel is killed, or the user presses Ctrl-C."""
+"""The owner of a sweep is killed: a Python process, or a kernel of Jupyter."""
 
 import contextlib
 import multiprocessing
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +16,6 @@ from tests.faults.sweep import Onlooker, Sweep
 
 START_SECONDS = 8.0  # about what ranks need to start: faults come at any moment of that, too
 PATIENT_SECONDS = 180.0  # after which a child that is still there hangs
-MODEL = {"local_batch": 4, "iterations": 2, "warmup": 1}
 JUPYTER_SHARE = 0.2
 FORK = multiprocessing.get_context("forkserver")
 FORK.set_forkserver_preload(["tests.faults.sweep"])  # so that a child need not import torch
@@ -76,54 +73,6 @@ def _jupyter(folder: Path) -> Iterator[tuple[int, Callable[[], bool]]]:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
         manager.cleanup_resources()
-
-
-def interrupted(stage: Stage, folder: Path, chance: random.Random, outcome: Outcome) -> Outcome:
-    """SIGINT for `ddlnb measure`: for the process, or as a terminal does for its whole group."""
-    sweep = Sweep(
-        folder, model="small-conv", baselines=(), repetitions=3, timeout_seconds=60, rest=MODEL
-    )
-    methods = [word for name in sweep.methods for word in ("--method", name)]
-    command = [
-        *(str(Path(sys.executable).with_name("ddlnb")), "measure", "--model", "small-conv"),
-        *("--batch", "4", "--iterations", "2", "--warmup", "1", "--repeat", "3"),
-        *("--no-baselines", *methods, "--timeout", "60", "--out", str(sweep.out)),
-    ]
-    whole_group = chance.random() < 0.5
-    outcome.detail = "group" if whole_group else "process"
-    said = folder / "said"
-    with said.open("wb") as stream:
-        child = subprocess.Popen(
-            command, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        pid = -child.pid if whole_group else child.pid
-        try:
-            onlooker, at = _inject(
-                sweep, outcome, chance, pid, signal.SIGINT, lambda: child.poll() is not None
-            )
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(GRACE_SECONDS)
-            ended = child.poll() is not None
-        finally:
-            child.kill()
-            child.wait()
-    text = said.read_text(errors="replace")
-    outcome.told = (text.strip().splitlines() or [""])[-1]
-    if child.returncode != 0:
-        outcome.error = "KeyboardInterrupt" if _is_about_interrupt(text) else "something else"
-    if outcome.error == "something else":
-        outcome.wrong += f"told of something else: {text[-2000:]!r}; "
-    return _aftermath(stage, sweep, outcome, onlooker, at, ended)
-
-
-def _is_about_interrupt(text: str) -> bool:
-    """Whether a user who pressed Ctrl-C is told of just that, once.
-
-    One traceback is Python's own answer, as long as it has not come to our first line.
-    """
-    last = (text.strip().splitlines() or [""])[-1]
-    tracebacks = text.count("Traceback (most recent call last)")
-    return last == ("KeyboardInterrupt" if tracebacks else "ddlnb: interrupted") and tracebacks < 2
 
 
 def _inject(

@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing.util
 import os
+import subprocess
 import tempfile
 import time
 import uuid
@@ -13,6 +14,7 @@ import psutil
 
 from ddlnb.engines.settings import MEASURING
 from ddlnb.errors import DdlnbError
+from ddlnb.launch import leftovers
 from ddlnb.launch.ranks import Ranks
 from ddlnb.launch.reaper import TOKEN_VARIABLE
 from tests.faults.sweep import SERVERS, WORKERS, Sweep
@@ -45,6 +47,7 @@ class Stage:
         self._shared_memory = set(SHARED_MEMORY.iterdir())
         self._network = _namespaces()
         self._ranks: dict[str, Ranks] = {}
+        self._services: dict[Path, Path] = {}
         self._used: list[Any] = []  # the processes of all ranks that were used
 
     def ranks(self, launcher: str = "local") -> Ranks:
@@ -79,23 +82,38 @@ class Stage:
             ranks._processes,
         ]
 
+    def serve(self, script: Path) -> None:
+        """Start what a launcher needs, by its script, until the end of the campaign."""
+        if script not in self._services:
+            folder = Path(f"/tmp/ddlnb-{script.stem[:5]}-{os.getpid()}")
+            said = subprocess.check_output([script, "start", folder], text=True)
+            name, _, value = said.strip().removeprefix("export ").partition("=")
+            os.environ[name], self._services[script] = value, folder
+
     def close(self) -> None:
-        """End the ranks."""
+        """End the ranks and the services."""
         for ranks in self._ranks.values():
             ranks.close()
+        for script, folder in self._services.items():
+            subprocess.run([script, "stop", folder], check=True, capture_output=True)
 
     def left(self) -> list[str]:
         """What is still there besides the ranks that are up, once it had time to go."""
         deadline = time.monotonic() + LEFT_SECONDS
         while (found := self._look()) and time.monotonic() < deadline:
             time.sleep(0.1)
-        return found
+        if found:  # the next start may take it away
+            leftovers.sweep()
+        return self._look() if found else []
+
+    @property
+    def tokens(self) -> dict[str, str]:
+        """The tokens of the ranks that are up, and the names of their folders."""
+        running = [r._processes for r in self._ranks.values()]
+        return {one.token: one.folder.name for one in running if one and not one.ended}
 
     def _look(self) -> list[str]:
-        running = [r._processes for r in self._ranks.values()]
-        running = [one for one in running if one and not one.ended]
-        tokens = {one.token for one in running}
-        folders = {one.folder.name for one in running}
+        tokens, folders = set(self.tokens), set(self.tokens.values())
         found = [f"process: {line}" for line in self._processes(tokens)]
         found += [f"namespace: {name}" for name in _namespaces() - self._network]
         new = set(SHARED_MEMORY.iterdir()) - self._shared_memory

@@ -1,5 +1,6 @@
 """What is BytePS's own: its sums under load, its priorities, its parts that die."""
 
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +63,17 @@ class TestOnRanks:
             with pytest.raises(RankError, match=said):
                 ranks.run(train_and_kill, job, holder, is_child, timeout_seconds=60)
             assert time.monotonic() - start < 20
+        assert _parts() == []
+
+    @pytest.mark.parametrize("holder", [0, 2])
+    def test_a_stopped_part_is_waited_for_until_the_time_is_over(self, holder):
+        job = job_of(mlp([8]), "ByteScheduler-PS", 2, engine="byteps", iterations=400, batches=1)
+        with Ranks(3, imports=(__name__, *MEASURING)) as ranks:
+            start = time.monotonic()
+            with pytest.raises(RankError, match="within 15"):
+                ranks.run(train_and_kill, job, holder, True, signal.SIGSTOP, timeout_seconds=15)
+            assert time.monotonic() - start < 45
+            assert ranks.run(_rank) == [0, 1, 2]
         assert _parts() == []
 
     def test_a_worker_that_does_not_come_is_waited_for_until_the_time_is_over(self):
@@ -131,6 +143,10 @@ def _parts() -> list[int]:
             if is_orphan and process.info["status"] != psutil.STATUS_ZOMBIE:
                 found.append(process.pid)
     return found
+
+
+def _rank(context):
+    return context.rank
 
 
 def _all_but_rank_1(context, job):

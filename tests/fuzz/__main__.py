@@ -10,9 +10,9 @@ from pathlib import Path
 import pandas as pd
 
 from ddlnb.files import write_atomically
-from ddlnb.training.runs.train import PACKAGE, source_hash
 from tests.fuzz.play import MOST_MEGABYTES, play, row
 from tests.fuzz.readers import READERS
+from tests.kept import code as code_of
 
 ROUND = 500  # inputs of a reader before the next one's turn: a run that is stopped tried them all
 TOGETHER = {
@@ -33,7 +33,7 @@ def main() -> int:
     words.add_argument("--reader", action="append", choices=list(READERS), help="all by default")
     words.add_argument("--out", type=Path, default=Path("build/fuzz.csv"))
     asked = words.parse_args()
-    names, code = asked.reader or list(READERS), source_hash(PACKAGE, ["."])
+    names, code = asked.reader or list(READERS), code_of("fuzz")
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     rows = read(asked.out)
     each = -(-asked.inputs // len(names))
