@@ -99,7 +99,7 @@ class Watch:
             return (
                 f"{len(self._silent())} of {total} ranks did not answer within "
                 f"{self._timeout_seconds} s; allow more with timeout_seconds "
-                f"(--timeout on the command line)"
+                f"(ddlnb measure --timeout)"
             )
         first = str(self._failures[cause]).splitlines()[0]
         return f"{len(self._failures)} of {total} ranks failed, first rank {cause}: {first}"
