@@ -80,7 +80,7 @@ class Cluster:
     >>> import ddlnb
     >>> cluster = ddlnb.get_cluster("survey-10GbE", workers=16)
     >>> print(f"{cluster.nodes_in_use} nodes, all-reduce in {cluster.cost}")
-    4 nodes, all-reduce in 847 us + M / (4.82 Gb/s)
+    4 nodes, all-reduce in 850 us + M / (4.86 Gb/s)
     >>> cluster.with_workers(8)
     Cluster('survey-10GbE', workers=8 of 32)
     >>> faster = cluster.with_effects(between_bandwidth=3e9)

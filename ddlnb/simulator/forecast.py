@@ -137,7 +137,7 @@ def forecast(asked: ForecastQuestion) -> Forecast | Answer:
     >>> found.rows[["method", "gpus"]].values.tolist()
     [['MG-WFBP', 8], ['MG-WFBP', 16]]
     >>> found.sentences[0]
-    'On 16 GPUs of survey-10GbE take MG-WFBP: speed-up 14.87 (93% of linear).'
+    'On 16 GPUs of survey-10GbE take MG-WFBP: speed-up 14.89 (93% of linear).'
     """
     require_draws(asked.draws)
     decided = None
