@@ -38,6 +38,7 @@ class Stage:
         self.temporary.mkdir(parents=True)
         self.mark = uuid.uuid4().hex
         multiprocessing.util.get_temp_dir()  # elsewhere, and removed by itself
+        self._outside = tempfile.gettempdir()
         os.environ |= {
             MARK: self.mark,
             "TMPDIR": str(self.temporary),
@@ -85,7 +86,8 @@ class Stage:
     def serve(self, script: Path) -> None:
         """Start what a launcher needs, by its script, until the end of the campaign."""
         if script not in self._services:
-            folder = Path(f"/tmp/ddlnb-{script.stem[:5]}-{os.getpid()}")
+            folder = Path(tempfile.mkdtemp(prefix="serve-", dir=self._outside), "s")
+            folder.parent.chmod(0o755)  # munge runs as a user of its own
             said = subprocess.check_output([script, "start", folder], text=True)
             name, _, value = said.strip().removeprefix("export ").partition("=")
             os.environ[name], self._services[script] = value, folder
@@ -96,6 +98,7 @@ class Stage:
             ranks.close()
         for script, folder in self._services.items():
             subprocess.run([script, "stop", folder], check=True, capture_output=True)
+            folder.parent.rmdir()
 
     def left(self) -> list[str]:
         """What is still there besides the ranks that are up, once it had time to go."""
