@@ -163,6 +163,8 @@ def cluster(launch: RankSpec, token: str, folder: Path, before: Sequence[str] = 
     # waiting. The misses allowed make up for it: either side gives the other up after 120 s.
     config.ControllerLauncher.controller_args = [
         private,
+        # Encrypted: without it, a stranger's random bytes are a message of an old protocol.
+        "--IPController.enable_curve=True",
         "--nodb",
         "--HeartMonitor.period=250",
         "--HeartMonitor.max_heartmonitor_misses=480",

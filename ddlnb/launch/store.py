@@ -3,8 +3,8 @@
 torch's own store serves whoever can connect. This one lies in its owner; where all ranks are on
 this machine it listens on a Unix socket in a folder that only this user may enter. It answers
 nothing, and unpickles nothing, before the other side has proved that it has the secret
-(`multiprocessing.connection`). Ranks are told the secret in messages that are signed with a key
-that lies in the same folder.
+(`multiprocessing.connection`). Ranks are told the secret in messages that are encrypted with a
+key that lies in the same folder.
 """
 
 from __future__ import annotations

@@ -226,16 +226,16 @@ def judge(outcome: Outcome, status: int, text: str) -> None:
     """Note how the command ended, and what is wrong with that."""
     last = (text.strip().splitlines() or [""])[-1]
     outcome.told = last[:300] if status else ""
-    tracebacks = text.count("Traceback (most recent call last)")
+    head, *tracebacks = text.split("Traceback (most recent call last)")
     # Python's own answer, as long as it has not come to our first line.
-    is_early = last == "KeyboardInterrupt" and tracebacks == 1
+    is_early = last == "KeyboardInterrupt" and len(tracebacks) == 1
     outcome.error = {0: "", 130: "interrupted"}.get(status, "interrupted" if is_early else "error")
     if status < 0:
         outcome.error = signal.Signals(-status).name
     elif status and not (is_early or last.startswith("ddlnb:")):
         outcome.wrong += f"status {status} and no sentence; "
-    if tracebacks > is_early:
-        outcome.wrong += f"a traceback: {text[-600:]!r}; "
+    if len(tracebacks) > is_early:
+        outcome.wrong += f"a traceback: {head[-200:]!r} {tracebacks[0][:1500]!r}; "
 
 
 KINDS = {f"{command}: {act}": fault(command, act) for command in COMMANDS for act in ACTS}
