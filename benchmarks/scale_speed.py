@@ -1,14 +1,29 @@
-"""How quick forecasts of large models are: all layouts of a model, and one of them.
+"""How quick answers are where there is much to try or to read.
 
-python -m benchmarks.scale_speed
+    python -m benchmarks.scale_speed                          # all layouts of large models
+    python -m benchmarks.scale_speed --ranks 8                # `ddlnb trace` of ranks of 200 MB
+    python -m benchmarks.scale_speed --ranks 1 --megabytes 1000
+
+Traces are those that HolisticTraceAnalysis published of two ranks, one step after the other, again
+and again. The command runs in a process of its own, with its start.
 """
 
+import gzip
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
 from functools import partial
+from pathlib import Path
 
+import msgspec
 import pandas as pd
 
 from benchmarks.command import command
 from benchmarks.repeated import seconds_of
+from ddlnb.files import PUBLISHED
 from ddlnb.parallelism.forecast.layouts import scale
 
 MACHINES = (  # nodes of eight H100, and the framework: nemo's layouts are interleaved, too
@@ -20,16 +35,69 @@ MACHINES = (  # nodes of eight H100, and the framework: nemo's layouts are inter
 REPETITIONS = 3
 
 
-def main() -> None:
-    """Print the least seconds of some repetitions."""
+def layouts() -> pd.DataFrame:
+    """The least seconds of some repetitions in which all layouts of a model are forecast."""
     rows = []
     for model, nodes, framework in MACHINES:
         ask = partial(scale, model, "H100", nodes, framework=framework, global_batch=16 * nodes * 8)
         seconds = min(seconds_of(ask) for _ in range(REPETITIONS))
-        layouts = len(ask().outlook.cases)
-        rows.append((model, framework, 8 * nodes, layouts, seconds, 1000 * seconds / layouts))
+        found = len(ask().outlook.cases)
+        rows.append((model, framework, 8 * nodes, found, seconds, 1000 * seconds / found))
     columns = ["model", "framework", "GPUs", "layouts", "seconds", "ms per layout"]
-    print(pd.DataFrame(rows, columns=columns).round(3).to_string(index=False))
+    return pd.DataFrame(rows, columns=columns)
+
+
+def write_traces(folder: Path, ranks: int, size: int) -> None:
+    """Write traces of at least so many bytes: the steps of the two ranks, repeated."""
+    for rank in range(min(ranks, 2)):
+        kept = PUBLISHED / "traces" / f"hta-rank-{rank}.json.gz"
+        head = msgspec.json.decode(gzip.decompress(kept.read_bytes()))
+        events = head.pop("traceEvents")
+        step = 1.2 * (max(one["ts"] for one in events) - min(one["ts"] for one in events))
+        steps, written = [], 0
+        while written < size:
+            moved = [_later(one, len(steps), len(steps) * step) for one in events]
+            steps.append(msgspec.json.encode(moved)[1:-1])
+            written += len(steps[-1])
+        for number in range(rank, ranks, 2):
+            head["distributedInfo"]["rank"] = number
+            before = msgspec.json.encode(head)[:-1] + b',"traceEvents":['
+            (folder / f"rank{number}.json").write_bytes(before + b",".join(steps) + b"]}")
+
+
+def _later(event: dict, again: int, seconds: float) -> dict:
+    args = dict(event.get("args", {}))
+    if "correlation" in args:
+        args["correlation"] += again * 2**32
+    step = re.fullmatch(r"ProfilerStep#(\d+)", event["name"])
+    name = f"ProfilerStep#{int(step[1]) + 2 * again}" if step else event["name"]
+    return {**event, "name": name, "ts": event["ts"] + seconds, "args": args}
+
+
+def traced(ranks: int, megabytes: int) -> pd.DataFrame:
+    """Seconds and peak memory of `ddlnb trace` on a folder of so many ranks."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_traces(Path(folder), ranks, megabytes * 10**6)
+        size = sum(path.stat().st_size for path in Path(folder).iterdir())
+        words = [sys.executable, "-m", "ddlnb", "trace", folder]
+        start = time.perf_counter()
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+        seconds = time.perf_counter() - start
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    row = {
+        "ranks": ranks,
+        "MB": size / 1e6,
+        "seconds": seconds,
+        "seconds of a core": used.ru_utime + used.ru_stime,
+        "peak MB": used.ru_maxrss * 1024 / 1e6,
+    }
+    return pd.DataFrame([row])
+
+
+def main(*, ranks: int = 0, megabytes: int = 200) -> None:
+    """Print the least seconds of some repetitions, or those of reading traces of so many ranks."""
+    table = traced(ranks, megabytes) if ranks else layouts()
+    print(table.round(3).to_string(index=False))
 
 
 if __name__ == "__main__":

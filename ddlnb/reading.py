@@ -70,19 +70,44 @@ def read_bytes(
     most: int = MOST_BYTES,
     way_out: str = "check the path",
     error: type[DdlnbError] = InputError,
-    *,
-    may_be_cut: bool = False,
 ) -> bytes:
-    """Return what a file holds, unpacked if it is gzip or zstd; what is left, if it may be cut.
+    """Return what a file holds, unpacked if it is gzip or zstd.
 
     Raises ``error`` for one that cannot be read or that holds more bytes than ``most``.
     """
     with reading(path, way_out, error):
         with Path(path).open("rb") as raw, _unpacked(raw, Path(path).suffix) as stream:
-            content = _until_cut(stream, most) if may_be_cut else stream.read(most + 1)
-        if len(content) > most:
-            raise error(f"{path} holds more than {most:,} bytes; give a smaller file")
+            content = stream.read(most + 1)
+        _require_at_most(len(content), most, path, error)
     return content
+
+
+def pieces_of(
+    path: str | Path, most: int, way_out: str, error: type[DdlnbError] = InputError
+) -> Iterator[bytes]:
+    """Yield what a file holds, unpacked, in pieces; of a packed one that was cut, what is left.
+
+    Raises as `read_bytes` does.
+    """
+    seen = 0
+    with (
+        reading(path, way_out, error),
+        Path(path).open("rb") as raw,
+        _unpacked(raw, Path(path).suffix) as stream,
+    ):
+        try:
+            while part := stream.read1(1 << 22):
+                seen += len(part)
+                _require_at_most(seen, most, path, error)
+                yield part
+        except EOFError:
+            if not seen:
+                raise
+
+
+def _require_at_most(seen: int, most: int, path: object, error: type[DdlnbError]) -> None:
+    if seen > most:
+        raise error(f"{path} holds more than {most:,} bytes; give a smaller file")
 
 
 def _unpacked(raw: BufferedReader, suffix: str) -> Any:
@@ -103,27 +128,14 @@ def _unpacked(raw: BufferedReader, suffix: str) -> Any:
     return packer.stream_reader(raw, read_across_frames=True)
 
 
-def _until_cut(stream: Any, most: int) -> bytes:
-    parts: list[bytes] = []
-    try:
-        while sum(map(len, parts)) <= most and (part := stream.read1(1 << 22)):
-            parts.append(part)
-    except EOFError:
-        if not parts:
-            raise
-    return b"".join(parts)
-
-
 def read_text(
     path: str | Path,
     most: int = MOST_BYTES,
     way_out: str = "check the path",
     error: type[DdlnbError] = InputError,
-    *,
-    may_be_cut: bool = False,
 ) -> str:
     """Return the text of a file in UTF-8. Raises as `read_bytes` does."""
-    content = read_bytes(path, most, way_out, error, may_be_cut=may_be_cut)
+    content = read_bytes(path, most, way_out, error)
     with reading(path, way_out, error):
         return content.decode("utf-8-sig")
 

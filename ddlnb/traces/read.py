@@ -11,118 +11,61 @@ communication waits for.
 from __future__ import annotations
 
 import gc
-import json
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from ddlnb.errors import InputError, require
-from ddlnb.reading import json_of, read_text, reading
+from ddlnb.reading import pieces_of, read_text, reading
 from ddlnb.results.timeline import Span, Timeline
+from ddlnb.traces.chrome import CUT, KNOWN, WAY_OUT, TraceEvent, described, events_of, said
 from ddlnb.traces.jobs.profiled import ProfiledJob, profiled_job
 from ddlnb.traces.jobs.table import JobTrace, read_job
 from ddlnb.traces.kineto.events import KEPT, recording
 from ddlnb.traces.kineto.rank import RankTrace, rank_trace
 from ddlnb.traces.kineto.trace import KinetoTrace, kineto_trace
-from ddlnb.units import US, counted
+from ddlnb.units import US
 
 if TYPE_CHECKING:
     import networkx as nx
 
 
-MEMORY_PER_BYTE = 12  # of a file, once it is read: measured with traces of torch 2.12
-CUT = "events until the file was cut"
+# Of a file, once it is read: measured with traces of torch 2.12, and by benchmarks.scale_speed.
+MEMORY_PER_BYTE, OF_SEVERAL = 12, 5
+SKIPPED = ("ac2g",)
 KINETO, HOROVOD, BYTEPS, OURS = "torch.profiler", "Horovod", "BytePS", "ddlnb"
-# What is read, whichever tool wrote it.
-KNOWN = "torch.profiler's export, a timeline of Horovod or BytePS, or a job's table (.csv)"
-WAY_OUT = f"give {KNOWN}"
 
 
-def _text(path: Path) -> str:
-    """Return the text of a trace that fits into the free memory, as far as it goes."""
-    most = psutil.virtual_memory().available // MEMORY_PER_BYTE
-    return read_text(path, most, WAY_OUT, may_be_cut=True)
+def _events(
+    path: Path, wanted: Callable[[TraceEvent], bool], memory_per_byte: int = MEMORY_PER_BYTE
+) -> tuple[list[TraceEvent], dict[str, Any]]:
+    """Return the events of a trace of which the wanted ones fit into the free memory."""
+    most = psutil.virtual_memory().available // memory_per_byte
+    return events_of(pieces_of(path, most, WAY_OUT), path.name, wanted)
 
 
-def events_of(text: str, name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the events of a trace, and what else its file says.
-
-    The events may end anywhere, as those of a process that was killed do; of torch.profiler's, what
-    else the file says then has their number as CUT. Raises InputError for text that is no trace.
-    """
-    if text.lstrip()[:1] == "[":
-        return _cut_array(text, name), {}
-    place = f"trace {name!r}"
-    try:
-        content = json_of(text, place, WAY_OUT)
-    except InputError as error:
-        head, _, rest = text.partition('"traceEvents"')
-        is_cut = isinstance(error.__cause__, json.JSONDecodeError) and "[" in rest
-        events = _cut_array(rest, name) if is_cut else []
-        if not events:
-            raise
-        content = json_of(head.rstrip().rstrip(",") + "}", place, WAY_OUT)
-        return events, {**content, CUT: len(events)}
-    require(
-        isinstance(content, dict) and isinstance(content.get("traceEvents"), list),
-        f"{name!r} is not a trace: its JSON has no list 'traceEvents'; give {KNOWN}",
-    )
-    events = content.pop("traceEvents")
-    require(
-        all(isinstance(event, dict) for event in events),
-        f"{name!r} is not a trace: an event is no JSON object; give {KNOWN}",
-    )
-    return events, content
-
-
-def tool_of(events: Iterable[dict[str, Any]], header: dict[str, Any]) -> str:
+def tool_of(events: Iterable[TraceEvent], header: dict[str, Any]) -> str:
     """Return the tool that wrote these events, empty for one that is not known."""
     if "schemaVersion" in header or "baseTimeNanoseconds" in header:
         return KINETO
     for event in events:
-        if event.get("cat") in ("cpu_op", "kernel", "cuda_runtime"):
+        if event.cat in ("cpu_op", "kernel", "cuda_runtime"):
             return KINETO
-        if str(event.get("name", "")).startswith(("NEGOTIATE_", "ALLREDUCE")):
+        if str(event.name).startswith(("NEGOTIATE_", "ALLREDUCE")):
             return HOROVOD
-        if str(event.get("pid", "")).startswith("Comm."):
+        if str(event.pid).startswith("Comm."):
             return BYTEPS
-        if event.get("cat") in ("forward", "backward", "message"):
+        if event.cat in ("forward", "backward", "message"):
             return OURS
     return ""
 
 
-def described(events: list[dict[str, Any]]) -> str:
-    """Return what a reader may recognise of events that no tool of ours wrote."""
-    categories = sorted({str(event["cat"]) for event in events if event.get("cat")})
-    names = list(dict.fromkeys(str(event.get("name")) for event in events))
-    shown = f"categories {', '.join(categories[:5])}" if categories else "no categories"
-    return f"{counted(len(events), 'event')} with {shown}, such as {', '.join(names[:3])}"
-
-
-def _cut_array(text: str, name: str) -> list[dict[str, Any]]:
-    decoder = json.JSONDecoder()
-    at = text.index("[") + 1
-    events: list[dict[str, Any]] = []
-    while True:
-        while at < len(text) and text[at] in " \t\r\n,":
-            at += 1
-        try:
-            event, at = decoder.raw_decode(text, at)
-        except json.JSONDecodeError:  # the closing bracket, or where the file was cut
-            return events
-        require(
-            isinstance(event, dict),
-            f"{name!r} is not a trace: its JSON is no array of events; give {KNOWN}",
-        )
-        events.append(event)
-
-
-def horovod_timeline(events: Iterable[dict[str, Any]], name: str, method: str) -> Timeline:
+def horovod_timeline(events: Iterable[TraceEvent], name: str, method: str) -> Timeline:
     """Return the all-reduces of these events as messages, each from negotiation to end.
 
     Iteration n holds the n-th message of every tensor. A message whose end a truncated file lacks
@@ -133,43 +76,41 @@ def horovod_timeline(events: Iterable[dict[str, Any]], name: str, method: str) -
     return Timeline(method, "measured", spans)
 
 
-def _horovod_messages(events: Iterable[dict[str, Any]]) -> Iterator[Span]:
+def _horovod_messages(events: Iterable[TraceEvent]) -> Iterator[Span]:
     """Yield each all-reduce that has ended. In Horovod's trace a tensor is a process."""
     names: dict[int, str] = {}
     rounds: Counter[int] = Counter()
     opened: dict[int, list[tuple[str, float]]] = defaultdict(list)
     negotiated: dict[int, float] = {}
     for event in events:
-        kind, process = event.get("ph"), event.get("pid", 0)
-        if kind == "M" and event.get("name") == "process_name":
-            names[process] = _tensor_of(event["args"].get("name", ""))
+        kind, process = event.ph, event.pid or 0
+        if kind == "M" and event.name == "process_name":
+            names[process] = _tensor_of(said(event.args).get("name", ""))
         elif kind == "B":
-            opened[process].append((event["name"], event["ts"] / 1e6))
+            opened[process].append((event.name, event.ts / 1e6))
         elif kind == "E" and opened[process]:
             name, start = opened[process].pop()
             if name == "NEGOTIATE_ALLREDUCE":
                 negotiated[process] = start
             elif name == "ALLREDUCE" and process in negotiated:
                 tensor, start = names.get(process, str(process)), negotiated.pop(process)
-                stop, iteration = event["ts"] / 1e6, rounds[process]
+                stop, iteration = event.ts / 1e6, rounds[process]
                 yield Span(0, "message", tensor, start, stop, iteration, _bytes(event))
                 rounds[process] += 1
 
 
-def _bytes(event: dict[str, Any]) -> int:
+def _bytes(event: TraceEvent) -> int:
     import numpy as np
 
-    shape = event.get("args", {}).get("shape", "[0]")
-    elements = math.prod(int(number) for number in re.findall(r"\d+", shape))
-    return elements * int(np.dtype(event.get("args", {}).get("dtype", "uint8")).itemsize)
+    about = said(event.args)
+    elements = math.prod(int(number) for number in re.findall(r"\d+", about.get("shape", "[0]")))
+    return elements * int(np.dtype(about.get("dtype", "uint8")).itemsize)
 
 
 TOTAL = "total"  # the thread of events that last as long as a tensor is under way
 
 
-def byteps_timeline(
-    events: Iterable[dict[str, Any]], name: str, method: str = "byteps"
-) -> Timeline:
+def byteps_timeline(events: Iterable[TraceEvent], name: str, method: str = "byteps") -> Timeline:
     """Return the messages of a comm.json, from when BytePS took a tensor to when it had the sum.
 
     Iteration n holds the n-th message of every tensor. Bytes are known where the engine names
@@ -196,20 +137,20 @@ def read_byteps_graph(path: str | Path) -> nx.DiGraph:
     return graph
 
 
-def _byteps_messages(events: Iterable[dict[str, Any]], name: str) -> Iterator[Span]:
+def _byteps_messages(events: Iterable[TraceEvent], name: str) -> Iterator[Span]:
     rounds: Counter[str] = Counter()
-    whole = [event for event in events if event.get("tid") == TOTAL]
+    whole = [event for event in events if event.tid == TOTAL]
     for event in whole:
-        times = (event.get("ts"), event.get("dur"))
         require(
-            "pid" in event and all(isinstance(time, int | float) for time in times),
+            event.pid is not None
+            and all(isinstance(time, int | float) for time in (event.ts, event.dur)),
             f"{name!r} has a message without pid, ts or dur: {event}",
         )
-    whole.sort(key=lambda event: float(event["ts"]))
+    whole.sort(key=lambda event: float(event.ts))
     for event in whole:
-        tensor = _tensor_of(str(event["pid"]))
-        start = (event["ts"] - whole[0]["ts"]) * US
-        stop = start + event["dur"] * US
+        tensor = _tensor_of(str(event.pid))
+        start = (event.ts - whole[0].ts) * US
+        stop = start + event.dur * US
         elements = sum(int(b) - int(a) for a, b in re.findall(r"\[(\d+):(\d+)\]", tensor))
         yield Span(0, "message", tensor, start, stop, rounds[tensor], 4 * elements)
         rounds[tensor] += 1
@@ -267,12 +208,12 @@ def read_rank(path: Path) -> RankTrace:
 
 
 def _rank(path: Path) -> RankTrace:
-    events, head = events_of(_text(path), path.name)
+    events, head = _events(path, lambda one: one.ph == "X" and one.cat in KEPT, OF_SEVERAL)
     require(
         tool_of(events, head) == KINETO,
         f"{path.name!r} is no trace of torch.profiler, of which several are read together",
     )
-    on_gpu = any(event.get("cat") == "kernel" for event in events)
+    on_gpu = any(event.cat == "kernel" for event in events)
     kept = [one for one in KEPT if not (on_gpu and one in ("cpu_op", "cuda_sync"))]
     in_name = re.search(r"rank\D?(\d+)", path.name) or re.search(r"(\d+)", path.name)
     if "distributedInfo" not in head and in_name:
@@ -314,7 +255,7 @@ def read_trace(
     if path.suffix == ".gml":
         return read_byteps_graph(path)
     with reading(f"trace {str(path)!r}", WAY_OUT):
-        events, head = events_of(_text(path), path.name)
+        events, head = _events(path, lambda one: one.cat not in SKIPPED)
         tool = tool_of(events, head)
         if tool == KINETO:
             return kineto_trace(events, head, _name(path, head))

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from ddlnb.errors import InputError
-from ddlnb.reading import read_bytes, reading
+from ddlnb.reading import pieces_of, reading
 from ddlnb.units import MS, counted
 
 MOST_BYTES = 256 << 20
@@ -90,7 +90,7 @@ class TrainingLog:
 
 def read_training_log(path: str | Path) -> TrainingLog:
     """Return what a training log measured. Raises InputError for a file that says nothing of it."""
-    text = read_bytes(path, MOST_BYTES, may_be_cut=True).decode(errors="replace")
+    text = b"".join(pieces_of(path, MOST_BYTES, "check the path")).decode(errors="replace")
     found: dict[str, list[float]] = defaultdict(list)
     steps = 0
     with reading(path):

@@ -16,8 +16,8 @@ from ddlnb.foreign_engines.catalogue import environment
 from ddlnb.foreign_engines.horovod import runtime
 from ddlnb.foreign_engines.horovod.runtime import imported, slots
 from ddlnb.launch.ranks import Ranks
-from ddlnb.reading import read_text
-from ddlnb.traces.read import events_of, horovod_timeline
+from ddlnb.traces.chrome import events_of
+from ddlnb.traces.read import horovod_timeline
 from ddlnb.workloads.tracing import trace
 from tests.engines.jobs import ENDLESS, STEPS, job_of, train_and_kill
 from tests.toy import mlp
@@ -130,7 +130,7 @@ TWICE = json.dumps(EVENTS + EVENTS[1:])
 
 def timeline_in(path, method="horovod"):
     """Return the timeline of a file that Horovod wrote."""
-    events, _ = events_of(read_text(path), str(path))
+    events, _ = events_of([path.read_bytes()], str(path))
     return horovod_timeline(events, str(path), method)
 
 

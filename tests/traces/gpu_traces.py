@@ -1,5 +1,7 @@
 """Small traces of a GPU, written by hand, with answers that can be worked out on paper."""
 
+from ddlnb.traces.chrome import event_of
+
 HOST = 100  # the process
 MAIN, AUTOGRAD = 1, 2  # threads
 COMPUTE, COPY, NCCL = 7, 20, 30  # streams
@@ -39,6 +41,11 @@ def flow(number, forward, backward):
         {**common, "ph": "s", "tid": MAIN, "ts": forward},
         {**common, "ph": "f", "tid": AUTOGRAD, "ts": backward, "bp": "e"},
     ]
+
+
+def events_in(written):
+    """Return events as a reader of files has them."""
+    return [event_of(one, "written by hand") for one in written]
 
 
 def two_streams():

@@ -7,17 +7,27 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
 from torch.profiler import ProfilerActivity, profile
 
 import ddlnb
 from ddlnb.errors import InputError
+from ddlnb.traces import chrome
 from ddlnb.traces.kineto.graph import HOST, LAUNCH, STREAM, SYNCHRONISE, WAIT
 from ddlnb.traces.kineto.trace import kineto_trace
 from ddlnb.traces.read import read_byteps_graph, read_trace
 from ddlnb.units import US
 from ddlnb.workloads.profiling import measure
 from ddlnb.workloads.resolve import get_task
-from tests.traces.gpu_traces import call, event, header, kernel, one_iteration, two_streams
+from tests.traces.gpu_traces import (
+    call,
+    event,
+    events_in,
+    header,
+    kernel,
+    one_iteration,
+    two_streams,
+)
 
 BATCH, ITERATIONS = 4, 2
 
@@ -83,7 +93,7 @@ def test_every_operation_of_a_real_trace_is_explained(recorded):
 
 
 def gpu(events):
-    return kineto_trace(events, header(), "gpu")
+    return kineto_trace(events_in(events), header(), "gpu")
 
 
 def edges_of(graph):
@@ -203,7 +213,7 @@ def test_collectives_on_the_host_are_messages_with_their_bytes():
     shapes = {"Input Dims": [[64]], "Input type": ["float"]}
     reduced = event("user_annotation", "gloo:all_reduce", 90, 25, 100, 3, shapes)
     on_host = [one for one in one_iteration() if one["cat"] not in ("kernel", "cuda_runtime")]
-    spans = kineto_trace([*on_host, reduced], header(), "host").timeline().spans
+    spans = kineto_trace(events_in([*on_host, reduced]), header(), "host").timeline().spans
     message = next(span for span in spans if span.kind == "message")
     wait = next(span for span in spans if span.kind == "wait")
     assert (message.bytes, message.seconds) == (256, pytest.approx(25 * US))
@@ -251,6 +261,34 @@ def test_files_that_are_no_trace_are_refused(tmp_path, content, message, packed)
         read_trace(file)
 
 
+@settings(max_examples=60)
+@given(
+    piece=st.integers(1, 400),
+    indent=st.sampled_from([None, 1]),
+    cut=st.integers(0, 5000) | st.none(),
+)
+def test_pieces_and_cuts_of_any_size_give_the_events_of_the_whole(piece, indent, cut):
+    odd = event("cpu_op", 'a"},{"b', 1, 2, args={"deep": [{"é": 1}, {"x": []}], "last": {}})
+    written = [*one_iteration(), odd, *two_streams()]
+    text = json.dumps(
+        {**header(), "traceEvents": written, "traceName": "it"}, indent=indent, ensure_ascii=False
+    ).encode()
+    part = text[: len(text) - cut] if cut else text
+    pieces = [part[at : at + piece] for at in range(0, len(part), piece)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chrome, "PIECE", piece)
+        if b'"traceEvents": [' not in part or b"}," not in part.partition(b'"traceEvents"')[2]:
+            return
+        events, head = chrome.events_of(pieces, "it")
+    count = head.get(chrome.CUT, len(written))
+    assert (chrome.CUT in head) == bool(cut)
+    assert len(events) == count >= len(written) * (1 - (cut or 0) / len(text)) - len(written) / 2
+    assert [(one.name, chrome.said(one.args)) for one in events] == [
+        (one["name"], one.get("args", {})) for one in written[:count]
+    ]
+    assert bool(cut) or head["traceName"] == "it"
+
+
 def test_a_trace_without_backward_pass_has_no_workload():
     with pytest.raises(InputError, match="no backward pass"):
         gpu(two_streams()).workload(local_batch=1)
@@ -278,7 +316,7 @@ def test_a_trace_of_another_model_is_named(recorded):
     for one in content["traceEvents"]:
         if one.get("name") == "torch::autograd::AccumulateGrad":
             one["args"]["Input Dims"] = [[3]]
-    other = kineto_trace(content.pop("traceEvents"), content, "other")
+    other = kineto_trace(events_in(content.pop("traceEvents")), content, "other")
     with pytest.raises(InputError, match=r"gradient 1 of 'other' has shape \(3,\), that of model"):
         other.workload(structure)
 

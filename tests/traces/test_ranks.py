@@ -20,7 +20,7 @@ from ddlnb.traces.kineto.libraries import LIBRARIES, bytes_of, library_of, work_
 from ddlnb.traces.kineto.rank import rank_trace
 from ddlnb.units import US
 from tests.traces.gloo_ranks import RANKS, slowed
-from tests.traces.gpu_traces import NCCL, call, event, header, kernel
+from tests.traces.gpu_traces import NCCL, call, event, events_in, header, kernel
 
 HTA = [PUBLISHED / "traces" / f"hta-rank-{rank}.json.gz" for rank in (0, 1)]
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -51,7 +51,7 @@ def one_step(late=0, extra=(), sizes=(64, 1024)):
 def rank_of(events, rank, shift=0.0):
     head = {**header(), "distributedInfo": {"rank": rank, "world_size": 2}}
     moved = [{**one, "ts": one["ts"] + shift} for one in events]
-    return rank_trace(recording(moved, head, f"rank{rank}"))
+    return rank_trace(recording(events_in(moved), head, f"rank{rank}"))
 
 
 def job_of(*ranks):

@@ -335,15 +335,18 @@ def _rank_rows(
         )
         return first + len(rows) - 1
 
+    by_step: dict[int, dict[int, dict[str, Any]]] = {}
+    for place, row in enumerate(one.sent.to_dict("records")):
+        by_step.setdefault(row["step"], {})[place] = row
     for step in (step for step in one.steps if step.number in common):
-        sent = one.sent[one.sent["step"] == step.number]
+        sent = by_step.get(step.number, {})
         ids = {
             place: add(step.number, row["collective"], row["start_ts"], row["end_ts"], _about(row))
-            for place, row in zip(sent.index, sent.to_dict("records"), strict=True)
+            for place, row in sent.items()
         }
         edges += _of_streams(sent, ids)
         waits = [w for w in one.waits if w[2] in ids]
-        starts = sent["start_ts"].to_dict()
+        starts = {place: row["start_ts"] for place, row in sent.items()}
         chain: list[tuple[float, int]] = []
         begin = min([step.start, *starts.values()])
         for start, stop, waited in _pieces(begin, step.stop, sorted(starts.values()), waits):
@@ -366,13 +369,16 @@ def _about(row: Mapping[str, object]) -> dict[str, object]:
     return {name: row[name] for name in names}
 
 
-def _of_streams(sent: pd.DataFrame, ids: Mapping[int, int]) -> Iterator[tuple[int, int]]:
+def _of_streams(
+    sent: Mapping[int, Mapping[str, Any]], ids: Mapping[int, int]
+) -> Iterator[tuple[int, int]]:
     """Yield collectives of a stream with the one before, where that had ended."""
-    for _, own in sent.groupby("thread", sort=False):
-        places, starts, ends = own.index, own["start_ts"].to_numpy(), own["end_ts"].to_numpy()
-        for before, after, end, start in zip(places, places[1:], ends, starts[1:], strict=False):
-            if end <= start:
-                yield ids[before], ids[after]
+    last: dict[str, tuple[float, int]] = {}
+    for place, row in sent.items():
+        end, before = last.get(row["thread"], (math.inf, -1))
+        if end <= row["start_ts"]:
+            yield before, ids[place]
+        last[row["thread"]] = row["end_ts"], ids[place]
 
 
 def _pieces(
@@ -396,28 +402,33 @@ def _numbered(frame: pd.DataFrame) -> pd.DataFrame:
     """
     frame["seq_id"] = frame.groupby(["step", "rank", "optype", "mc"]).cumcount()
     sends = frame[frame["optype"] != COMPUTE]
-    for (_, kind, _), own in sends.groupby(["step", "optype", "mc"]):
-        counts = own["rank"].value_counts()
-        sizes = own.groupby("seq_id")["bytes"].nunique().max()
-        alike = counts.nunique() == 1 and (sizes == 1 or kind in NOT_SHARED)
-        if alike and (kind != "alltoall" or _is_together(own)):
-            continue
-        ends = (own["start_ts"] + own["duration"]).sort_values()
+    sends = sends.assign(end=sends["start_ts"] + sends["duration"])
+    keys = ["step", "optype", "mc"]
+    calls = sends.groupby([*keys, "seq_id"])
+    about = pd.DataFrame(
+        {
+            "ranks": calls["rank"].nunique(),
+            "sizes": calls["bytes"].nunique(),
+            # Nobody leaves before the last one has come.
+            "together": calls["start_ts"].max() <= calls["end"].min() + ENDS_AGREE_SECONDS,
+        }
+    )
+    by = about.groupby(keys)
+    kind = by["sizes"].max().index.get_level_values("optype")
+    alike = (by["ranks"].nunique() == 1) & ((by["sizes"].max() == 1) | kind.isin(NOT_SHARED))
+    alike &= by["together"].all() | (kind != "alltoall")
+    odd = sends[~alike.reindex(pd.MultiIndex.from_frame(sends[keys])).to_numpy()]
+    numbers: dict[int, int] = {}
+    for _, own in odd.sort_values("end").groupby(keys):
         number, last, seen = 0, -math.inf, set[int]()
-        for place, end in ends.items():
-            rank = int(own.loc[place, "rank"])
+        for place, end, rank in zip(own.index, own["end"], own["rank"], strict=True):
             if end - last > ENDS_AGREE_SECONDS or rank in seen:
                 number, seen = number + 1, set()
             last = end
             seen.add(rank)
-            frame.loc[place, "seq_id"] = number
+            numbers[place] = number
+    frame.loc[list(numbers), "seq_id"] = list(numbers.values())
     return frame
-
-
-def _is_together(own: pd.DataFrame) -> bool:
-    """Return whether nobody leaves before the last one has come, by the order of calls."""
-    by = own.assign(end=own["start_ts"] + own["duration"]).groupby("seq_id")
-    return bool((by["start_ts"].max() <= by["end"].min() + ENDS_AGREE_SECONDS).all())
 
 
 def sentences(found: ProfiledJob) -> Iterator[str]:

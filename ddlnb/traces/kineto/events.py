@@ -17,8 +17,11 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
 
+import msgspec
+
 from ddlnb.errors import InputError, require
 from ddlnb.reading import json_of
+from ddlnb.traces.chrome import TraceEvent, said
 from ddlnb.traces.kineto.libraries import library_of
 from ddlnb.units import US, counted, show_seconds
 
@@ -31,16 +34,22 @@ EVALUATE = "autograd::engine::evaluate_function: "
 COLLECTIVES = ("nccl:", "gloo:", "mpi:", "ucc:")  # what c10d calls its collectives on the host
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that took time on a thread of the host, or on a stream of the GPU."""
+class Event(msgspec.Struct, frozen=True):
+    """Something that took time on a thread of the host, or on a stream of the GPU.
+
+    ``correlation`` is the number that a launch and what it launched have in common.
+    ``is_communication`` says whether this is a kernel or a host's collective of a library that
+    communicates.
+    """
 
     name: str
     category: str
     thread: tuple[str, str]
     start: float
     seconds: float
-    args: dict[str, Any]
+    correlation: int | None
+    is_communication: bool
+    packed: msgspec.Raw
 
     @property
     def stop(self) -> float:
@@ -48,16 +57,9 @@ class Event:
         return self.start + self.seconds
 
     @property
-    def correlation(self) -> int | None:
-        """The number that a launch and what it launched have in common."""
-        return self.args.get("correlation")
-
-    @property
-    def is_communication(self) -> bool:
-        """Whether this is a kernel or a host's collective of a library that communicates."""
-        if self.category in GPU:
-            return bool(library_of(self.name)) or "Collective name" in self.args
-        return self.name.startswith(COLLECTIVES)
+    def args(self) -> dict[str, Any]:
+        """What the trace says of it beside."""
+        return said(self.packed)
 
 
 @dataclass(frozen=True)
@@ -135,28 +137,29 @@ class Recording:
 
 
 def recording(
-    events: Iterable[dict[str, Any]],
+    events: Iterable[TraceEvent],
     header: dict[str, Any],
     name: str,
     categories: Sequence[str] = KEPT,
 ) -> Recording:
     """Return the trace of these events as torch.profiler exports them. Raises InputError."""
-    kept: list[dict[str, Any]] = []
+    kept: list[tuple[float, float, TraceEvent]] = []
     forward: dict[int, list[float]] = defaultdict(list)
     backward: dict[int, float] = {}
     for event in events:
-        category, phase = event.get("cat"), event.get("ph")
-        is_module = category == "python_function" and str(event.get("name")).startswith(MODULE)
-        if category == "fwdbwd":
+        if event.cat == "fwdbwd":
             _flow(event, forward, backward)
-        elif phase == "X" and (category in categories or is_module):
-            kept.append(event)
+        elif event.ph == "X" and (
+            event.cat in categories
+            or (event.cat == "python_function" and str(event.name).startswith(MODULE))
+        ):
+            kept.append((*_seconds(event, name), event))
     require(
-        any(event["cat"] in (*GPU, "cpu_op") for event in kept),
+        any(event.cat in (*GPU, "cpu_op") for _, _, event in kept),
         f"{name!r} holds no operation; export it after the profiler's block has ended",
     )
-    times = [_seconds(event, name) for event in kept]
-    zero = min(start for start, _ in times)
+    kept.sort(key=lambda one: (one[0], -one[1]))
+    zero = kept[0][0]
     flows = [
         (start * US - zero, backward[number] * US - zero)
         for number, starts in forward.items()
@@ -167,15 +170,7 @@ def recording(
     group = header.get("distributedInfo") or {}
     return Recording(
         name,
-        tuple(
-            sorted(
-                (
-                    _event(event, start - zero, seconds)
-                    for event, (start, seconds) in zip(kept, times, strict=True)
-                ),
-                key=lambda e: (e.start, -e.seconds),
-            )
-        ),
+        tuple(_event(event, start - zero, seconds) for start, seconds, event in kept),
         tuple(sorted(flows)),
         int(group.get("rank", 0)),
         str(properties[0].get("name", "a GPU")),
@@ -195,39 +190,48 @@ def _groups(listed: Any) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _seconds(event: dict[str, Any], name: str) -> tuple[float, float]:
+def _seconds(event: TraceEvent, name: str) -> tuple[float, float]:
     """Return when an event began and how long it took. Raises InputError."""
     try:
-        start, seconds = float(event["ts"]) * US, float(event.get("dur", 0)) * US
+        start, seconds = float(event.ts) * US, float(event.dur or 0) * US
         if math.isfinite(start) and 0 <= seconds < math.inf:
             return start, seconds
-    except (KeyError, TypeError, ValueError):
+    except (TypeError, ValueError):
         pass
     raise InputError(
-        f"{name!r}: event {str(event.get('name', ''))!r} has ts {event.get('ts')!r} and dur "
-        f"{event.get('dur')!r}, which must be numbers of microseconds"
+        f"{name!r}: event {str(event.name)!r} has ts {event.ts!r} and dur {event.dur!r}, which "
+        f"must be numbers of microseconds"
     )
 
 
-def _event(event: dict[str, Any], start: float, seconds: float) -> Event:
-    args = event.get("args")
-    args = args if isinstance(args, dict) else {}
-    if args.get("correlation") is not None:
-        args["correlation"] = int(args["correlation"])
-    thread = (str(event.get("pid", "")), str(event.get("tid", "")))
-    return Event(str(event.get("name", "")), event["cat"], thread, start, seconds, args)
+class _Said(msgspec.Struct):
+    correlation: Any = None
+    collective: Any = msgspec.field(default=None, name="Collective name")
 
 
-def _flow(
-    event: dict[str, Any], forward: dict[int, list[float]], backward: dict[int, float]
-) -> None:
-    number, at = event.get("id"), event.get("ts")
-    if not isinstance(number, int) or not isinstance(at, int | float):
+_SAID = msgspec.json.Decoder(_Said | None)
+
+
+def _event(event: TraceEvent, start: float, seconds: float) -> Event:
+    name, on_gpu = str(event.name), event.cat in GPU
+    about = _SAID.decode(event.args) if event.cat != "cpu_op" else None
+    number = int(about.correlation) if about and about.correlation is not None else None
+    communicates = (
+        bool(library_of(name)) or bool(about and about.collective is not None)
+        if on_gpu
+        else name.startswith(COLLECTIVES)
+    )
+    thread = (str(event.pid), str(event.tid))
+    return Event(name, event.cat, thread, start, seconds, number, communicates, event.args)
+
+
+def _flow(event: TraceEvent, forward: dict[int, list[float]], backward: dict[int, float]) -> None:
+    if not isinstance(event.id, int) or not isinstance(event.ts, int | float):
         return
-    if event.get("ph") == "s":
-        forward[number].append(float(at))
-    elif event.get("ph") == "f":
-        backward[number] = float(at)
+    if event.ph == "s":
+        forward[event.id].append(float(event.ts))
+    elif event.ph == "f":
+        backward[event.id] = float(event.ts)
 
 
 @dataclass(frozen=True)

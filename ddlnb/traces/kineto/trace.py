@@ -13,6 +13,7 @@ from typing import Any
 
 from ddlnb.errors import InputError, require
 from ddlnb.results.timeline import Span, Timeline
+from ddlnb.traces.chrome import TraceEvent
 from ddlnb.traces.kineto.events import Arrival, Event, Passes, Recording, passes_of, recording
 from ddlnb.traces.kineto.graph import OperationGraph, operation_graph
 from ddlnb.traces.kineto.libraries import bytes_of, element_bytes
@@ -274,8 +275,6 @@ class KinetoTrace(Recording):
         return operation_graph(self)
 
 
-def kineto_trace(
-    events: Iterable[dict[str, Any]], header: dict[str, Any], name: str
-) -> KinetoTrace:
+def kineto_trace(events: Iterable[TraceEvent], header: dict[str, Any], name: str) -> KinetoTrace:
     """Return the trace of these events as torch.profiler exports them. Raises InputError."""
     return KinetoTrace(**vars(recording(events, header, name)))
