@@ -8,13 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ddlnb.advice.explain import Gap, LastMessage, counterfactual_table, explain_gap, last_message
-from ddlnb.advice.layouts import (
-    LayoutAdvice,
-    PricedQuestion,
-    advise_on_layouts,
-    posed,
-    verdict_of,
-)
+from ddlnb.advice.layouts import LayoutAdvice, advise_on_layouts
 from ddlnb.advice.options import (
     LOSSY,
     Kind,
@@ -36,6 +30,7 @@ from ddlnb.advice.sentences import (
     unknowns,
 )
 from ddlnb.advice.settings import method_settings, torch_code
+from ddlnb.advice.splits import PricedQuestion, posed, verdict_of
 from ddlnb.errors import require, require_positive, require_whole
 from ddlnb.parallelism.layout import Layout
 from ddlnb.plans.methods import get_method, in_torch

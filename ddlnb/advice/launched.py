@@ -13,16 +13,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ddlnb.advice.layouts import (
-    LayoutAdvice,
-    PricedQuestion,
-    link_times,
-    network_times,
-    split_on,
-    with_parameters,
-)
+from ddlnb.advice.layouts import LayoutAdvice
 from ddlnb.advice.score import over_first
 from ddlnb.advice.settings import written_for
+from ddlnb.advice.sharded import shown_layout
+from ddlnb.advice.splits import PricedQuestion, link_times, network_times, split_on, with_parameters
 from ddlnb.errors import InputError, require
 from ddlnb.parallelism.config import find_shape
 from ddlnb.parallelism.forecast.fit import drawn_seconds
@@ -33,7 +28,7 @@ from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.model import Transformer
 from ddlnb.questions import Answer, Table, Verdict
 from ddlnb.traces.training_logs import TrainingLog, read_training_log
-from ddlnb.units import show_rate, show_rates
+from ddlnb.units import GIB, show_rate, show_rates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -268,14 +263,12 @@ class LaunchedAdvice(Answer):
         shown = [
             {
                 "run": row["what"],
-                "layout": row["layout"],
                 "tokens/s/GPU": show_rate(row["tokens_per_s_per_gpu"]),
                 "90 % interval": "-"
                 if math.isnan(row["low"])
                 else show_rates(row["low"], row["high"]),
-                "step": f"{row['seconds']:.3g} s",
                 "MFU": f"{row['mfu']:.1%}",
-                "memory": "-" if math.isnan(row["memory_gib"]) else f"{row['memory_gib']:.0f} GiB",
+                **shown_layout(row["layout"], row["seconds"], row["memory_gib"] * GIB),
             }
             for row in self.rows.to_dict("records")
         ]

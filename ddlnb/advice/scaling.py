@@ -9,9 +9,10 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.advice.explain import LIMITS, NEGLIGIBLE
-from ddlnb.advice.layouts import PricedQuestion, Splits, answered
+from ddlnb.advice.layouts import Splits, answered
 from ddlnb.advice.question import ScalingQuestion
 from ddlnb.advice.sharded import Sharded
+from ddlnb.advice.splits import PricedQuestion
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.parallelism.forecast.fit import drawn_seconds
 from ddlnb.parallelism.forecast.layouts import REASONS

@@ -48,6 +48,15 @@ def network_of(cluster: Cluster) -> Interconnect:
         )
 
 
+def shown_layout(
+    layout: str, seconds: float, memory_bytes: float, fits: bool = True
+) -> dict[str, str]:
+    """Return the cells of a layout in a table; memory that is not known is a dash."""
+    memory = "-" if math.isnan(memory_bytes) else f"{memory_bytes / GIB:.3g} GiB"
+    step = f"{digits(seconds, 3)} s"
+    return {"layout": layout, "step": step, "memory": memory + " (does not fit)" * (not fits)}
+
+
 def needs_shards(asked: Question) -> bool:
     """Return whether not even one sample fits on GPUs that are known."""
     return asked.fits(1) is False and gpu_in(asked.cluster.hardware) is not None
@@ -137,11 +146,10 @@ class Sharded(Answer):
         shown = [
             {
                 "GPUs": row["gpus"],
-                "layout": row["layout"],
                 "samples/s": show_rate(row["throughput_samples_per_s"]),
-                "iteration": f"{digits(row['iteration_seconds'], 3)} s",
-                "memory": f"{row['memory_bytes'] / GIB:.3g} GiB"
-                + ("" if row["fits"] else " (does not fit)"),
+                **shown_layout(
+                    row["layout"], row["iteration_seconds"], row["memory_bytes"], row["fits"]
+                ),
             }
             for row in self.rows[self.rows["zero"].isin(self.shown)].to_dict("records")
         ]

@@ -111,8 +111,9 @@ def scale(
     if tokens is None:
         refuse_unused("days are those of --tokens", within=within)
     require_writable_files(advice_html=page)
-    from ddlnb.advice.layouts import PricedQuestion, Splits, advise_on_layouts
+    from ddlnb.advice.layouts import Splits, advise_on_layouts
     from ddlnb.advice.run import Run
+    from ddlnb.advice.splits import PricedQuestion
     from ddlnb.cli.advise import write_page
     from ddlnb.parallelism.config import find_shape
     from ddlnb.workloads.resolve import is_task
@@ -164,8 +165,8 @@ def _sharded(
     **others: object,
 ) -> Sharded:
     """Return a traced model by degrees of ZeRO. Raises InputError for options of layouts."""
-    from ddlnb.advice.layouts import posed
     from ddlnb.advice.sharded import Sharded
+    from ddlnb.advice.splits import posed
     from ddlnb.clusters.named import cluster_of
 
     refuse_unused(f"{model} is traced, and its layers are sharded alone", **others)
@@ -233,7 +234,7 @@ def iteration(
     `ddlnb layouts iteration --layout 'dp8 tp4' --layout 'dp32 zero3' --picture stages.png`.
     """
 
-    from ddlnb.advice.layouts import PricedQuestion, verdict_of
+    from ddlnb.advice.splits import PricedQuestion, verdict_of
     from ddlnb.parallelism.config import find_shape
     from ddlnb.parallelism.forecast.layouts import outlook_of
     from ddlnb.parallelism.iteration import parts_of, play_iteration

@@ -7,19 +7,9 @@ import numpy as np
 import pytest
 
 import ddlnb
-from ddlnb.advice.layouts import (
-    COUNTED,
-    TOKENS,
-    LayoutAdvice,
-    PricedQuestion,
-    Splits,
-    advise_on_layouts,
-    layout_sentences,
-    split_on,
-    split_options,
-    without,
-)
+from ddlnb.advice.layouts import LayoutAdvice, Splits, advise_on_layouts, layout_sentences
 from ddlnb.advice.question import Prices
+from ddlnb.advice.splits import COUNTED, TOKENS, PricedQuestion, split_on, split_options, without
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.parallelism.config import get_shape
 from ddlnb.parallelism.forecast import fit as draws

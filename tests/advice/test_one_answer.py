@@ -7,9 +7,10 @@ import pytest
 
 import ddlnb
 from ddlnb.advice.advise import advise_on
-from ddlnb.advice.layouts import PricedQuestion, Splits, posed, verdict_of
+from ddlnb.advice.layouts import Splits
 from ddlnb.advice.question import AdviceQuestion
 from ddlnb.advice.sharded import Sharded
+from ddlnb.advice.splits import PricedQuestion, posed, verdict_of
 from ddlnb.errors import InputError
 
 CLUSTERS = {

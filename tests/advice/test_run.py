@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 import ddlnb
-from ddlnb.advice.layouts import PricedQuestion
 from ddlnb.advice.run import Run
+from ddlnb.advice.splits import PricedQuestion
 from ddlnb.errors import InputError
 from ddlnb.parallelism.goodput.failures import DAY
 
