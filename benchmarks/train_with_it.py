@@ -31,7 +31,7 @@ from ddlnb.advice.options import bucket_option
 from ddlnb.advice.question import Prices, Question
 from ddlnb.engines.settings import MEASURING
 from ddlnb.errors import require_known
-from ddlnb.files import BUILD, DATA, write_atomically
+from ddlnb.files import DATA, write_atomically
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.methods import BASELINES
@@ -49,7 +49,7 @@ OURS, THEIRS, BUCKETS, WATCHED = "DistributedModel", "DDP", "buckets", "watched"
 KEPT = {
     OURS: DATA / "measured" / "2026-11-24_two-cores_distributed-model" / "rows.csv",
     BUCKETS: DATA / "measured" / "2026-11-27_two-cores_buckets" / "rows.csv",
-    WATCHED: BUILD / "watched" / "rows.csv",
+    WATCHED: DATA / "measured" / "2026-11-27_two-cores_watched" / "rows.csv",
 }
 SECONDS = 300.0  # after which a rank that does not answer is given up
 # Four nodes with both models on all networks, and eight with the model that computes less.

@@ -1,20 +1,21 @@
-"""What the page on training scripts quotes is what the kept rows say."""
+"""What the pages on training scripts and traces quote is what the kept rows say."""
 
 import pandas as pd
 import pytest
 
-from benchmarks.train_with_it import BUCKETS, KEPT, OURS, RUN, compared, summary
+from benchmarks.train_with_it import BUCKETS, KEPT, OURS, RUN, WATCHED, compared, summary
 from ddlnb.files import ROOT
 
 
-@pytest.fixture(scope="module", params=[OURS, BUCKETS])
+@pytest.fixture(scope="module", params=[OURS, BUCKETS, WATCHED])
 def kept(request):
     return request.param, compared(pd.read_csv(KEPT[request.param]))
 
 
 def test_the_page_quotes_the_sentence_about_the_kept_rows(kept):
     rival, table = kept
-    assert summary(table, rival) in (ROOT / "docs" / "train_with_it.md").read_text()
+    page = "traces" if rival == WATCHED else "train_with_it"
+    assert summary(table, rival) in (ROOT / "docs" / f"{page}.md").read_text()
 
 
 def test_all_cells_are_kept_and_none_is_slower_than_ddp_beyond_noise(kept):
