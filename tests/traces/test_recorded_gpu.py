@@ -6,6 +6,7 @@ from itertools import pairwise
 import networkx as nx
 import pandas as pd
 import pytest
+from msgspec import Raw, json, structs
 
 import ddlnb
 from ddlnb.errors import InputError
@@ -113,7 +114,9 @@ def test_a_weight_may_arrive_before_its_bias_as_it_does_with_autocast(recorded):
         bias, weight = arrivals[start : start + 2]
         dims[id(bias)], dims[id(weight)] = dims[id(weight)], dims[id(bias)]
     swapped = tuple(
-        replace(e, args={**e.args, "Input Dims": dims[id(e)]}) if id(e) in dims else e
+        structs.replace(e, packed=Raw(json.encode({**e.args, "Input Dims": dims[id(e)]})))
+        if id(e) in dims
+        else e
         for e in trace.events
     )
     workload = replace(trace, events=swapped).workload(model)
