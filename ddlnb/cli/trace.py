@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -470,7 +471,7 @@ def trace(
         "how much work its layers are; give the --model, too",
     )
     file = files[0]
-    found = read_trace(file if len(files) == 1 else files)
+    found = read_trace(file if len(files) == 1 else files, sys.stderr.isatty())
     if isinstance(found, ProfiledJob):
         refuse_unused(
             "traces of ranks are no workload of one rank; give one file",

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from ddlnb.errors import InputError, require
+from ddlnb.progress import Show, bar
 from ddlnb.reading import pieces_of, read_text, reading
 from ddlnb.results.timeline import Span, Timeline
 from ddlnb.traces.chrome import CUT, KNOWN, WAY_OUT, TraceEvent, described, events_of, said
@@ -167,7 +168,7 @@ def _tensor_of(name: str) -> str:
     return re.sub(r"^(allreduce\.|Comm\.(byteps\.)?(byteps_push_pull\.)?)?(\d+ )?", "", name)
 
 
-def read_ranks(paths: Sequence[str | Path]) -> ProfiledJob:
+def read_ranks(paths: Sequence[str | Path], progress: Show = None) -> ProfiledJob:
     """Return the job that torch.profiler recorded on several ranks: a file each, or folders.
 
     A file that cannot be read is left out, and the job's ``left_out`` says why. A rank is that of
@@ -179,7 +180,7 @@ def read_ranks(paths: Sequence[str | Path]) -> ProfiledJob:
     collects = gc.isenabled()
     gc.disable()  # no event is in a circle, and looking for one takes longer than reading
     try:
-        for path in files:
+        for path in bar(files, "reading", unit="rank", progress=progress):
             try:
                 ranks.append(read_rank(path))
             except InputError as error:
@@ -227,7 +228,7 @@ def _name(path: Path, head: dict[str, Any]) -> str:
 
 
 def read_trace(
-    path: str | Path | Sequence[str | Path],
+    path: str | Path | Sequence[str | Path], progress: Show = None
 ) -> JobTrace | ProfiledJob | KinetoTrace | Timeline | nx.DiGraph:
     """Return what a trace file holds, as the tool that wrote it deserves.
 
@@ -248,7 +249,7 @@ def read_trace(
     ['6,784 operations', '32 iterations']
     """
     if not isinstance(path, str | Path) or Path(path).is_dir():
-        return read_ranks([path] if isinstance(path, str | Path) else path)
+        return read_ranks([path] if isinstance(path, str | Path) else path, progress)
     path = Path(path)
     if re.search(r"\.csv(\.gz|\.zst)?$", path.name):
         return read_job(path)

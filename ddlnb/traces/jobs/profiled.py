@@ -23,13 +23,13 @@ import pandas as pd
 from ddlnb.errors import InputError, require
 from ddlnb.results.timeline import Span, Timeline
 from ddlnb.traces.jobs.dependencies import Barriers, Order, find_peers
+from ddlnb.traces.jobs.otherwise import COMPUTE, what_ifs
 from ddlnb.traces.jobs.replay import Replay, with_agreeing_clocks
 from ddlnb.traces.jobs.table import COLLECTIVE, JobTrace, ordered
 from ddlnb.traces.kineto.rank import RankTrace, length, merged
-from ddlnb.traces.longest_path import Seconds, critical_path
+from ddlnb.traces.longest_path import critical_path
 from ddlnb.units import counted, show_seconds
 
-COMPUTE = "compute"
 ENDS_AGREE_SECONDS = 1e-3  # as far apart as ends of one collective may be by clocks not set
 CLOCKS_AGREE_SECONDS = 50e-6  # ends of a kernel on two GPUs differ by less
 MUCH_MORE = 1.05  # of the others' median, for a rank to be called slow at it
@@ -208,67 +208,9 @@ class ProfiledJob:
     def what_ifs(self) -> pd.DataFrame:
         """Return the mean seconds of a step, replayed as traced and with one thing otherwise.
 
-        The bandwidth is that of the part of a collective's seconds that grows with its bytes: a
-        line through its sizes, where it has two, else all of it. Without stragglers every rank
-        computes as long as the median one of the step. Gradients are all-reduces and
-        reduce-scatters: in one message they go when the last one is ready (BSP-A2A).
+        See `ddlnb.traces.jobs.otherwise`.
         """
-        work = self.replay.work
-        sends = (self.job.family == COLLECTIVE).to_numpy()
-        fixed = np.where(sends, np.minimum(work, self._latencies()), work)
-        cases = {
-            "as traced": work,
-            "twice the bandwidth": np.where(sends, fixed + (work - fixed) / 2, work),
-            "ten times the bandwidth": np.where(sends, fixed + (work - fixed) / 10, work),
-            "no stragglers": work * np.where(sends, 1.0, self._fair()),
-            "gradients in half the bytes": np.where(self._gradients, (fixed + work) / 2, work),
-            "buckets twice as large": self._gathered(work, fixed, 2),
-            "all gradients in one message": self._gathered(work, fixed, len(work)),
-            "no communication": np.where(sends, 0.0, work),
-        }
-        delays = self.replay.launches.traced
-        seconds = {
-            name: float(self.replay.iteration_seconds(one, delays).mean())
-            for name, one in cases.items()
-        }
-        traced = float(self.replay.traced_seconds.mean())
-        frame = pd.DataFrame({"what": list(seconds), "seconds": list(seconds.values())})
-        return frame.assign(saves=1 - frame["seconds"] / traced)
-
-    @cached_property
-    def _gradients(self) -> Any:
-        return self.job.rows["optype"].isin(("all_reduce", "reduce_scatter")).to_numpy()
-
-    def _gathered(self, work: Seconds, fixed: Seconds, count: int) -> Seconds:
-        """Return the work where so many messages of gradients in turn go with their last one."""
-        rows = self.job.rows[self._gradients]
-        turn = rows.groupby(["step", "rank", "optype", "mc"]).cumcount() // count
-        keys = [*(rows[name] for name in ("step", "rank", "optype", "mc")), turn]
-        sums = pd.DataFrame({"fixed": fixed, "rest": work - fixed})[self._gradients].groupby(keys)
-        whole = sums["fixed"].transform("max") + sums["rest"].transform("sum")
-        found = work.copy()
-        found[rows.index] = whole.where(sums.cumcount(ascending=False) == 0, 0.0)
-        return found
-
-    def _latencies(self) -> Seconds:
-        """Return the part of every collective's wire seconds that does not grow with its bytes."""
-        rows = self.job.rows.assign(work=self.replay.work)
-        found = np.zeros(len(rows))
-        for _, own in rows[self.job.family == COLLECTIVE].groupby(["optype", "mc"]):
-            typical = own.groupby("bytes")["work"].median()
-            if len(typical) > 1:
-                sizes, seconds = typical.index.to_numpy(float), typical.to_numpy()
-                slope = np.polyfit(sizes, seconds, 1)[0]
-                found[own.index] = max(0.0, float(np.min(seconds - max(0.0, slope) * sizes)))
-        return found
-
-    def _fair(self) -> Seconds:
-        rows = self.job.rows
-        own = rows[rows["optype"] == COMPUTE]
-        totals = own.groupby(["step", "rank"])["duration"].sum()
-        fair = totals.groupby("step").transform("median") / totals
-        keys = pd.MultiIndex.from_frame(rows[["step", "rank"]])
-        return np.asarray(np.minimum(1.0, fair.reindex(keys).fillna(1.0)))
+        return what_ifs(self.replay)
 
 
 def profiled_job(
