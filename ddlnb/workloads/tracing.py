@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -165,11 +166,19 @@ class Watch(TorchFunctionMode):
         self._names = {id(parameter): name for name, parameter in trained.items()}
         self._running: list[str] = []
         self.forward: Work | None = None
+        self._hooks: list[Any] = []
         for name, submodule in module.named_modules():
-            submodule.register_forward_pre_hook(partial(self._enter, name), prepend=True)
-            submodule.register_forward_hook(self._leave, always_call=True)
+            enter = partial(self._enter, name)
+            self._hooks.append(submodule.register_forward_pre_hook(enter, prepend=True))
+            self._hooks.append(submodule.register_forward_hook(self._leave, always_call=True))
         for name, parameter in trained.items():
-            parameter.register_post_accumulate_grad_hook(partial(self._arrive, name))
+            arrive = partial(self._arrive, name)
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(arrive))
+
+    def close(self) -> None:
+        """Watch no longer: a parameter with a hook that leads back to it is never collected."""
+        for hook in self._hooks:
+            hook.remove()
 
     def __torch_function__(
         self,
@@ -215,11 +224,12 @@ def _run(task: Task, module: nn.Module, drawn: Batch, device: str) -> Watch:
     counter = FlopCounterMode(display=False, custom_mapping=FLOPS)
     with counter as flops, TrafficCounter() as traffic:
         watch = Watch(module, lambda: traffic.work + Work(float(flops.get_total_flops())))
-        with torch.device(device), RecurrentCalls(), watch:
-            loss = task.loss(module, batch)
-        watch.forward = watch.count()
-        require_scalar(loss, task.name)
-        loss.backward()
+        with closing(watch):
+            with torch.device(device), RecurrentCalls(), watch:
+                loss = task.loss(module, batch)
+            watch.forward = watch.count()
+            require_scalar(loss, task.name)
+            loss.backward()
         total = watch.count()
     _require_complete(watch, task.name)
     # What backward computes after the last gradient (nothing, usually) belongs to that gradient.

@@ -1,11 +1,15 @@
 """The traced structure against what torch really does, on models made to be awkward."""
 
+import gc
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ddlnb.errors import ModelError
+from ddlnb.workloads.memory import require_memory_for_training
 from ddlnb.workloads.profiling import profile
 from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.task import task
@@ -352,3 +356,19 @@ def test_samples_may_come_first_second_or_end_to_end(shaped):
 def test_a_batch_that_does_not_grow_with_the_samples_is_refused(batch, shapes):
     with pytest.raises(ModelError, match=f"tensors of {shapes} when asked for 64 samples"):
         trace(task(linear(), batch=batch, loss=mean_square), 64)
+
+
+def parameters_alive():
+    gc.collect()
+    return sum(type(one) is nn.Parameter for one in gc.get_objects())
+
+
+@pytest.mark.parametrize("look", [trace, require_memory_for_training])
+def test_no_model_is_kept_when_it_was_looked_at(look):
+    """A measurement looks at each run's model: kept ones filled its ranks within hours."""
+    own = task(linear(), batch=draw, loss=mean_square)
+    own = replace(own, build=lambda: nn.Sequential(linear(), nn.Tanh()))  # keeps its own result
+    look(own, 2)
+    before = parameters_alive()
+    look(own, 2)
+    assert parameters_alive() == before
