@@ -12,6 +12,7 @@ import importlib.util
 import json
 import logging
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -45,6 +46,12 @@ _OWN_LAUNCHERS = {
     EMULATED: _FORKED,
     "ssh": "ddlnb.launch.starters.HostsLauncher",
 }  # instead of those that ipyparallel has under these names
+# Encrypted: without that, random bytes of a stranger are a message of ZeroMQ's first protocol. With
+# a key beside it, messages are signed as well; or every process warns that they are not.
+_PRIVATE = """
+c.IPController.enable_curve = True
+c.Session.key = {key!r}
+"""
 _PROFILE_FILES = ("ipcluster_config.py", "ipcontroller_config.py", "ipengine_config.py")
 
 
@@ -163,8 +170,6 @@ def cluster(launch: RankSpec, token: str, folder: Path, before: Sequence[str] = 
     # waiting. The misses allowed make up for it: either side gives the other up after 120 s.
     config.ControllerLauncher.controller_args = [
         private,
-        # Encrypted: without it, a stranger's random bytes are a message of an old protocol.
-        "--IPController.enable_curve=True",
         "--nodb",
         "--HeartMonitor.period=250",
         "--HeartMonitor.max_heartmonitor_misses=480",
@@ -204,6 +209,8 @@ def cluster(launch: RankSpec, token: str, folder: Path, before: Sequence[str] = 
         config.EngineLauncher.engine_args.append(
             f"--IPEngine.wait_for_url_file={launch.timeout_seconds}"
         )
+    with (folder / _PROFILE_FILES[1]).open("a") as settings:  # where others do not see the key
+        settings.write(_PRIVATE.format(key=secrets.token_hex().encode()))
     log = logging.getLogger(f"{__name__}.ipyparallel")
     log.setLevel(logging.CRITICAL + 1)
     return ipyparallel.Cluster(
