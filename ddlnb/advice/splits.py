@@ -25,10 +25,7 @@ from ddlnb.hardware.catalogue import gpu_in
 from ddlnb.hardware.gpu import Gpu, Nvlink
 from ddlnb.parallelism.config import find_shape
 from ddlnb.parallelism.forecast.fit import drawn_seconds
-from ddlnb.parallelism.forecast.frameworks import (
-    Fitted,
-    Parameters,
-)
+from ddlnb.parallelism.forecast.frameworks import Fitted, Parameters
 from ddlnb.parallelism.forecast.layouts import Ranking, ranked, unsplit
 from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.questions import Verdict, question

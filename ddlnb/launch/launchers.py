@@ -52,7 +52,8 @@ _PRIVATE = """
 c.IPController.enable_curve = True
 c.Session.key = {key!r}
 """
-_PROFILE_FILES = ("ipcluster_config.py", "ipcontroller_config.py", "ipengine_config.py")
+_CONTROLLER_FILE = "ipcontroller_config.py"
+_PROFILE_FILES = ("ipcluster_config.py", _CONTROLLER_FILE, "ipengine_config.py")
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ def cluster(launch: RankSpec, token: str, folder: Path, before: Sequence[str] = 
         config.EngineLauncher.engine_args.append(
             f"--IPEngine.wait_for_url_file={launch.timeout_seconds}"
         )
-    with (folder / _PROFILE_FILES[1]).open("a") as settings:  # where others do not see the key
+    with (folder / _CONTROLLER_FILE).open("a") as settings:  # where others do not see the key
         settings.write(_PRIVATE.format(key=secrets.token_hex().encode()))
     log = logging.getLogger(f"{__name__}.ipyparallel")
     log.setLevel(logging.CRITICAL + 1)

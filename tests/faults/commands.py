@@ -203,14 +203,13 @@ def fault(command: str, act: str) -> Kind:
         onlooker.look()
         onlooker.stop()
         outcome.left = "; ".join(stage.left())
-        said = REFUSED
         for _ in range(REPEATS):
-            if REFUSED in said:
-                again = run(folder, words)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    outcome.resumed = int(again.wait(END_SECONDS) == 0)
-                again.kill()
-                said = (folder / "said").read_text()
+            again = run(folder, words)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                outcome.resumed = int(again.wait(END_SECONDS) == 0)
+            again.kill()
+            if REFUSED not in (said := (folder / "said").read_text()):
+                break
         if not outcome.resumed:
             outcome.wrong += f"not repeated: {said[-300:]!r}; "
         outcome.lost = 0 if act.startswith("file") else onlooker.lost()

@@ -399,9 +399,10 @@ def sentences(found: ProfiledJob) -> Iterator[str]:
         )
     alone = int((found.sent["matched"] == 1).sum())
     if alone and len(frame) > 1:
+        has, counts = ("has", "counts") if alone == 1 else ("have", "count")
         yield (
-            f"{counted(alone, 'collective')} of {len(found.sent)} has no match on another rank and "
-            f"counts as being on the wire."
+            f"{counted(alone, 'collective')} of {len(found.sent)} {has} no match on another rank "
+            f"and {counts} as being on the wire."
         )
     if found.job.clocks_set_seconds:
         yield (
