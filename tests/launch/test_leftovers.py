@@ -29,8 +29,9 @@ time.sleep(60)
 
 
 FOLDER = """
-import time
+import signal, time
 from ddlnb.files import temporary_folder
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has its children ignore it
 with temporary_folder() as folder:
     print(folder, "made", flush=True)
     time.sleep(60)
