@@ -5,7 +5,8 @@
 
 Rivals are `ddlnb.DistributedModel`, whose plan is searched for what the ranks measure when they
 start; ``buckets``, DDP with the bucket_cap_mb that `ddlnb advise` takes for the cell; and
-``watched``, DDP as it is in `ddlnb.watch`, which shows what watching costs.
+``watched``, DDP as it is in `ddlnb.watch`, which shows what watching costs. ``watched FSDP`` stands
+beside FSDP, every layer of which is sharded by `fully_shard`.
 
 On every rank of a cell one script holds both, each with a model and an optimizer of its own, and
 trains by them in turn, as many iterations by each. Computation is replayed; hooks, messages and
@@ -46,10 +47,12 @@ from ddlnb.workloads.tracing import trace
 from ddlnb.workloads.workload import Workload
 
 OURS, THEIRS, BUCKETS, WATCHED = "DistributedModel", "DDP", "buckets", "watched"
+SHARDED, WATCHED_SHARDS = "FSDP", "watched FSDP"
 KEPT = {
     OURS: DATA / "measured" / "2026-11-24_two-cores_distributed-model" / "rows.csv",
     BUCKETS: DATA / "measured" / "2026-11-27_two-cores_buckets" / "rows.csv",
     WATCHED: DATA / "measured" / "2026-11-27_two-cores_watched" / "rows.csv",
+    WATCHED_SHARDS: DATA / "measured" / "2026-11-27_two-cores_watched-fsdp" / "rows.csv",
 }
 SECONDS = 300.0  # after which a rank that does not answer is given up
 # Four nodes with both models on all networks, and eight with the model that computes less.
@@ -100,7 +103,12 @@ LARGE = {
     for one in (Large(network, "", workers, times=times) for times in (0.5, 1.0, 1.5))
 }
 RUN = {OURS: {name: CELLS[name] for name in CHOSEN}, BUCKETS: LARGE}
-RUN[WATCHED] = dict(list(RUN[OURS].items())[:2])
+RUN[WATCHED] = RUN[WATCHED_SHARDS] = dict(list(RUN[OURS].items())[:2])
+
+
+def theirs_of(rival: str) -> str:
+    """Return the name of what stands beside a rival."""
+    return SHARDED if rival == WATCHED_SHARDS else THEIRS
 
 
 def rival_of(cell: Cell, rival: str, folder: Path) -> tuple[str, float | None]:
@@ -132,7 +140,7 @@ def run_cell(
         {
             "cell": cell.name,
             "repetition": number // 2,
-            "method": (THEIRS, rival)[number % 2],
+            "method": (theirs_of(rival), rival)[number % 2],
             "iteration_seconds": seconds,
             "plan": plan if number % 2 else None,
             "messages": messages if number % 2 else None,
@@ -145,9 +153,10 @@ def run_cell(
 def _script(
     context: RankContext, task: Task, rival: str, iterations: int, repetitions: int
 ) -> tuple[tuple[str, int | None], list[float]]:
-    """Train by both in turn; return our plan, its messages, and the seconds, DDP's first."""
+    """Train by both in turn; return our plan, its messages, and the seconds, the plain first."""
     import torch
     import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
     from torch.nn import Module
     from torch.nn.parallel import DistributedDataParallel
 
@@ -162,9 +171,16 @@ def _script(
         module = task.build()
         return module, torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
 
-    def ddp(**options: float) -> tuple[Module, Callable[[], None], Callable[[], None]]:
-        module, optimizer = made()
-        model = DistributedDataParallel(module, **options)
+    def plain(**options: float) -> tuple[Module, Callable[[], None], Callable[[], None]]:
+        if rival == WATCHED_SHARDS:
+            model = task.build()
+            for layer in reversed(list(model.modules())):  # the model itself last
+                if layer is model or layer._parameters:
+                    fully_shard(layer, reshard_after_forward=False)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        else:
+            module, optimizer = made()
+            model = DistributedDataParallel(module, **options)
 
         def step() -> None:
             task.loss(model, batch).backward()
@@ -193,11 +209,11 @@ def _script(
         return (time.perf_counter() - start) / iterations
 
     with process_group(context, context.store(), context.count):
-        _, *theirs = ddp()
+        _, *theirs = plain()
         size = re.search(r"bucket_cap_mb=(\d+)", rival)
         given = {"bucket_cap_mb": int(size[1])} if size else {}
-        model, *its = ours() if rival == OURS else ddp(**given)
-        watching = watch(model) if rival == WATCHED else nullcontext()
+        model, *its = ours() if rival == OURS else plain(**given)
+        watching = watch(model) if rival.startswith(WATCHED) else nullcontext()
         seconds = []
         with watching:
             for number in range(repetitions + 1):
@@ -215,16 +231,17 @@ def compared(rows: pd.DataFrame) -> pd.DataFrame:
     found = []
     for name, cell in rows.groupby("cell", sort=False):
         wide = cell.pivot_table("iteration_seconds", "repetition", "method")
-        [its] = set(wide.columns) - {THEIRS}
-        over: Interval = ratio(wide[THEIRS], wide[its])
+        [its] = [one for one in wide if one not in (THEIRS, SHARDED)]
+        [theirs] = wide.columns.drop(its)
+        over: Interval = ratio(wide[theirs], wide[its])
         found.append(
             {
                 "cell": name,
                 "plan": cell["plan"].dropna().iloc[0],
                 "messages": cell["messages"].max(),
-                "DDP ms": 1e3 * wide[THEIRS].median(),
+                "plain ms": 1e3 * wide[theirs].median(),
                 "its ms": 1e3 * wide[its].median(),
-                "DDP over it": over.estimate,
+                "plain over it": over.estimate,
                 "low": over.low,
                 "high": over.high,
                 **({"forecast": cell["forecast"].iloc[0]} if "forecast" in cell else {}),
@@ -235,11 +252,11 @@ def compared(rows: pd.DataFrame) -> pd.DataFrame:
 
 def summary(table: pd.DataFrame, rival: str = OURS) -> str:
     """Return the geometric mean, and in how many cells the rival is beyond noise, in a sentence."""
-    over = table["DDP over it"]
+    over = table["plain over it"]
     mean = over.prod() ** (1 / len(over))
     return (
-        f"DDP takes {mean:.3f} times as long as {rival}, geometric mean of {len(table)} "
-        f"cells ({over.min():.3f} to {over.max():.3f}); beyond noise it is quicker in "
+        f"{theirs_of(rival)} takes {mean:.3f} times as long as {rival}, geometric mean of "
+        f"{len(table)} cells ({over.min():.3f} to {over.max():.3f}); beyond noise it is quicker in "
         f"{(table['low'] > 1).sum()} and slower in {(table['high'] < 1).sum()}"
     )
 

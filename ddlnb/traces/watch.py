@@ -1,17 +1,19 @@
-"""Exposed communication of DistributedDataParallel while it trains, by hooks and no profiler.
+"""Exposed communication of DDP and FSDP while they train, by hooks and no profiler.
 
-From when the last gradient of a backward pass has arrived until DDP ends the pass, a rank computes
-nothing: it waits for its buckets, and for ranks that come late. On the host both instants are read
-from its clock; on a GPU they are events of the stream on which DDP waits, read after the block.
+A rank that computes nothing waits for messages, and for ranks that come late. In
+DistributedDataParallel that is from when the last gradient of a backward pass has arrived until
+DDP ends the pass; in a model of `fully_shard`, while parameters are gathered, gradients scattered
+and the pass ended, with the copies in and out of what is sent. On the host the instants are read
+from its clock; on a GPU they are events of the stream that computes, read when they have passed.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cached_property, partial
-from itertools import pairwise
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import require
@@ -29,6 +31,10 @@ class _Instant:
     def record(self) -> None:
         self.at = time.perf_counter()
 
+    def query(self) -> bool:
+        """It has passed."""
+        return True
+
     def synchronize(self) -> None:
         """There is nothing to wait for."""
 
@@ -40,55 +46,52 @@ class Watched(Answer):
     """What `watch` saw on a rank: ``rows`` has ``seconds`` and ``exposed_seconds`` per iteration.
 
     An iteration lasts from the end of a backward pass to that of the next one. Passes that send
-    nothing (``no_sync``) belong to the iteration of the next one that does.
+    no gradients (``no_sync``) belong to the iteration of the next one that does.
     """
 
-    def __init__(self, model: torch.nn.parallel.DistributedDataParallel):
+    def __init__(self, on_gpu: bool):
         import torch
 
-        self._model = model
-        on_gpu = next(model.parameters()).is_cuda
         self._make: Any = partial(torch.cuda.Event, enable_timing=True) if on_gpu else _Instant
-        self._later = torch.autograd.Variable._execution_engine.queue_callback
-        self._last: Any = None
-        self._passes: list[tuple[Any, Any]] = []
+        self._waits: list[tuple[Any, Any]] = []
+        self._open: deque[tuple[list[tuple[Any, Any]], Any]] = deque()
+        self._before: Any = None
+        self._found: list[tuple[float, float]] = []
 
-    def _arrived(self, _: torch.Tensor) -> None:
-        if not self._model.require_backward_grad_sync:
-            return
-        if self._last is None:
-            self._last = self._make()
-            # What is queued in what is queued runs after DDP has waited for its buckets.
-            self._later(lambda: self._later(self._ended))
-        self._last.record()
+    def _now(self) -> Any:
+        instant = self._make()
+        instant.record()
+        return instant
 
-    def _ended(self) -> None:
-        end = self._make()
-        end.record()
-        self._passes.append((self._last, end))
-        self._last = None
+    def _end(self) -> None:
+        """End an iteration, and read those whose instants have passed."""
+        self._open.append((self._waits, self._now()))
+        self._waits = []
+        while self._open and self._open[0][1].query():
+            self._read()
 
-    def _forget(self, *_: Any) -> None:
-        self._last = None  # of a pass that an error has ended
+    def _read(self) -> None:
+        waits, end = self._open.popleft()
+        end.synchronize()
+        if self._before is not None:
+            exposed = sum(start.elapsed_time(stop) for start, stop in waits)
+            self._found.append((self._before.elapsed_time(end) / 1e3, exposed / 1e3))
+        self._before = end
 
-    @cached_property
+    @property
     def rows(self) -> pd.DataFrame:
         """A row per iteration but the first. Raises InputError before there are two."""
         import pandas as pd
 
+        while self._open:
+            self._read()
         require(
-            len(self._passes) > 1,
-            f"{counted(len(self._passes), 'backward pass', 'backward passes')} of the watched "
-            f"model sent gradients, and an iteration lasts from one to the next; train longer",
+            bool(self._found),
+            f"{counted(int(self._before is not None), 'backward pass', 'backward passes')} of the "
+            f"watched model sent gradients, and an iteration lasts from one to the next; train "
+            f"longer",
         )
-        ends = [end for _, end in self._passes]
-        ends[-1].synchronize()
-        return pd.DataFrame(
-            {
-                "seconds": [a.elapsed_time(b) / 1e3 for a, b in pairwise(ends)],
-                "exposed_seconds": [a.elapsed_time(b) / 1e3 for a, b in self._passes[1:]],
-            }
-        )
+        return pd.DataFrame(self._found, columns=["seconds", "exposed_seconds"])
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -112,13 +115,11 @@ class Watched(Answer):
 
 @contextmanager
 def watch(model: torch.nn.Module) -> Iterator[Watched]:
-    """Measure the exposed communication of a model in DistributedDataParallel in the block.
+    """Measure the exposed communication of a model in DDP or of `fully_shard` in the block.
 
     What it yields has rows and sentences once the block has trained for two iterations, on every
-    rank those of the rank. Hooks of parameters and of the backward pass are all that is added
-    (`python -m benchmarks.train_with_it --rival watched` prints what they cost), and torch's own
-    reducer sends. Raises InputError for other models: FSDP's waits are on streams of its own, where
-    torch.profiler sees them.
+    rank those of the rank. Hooks are all that is added (`python -m benchmarks.train_with_it
+    --rival watched` prints what they cost), and torch itself sends. Raises InputError for others.
 
     >>> import ddlnb
     >>> import torch
@@ -132,20 +133,106 @@ def watch(model: torch.nn.Module) -> Iterator[Watched]:
     2
     >>> dist.destroy_process_group()
     """
+    from torch.distributed.fsdp import FSDPModule
     from torch.nn.parallel import DistributedDataParallel
 
     require(
-        isinstance(model, DistributedDataParallel),
-        f"a {type(model).__name__} cannot be watched, as DistributedDataParallel alone can; record "
-        f"it, FSDP for one, by torch.profiler on all ranks and read that with `ddlnb trace FOLDER`",
+        isinstance(model, DistributedDataParallel | FSDPModule),
+        f"a {type(model).__name__} cannot be watched, as DistributedDataParallel and a model of "
+        f"fully_shard can; record it by torch.profiler on all ranks and read that with "
+        f"`ddlnb trace FOLDER`",
     )
-    assert isinstance(model, DistributedDataParallel)
-    seen = Watched(model)
-    trained = (one for one in model.parameters() if one.requires_grad)
-    hooks = [one.register_post_accumulate_grad_hook(seen._arrived) for one in trained]
-    hooks.append(model.register_forward_pre_hook(seen._forget))
-    try:
+    seen = Watched(next(model.parameters()).is_cuda)
+    with ExitStack() as hooks:
+        if isinstance(model, DistributedDataParallel):
+            _watch_replica(model, seen, hooks)
+        else:
+            _watch_shards(model, seen, hooks)
         yield seen
-    finally:
-        for hook in hooks:
-            hook.remove()
+
+
+def _watch_replica(
+    model: torch.nn.parallel.DistributedDataParallel, seen: Watched, hooks: ExitStack
+) -> None:
+    """Wait from the last gradient of a pass until DDP has its buckets."""
+    import torch
+
+    later = torch.autograd.Variable._execution_engine.queue_callback
+    last: Any = None
+
+    def arrived(_: torch.Tensor) -> None:
+        nonlocal last
+        if not model.require_backward_grad_sync:
+            return
+        if last is None:
+            last = seen._make()
+            # What is queued in what is queued runs after DDP has waited for its buckets.
+            later(lambda: later(ended))
+        last.record()
+
+    def ended() -> None:
+        nonlocal last
+        seen._waits.append((last, seen._now()))
+        seen._end()
+        last = None
+
+    def forget(*_: Any) -> None:
+        nonlocal last
+        last = None  # of a pass that an error has ended
+
+    for one in model.parameters():
+        if one.requires_grad:
+            hooks.callback(one.register_post_accumulate_grad_hook(arrived).remove)
+    hooks.callback(model.register_forward_pre_hook(forget).remove)
+
+
+def _watch_shards(model: Any, seen: Watched, hooks: ExitStack) -> None:
+    """Wait in what torch's FSDP calls to gather, to scatter and to end a pass.
+
+    Raises InputError if this torch calls nothing of these names.
+    """
+    from torch.distributed.fsdp import FSDPModule
+
+    shards = [one._get_fsdp_state() for one in model.modules() if isinstance(one, FSDPModule)]
+    states = list(dict.fromkeys(shards))  # of several modules that are sharded as one
+    groups = [
+        group
+        for state in states
+        # One of a state, before there could be more.
+        for group in getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
+        if group is not None
+    ]
+    is_waiting = False
+
+    def wrap(owner: Any, name: str, then: Callable[[], None] = lambda: None) -> None:
+        plain: Any = getattr(owner, name, None)
+        require(
+            plain is not None,
+            f"the FSDP of torch has no {name} and cannot be watched; record it by torch.profiler "
+            f"on all ranks and read that with `ddlnb trace FOLDER`",
+        )
+
+        def waited(*values: Any, **named: Any) -> Any:
+            nonlocal is_waiting
+            if is_waiting:  # in another of them
+                return plain(*values, **named)
+            is_waiting, start = True, seen._now()
+            try:
+                return plain(*values, **named)
+            finally:
+                seen._waits.append((start, seen._now()))
+                is_waiting = False
+                then()
+
+        setattr(owner, name, waited)
+        hooks.callback(delattr, owner, name)
+
+    def ended() -> None:
+        if any(group.reduce_grads for group in groups):
+            seen._end()
+
+    for group in groups:
+        for name in ("unshard", "wait_for_unshard", "post_backward"):
+            wrap(group, name)
+    for state in states:
+        wrap(state, "_root_post_backward_final_callback", ended)

@@ -23,7 +23,7 @@ def test_all_cells_are_kept_and_none_is_slower_than_ddp_beyond_noise(kept):
     assert list(table["cell"]) == list(RUN[rival])
     assert (table["high"] > 1).all()
     if rival == BUCKETS:  # the gain is forecast, too
-        off = (table["DDP over it"] / table["forecast"] - 1).abs()
+        off = (table["plain over it"] / table["forecast"] - 1).abs()
         assert off.median() < 0.03
         assert off.max() < 0.08
 
@@ -40,5 +40,5 @@ def test_a_ratio_is_that_of_pairs_of_runs():
         }
     )
     [row] = compared(rows).to_dict("records")
-    assert row["DDP over it"] == pytest.approx(2.0)
+    assert row["plain over it"] == pytest.approx(2.0)
     assert (row["plan"], row["messages"]) == ("searched", 3)

@@ -6,11 +6,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from IPython.core.interactiveshell import InteractiveShell
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector
 
 import ddlnb
 from ddlnb.errors import InputError
+from ddlnb.launch.rank import RankContext, process_group
+from ddlnb.launch.ranks import Ranks
 
 LATE = 0.08  # seconds after which a bucket comes back
 
@@ -92,6 +95,58 @@ def test_a_pass_that_fails_leaves_nothing_and_other_models_are_refused():
     assert not any(one._post_accumulate_grad_hooks for one in model.parameters())
     with pytest.raises(InputError, match="a Linear cannot be watched"), ddlnb.watch(model.module):
         pass
+
+
+class Computing(torch.nn.Module):
+    """Takes so long in each forward pass, and changes nothing."""
+
+    def __init__(self, seconds: float):
+        super().__init__()
+        self.seconds = seconds
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        threading.Event().wait(self.seconds)
+        return x
+
+
+def sharded(context: RankContext, late: float) -> dict[str, list[float]]:
+    """Return what is seen of shards that train, of which the first rank computes for longer.
+
+    The second of six passes keeps its gradients for the third. What comes out is as if unwatched.
+    """
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(64, 64) for _ in range(3)]
+    computing = Computing(late if context.rank == 0 else 0.0)
+    model = torch.nn.Sequential(layers[0], computing, *layers[1:])
+
+    def gradients() -> list[torch.Tensor]:
+        model.zero_grad()
+        for number in range(6):
+            model.set_requires_gradient_sync(number != 1)
+            train(model, passes=1)
+        return [one.grad.full_tensor() for one in model.parameters()]
+
+    with process_group(context, context.store(), context.count):
+        for one in (*layers, model):
+            fully_shard(one)
+        before = gradients()
+        with ddlnb.watch(model) as seen:
+            during = gradients()
+        assert all(map(torch.equal, before, during))
+        [group] = layers[0]._get_fsdp_state()._fsdp_param_groups
+        assert "unshard" not in vars(group)
+    return seen.rows.to_dict("list")
+
+
+@pytest.mark.ranks
+def test_shards_wait_for_the_rank_that_computes_and_it_for_nobody():
+    with Ranks(2, imports=(__name__,)) as ranks:
+        busy, idle = ranks.run(sharded, LATE)
+    assert len(busy["seconds"]) == len(idle["seconds"]) == 4
+    for seconds, exposed in zip(busy["seconds"], busy["exposed_seconds"], strict=True):
+        assert seconds - exposed >= 0.99 * LATE
+    assert busy["seconds"][0] - busy["exposed_seconds"][0] >= 1.99 * LATE
+    assert min(idle["exposed_seconds"]) >= 0.5 * LATE
 
 
 def test_a_cell_is_traced_and_its_page_shown():
