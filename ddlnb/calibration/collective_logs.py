@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ddlnb.calibration.collective_tables import (
     COLLECTIVES,
@@ -26,8 +26,17 @@ from ddlnb.calibration.collective_tables import (
     bus_factors,
     with_seconds,
 )
-from ddlnb.calibration.job_logs import BY_DEEPSPEED, NO_PICKLE, PICKLE, logged_rows
+from ddlnb.calibration.job_logs import (
+    BY_DEEPSPEED,
+    NO_PICKLE,
+    PICKLE,
+    Calls,
+    add_calls,
+    json_apart,
+    logged_rows,
+)
 from ddlnb.errors import InputError, ResultsError, UnknownName, require
+from ddlnb.progress import Show, bar
 from ddlnb.reading import json_of, read_bytes, reading
 from ddlnb.units import GB
 
@@ -115,19 +124,50 @@ def read_collective_logs(
     >>> rows["collective"].unique().tolist(), sorted(set(rows["ranks"]))
     (['all_reduce'], [2, 4])
     """
-    import pandas as pd
-
     facts = facts or Facts()
     listed = [paths] if isinstance(paths, str | Path) else paths
-    rows = [row for path in listed for row in _read(Path(path), facts)]
+    return measured([read_log(Path(one), facts.gpus_of_a_node) for one in listed], facts)
+
+
+class Log(NamedTuple):
+    """A log, or a folder of those of all ranks: its text, and the calls that its JSON tells of."""
+
+    path: Path
+    text: str
+    calls: Calls
+
+
+def read_log(path: Path, gpus_per_node: int | None = None, progress: Show = None) -> Log:
+    """Return a log of which some ranks are on a node, 8 if that is not told. Raises ResultsError.
+
+    What is JSON is gone after its file, so that logs of many ranks fit into memory.
+    """
+    if not path.exists():
+        raise ResultsError(f"there is no log {path}")
+    files = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
+    texts: list[str] = []
+    calls: Calls = {}
+    for one in bar(files, "reading", unit="file", progress=progress and len(files) > 1):
+        content = read_bytes(one)
+        require(not content.startswith(PICKLE), f"{one} {NO_PICKLE}")
+        with reading(one, error=ResultsError):
+            found, text = json_apart(content.decode(errors="replace"))
+            add_calls(calls, found, gpus_per_node)
+        texts.append(text)
+    return Log(path, "\n".join(texts), calls)
+
+
+def measured(logs: Sequence[Log], facts: Facts) -> pd.DataFrame:
+    """Return the collectives in logs. Raises as `read_collective_logs`."""
+    import pandas as pd
+
+    rows = [row for log in logs for row in _rows_in(log, facts)]
     with reading("the logs", error=ResultsError):
         return _with_rates(pd.DataFrame(rows).reindex(columns=list(COLUMNS)))
 
 
-def _read(path: Path, facts: Facts) -> list[dict[str, object]]:
-    if not path.exists():
-        raise ResultsError(f"there is no log {path}")
-    text = text_of(path)
+def _rows_in(log: Log, facts: Facts) -> list[dict[str, object]]:
+    path, text, calls = log
     if (_TITLE.search(text) or BY_DEEPSPEED.search(text)) and facts.ranks is None:
         raise InputError(
             f"{path} is of the OSU micro-benchmarks or of DeepSpeed's comms logger, which do not "
@@ -138,7 +178,7 @@ def _read(path: Path, facts: Facts) -> list[dict[str, object]]:
         try:
             ranks = facts.ranks or 0
             found = [*_probe_rows(text), *_nccl_rows(text), *_osu_rows(text, ranks)]
-            found += logged_rows(text, facts.gpus_of_a_node, ranks)
+            found += logged_rows(calls, text, ranks)
         except ResultsError as error:
             raise ResultsError(f"{path}: {error}") from error
         rows = [_complete(row, facts, path) for row in found]
@@ -148,15 +188,6 @@ def _read(path: Path, facts: Facts) -> list[dict[str, object]]:
             "`ddlnb cluster fit here`, and no log of a job; give the whole output of one of them"
         )
     return rows
-
-
-def text_of(path: Path) -> str:
-    """Return the text of a log, of a folder that of all its files. Raises ResultsError."""
-    files = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
-    contents = [read_bytes(one) for one in files]
-    for one, content in zip(files, contents, strict=True):
-        require(not content.startswith(PICKLE), f"{one} {NO_PICKLE}")
-    return "\n".join(content.decode(errors="replace") for content in contents)
 
 
 def _complete(row: dict[str, object], facts: Facts, path: Path) -> dict[str, object]:

@@ -44,29 +44,42 @@ class Call(NamedTuple):
     size_bytes: int
 
 
-def documents(text: str) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects that a text begins with, one after the other, until it is cut."""
-    decoder, at = json.JSONDecoder(), 0
-    while (found := re.compile(r"\s*(?=\{)").match(text, at)) is not None:
-        try:
-            one, at = decoder.raw_decode(text, found.end())
-        except json.JSONDecodeError:
-            return
-        yield one
+Calls = dict[Call, dict[object, float]]  # the least seconds that a rank logged of each call
 
 
-def logged_rows(text: str, gpus_per_node: int | None, ranks: int) -> Iterator[dict[str, object]]:
-    """Yield a row for each kind of call of a log of any of these; nothing for another text.
+def json_apart(text: str) -> tuple[list[dict[str, Any]], str]:
+    """Return the JSON objects that a text begins with, until one is cut, and the text after them.
 
-    ``ranks`` are those of DeepSpeed's job, which says none. Raises ResultsError for a flight
-    recorder without durations.
+    >>> json_apart('{"a": 1} {"b": 2} NCCL INFO')
+    ([{'a': 1}, {'b': 2}], ' NCCL INFO')
     """
-    found = list(documents(text))
-    timed: dict[Call, dict[object, float]] = defaultdict(dict)
+    decoder, at, found = json.JSONDecoder(), 0, []
+    while (start := re.compile(r"\s*(?=\{)").match(text, at)) is not None:
+        try:
+            one, at = decoder.raw_decode(text, start.end())
+        except json.JSONDecodeError:
+            break
+        found.append(one)
+    return found, text[at:]
+
+
+def add_calls(calls: Calls, found: Sequence[dict[str, Any]], gpus_per_node: int | None) -> None:
+    """Add what a rank's JSON tells of calls.
+
+    Raises ResultsError for a flight recorder without durations.
+    """
     for call, key, seconds in (*_recorded(found, gpus_per_node or USUAL_GPUS), *_inspected(found)):
         if call.collective in COLLECTIVES and call.ranks > 1 and call.size_bytes > 0 < seconds:
-            timed[call][key] = min(seconds, timed[call].get(key, seconds))
-    for call, times in timed.items():
+            times = calls.setdefault(call, {})
+            times[key] = min(seconds, times.get(key, seconds))
+
+
+def logged_rows(calls: Calls, text: str, ranks: int) -> Iterator[dict[str, object]]:
+    """Yield a row for each kind of call, and of DeepSpeed's tables in a text.
+
+    ``ranks`` are those of DeepSpeed's job, which says none.
+    """
+    for call, times in calls.items():
         yield _row(call, median(times.values()), "NCCL")
     for name, (size, seconds) in _printed(text) if ranks > 1 else ():
         collective = collective_of(name)

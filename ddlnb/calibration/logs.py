@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlnb.calibration.clusters import Calibration, calibrate_parameters
-from ddlnb.calibration.collective_logs import Facts, read_collective_logs
+from ddlnb.calibration.collective_logs import Facts, Log, measured, read_log
 from ddlnb.calibration.collective_tables import SECONDS, with_seconds
 from ddlnb.calibration.observations import AllReduceTime, Observation, observe
 from ddlnb.calibration.parameters import WITHIN, Parameter
@@ -119,19 +119,20 @@ def fit_log(
 
 
 def rows_of(
-    log: str | Path | Sequence[Path],
+    log: str | Path | Sequence[Log],
     gpu: str,
     nodes: int | None,
     gpus_per_node: int | None,
     network: str,
 ) -> pd.DataFrame:
-    """Return the rows of a log, or several; counts that it does not say are the given ones."""
+    """Return the rows of a log, or of several; counts that they do not say are the given ones."""
+    logs = [read_log(Path(log), gpus_per_node)] if isinstance(log, str | Path) else log
     named = Facts(gpu=gpu, network=network or None, gpus_of_a_node=gpus_per_node)
     try:
-        return with_seconds(read_collective_logs(log, named))
+        return with_seconds(measured(logs, named))
     except InputError:
         facts = replace(named, nodes=nodes, gpus_per_node=gpus_per_node)
-        return with_seconds(read_collective_logs(log, facts))
+        return with_seconds(measured(logs, facts))
 
 
 def _fitted(base: Cluster, rows: pd.DataFrame) -> tuple[Cluster, Calibration]:

@@ -135,15 +135,16 @@ def expect(
     Examples: `ddlnb cluster expect all_reduce.log --gpu H100 --network 8x400GbIB` and
     `ddlnb cluster expect all_reduce.log topo.xml --machine p4d`.
     """
-    from ddlnb.calibration.collective_logs import text_of
+    from ddlnb.calibration.collective_logs import read_log
     from ddlnb.calibration.expected import joined, judged, nccl_facts, topology_facts
     from ddlnb.calibration.logs import rows_of
     from ddlnb.cli.trace import size_row
     from ddlnb.reading import read_text, reading, xml_of
 
     refuse_unused("the log is judged by hardware by name", cluster=hardware.cluster)
-    logs = [one for one in log if one.suffix != ".xml"]
-    facts = nccl_facts("\n".join(map(text_of, logs)))
+    each = hardware.gpus_per_node
+    logs = [read_log(one, each, progress=True) for one in log if one.suffix != ".xml"]
+    facts = nccl_facts("\n".join(one.text for one in logs))
     for one in log:
         if one.suffix == ".xml":
             with reading(one):
@@ -152,13 +153,13 @@ def expect(
         say([*facts.said, "Nothing in it is measured; give a log beside it."])
         return
     on = hardware.chosen()
-    rows = rows_of(logs, on.facts["gpu"], hardware.nodes, hardware.gpus_per_node, on.network)
+    rows = rows_of(logs, on.facts["gpu"], hardware.nodes, each, on.network)
     if int(rows["nodes"].max()) > on.nodes:
         on = replace(hardware, nodes=int(rows["nodes"].max())).chosen()
     found = judged(rows, on.facts["gpu"], on.network, facts)
     if csv:
         return typer.echo(found.rows.to_csv(index=False), nl=False)
-    title = ", ".join(one.name for one in logs)
+    title = ", ".join(one.path.name for one in logs)
     print_table([size_row(row) for row in found.rows.to_dict("records")], False, title)
     say([*facts.said, *found.said])
 
