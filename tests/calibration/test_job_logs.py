@@ -82,6 +82,14 @@ def test_pickles_are_never_read_and_what_lacks_seconds_is_said(tmp_path):
     assert rows_of(dump)[0][:3] == ("all_reduce", 16, 2)
 
 
+def test_a_rank_whose_file_was_cut_hides_no_other(tmp_path):
+    alone = rows_of("recorder/rank1.json")
+    for name in ("rank0", "rank1"):
+        said = (LOGS / "recorder" / f"{name}.json").read_text()
+        (tmp_path / f"{name}.json").write_text(said[: -100 if name == "rank0" else None])
+    assert rows_of(tmp_path) == alone
+
+
 def test_the_command_takes_a_folder_and_a_topology_beside_it(tmp_path):
     words = ("--gpu", "H100", "--nodes", "2", "--network", "8x400GbIB")
     topology = str(LOGS / "topology.xml")
