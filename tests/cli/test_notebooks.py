@@ -2,11 +2,13 @@
 
 import ast
 import base64
+import itertools
 import json
 import re
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 
@@ -157,6 +159,30 @@ def test_an_algorithm_is_in_sight_with_its_formula_and_equals_the_library(name):
     assert texts[-2].startswith("**Turn this**")
     assert re.search(r"\*\*Before:\*\*|\*\*Next:\*\*", texts[0])
     assert "(../CONTRIBUTING.md#glossary)" in texts[0]
+
+
+TURNED = re.compile(r"^\| `([^`]+)`[^|]*in the algorithm \| `([^`]+)`[^|]* \| ([^|]+) \|", re.M)
+TURNED_BY = {name: TURNED.findall(read(name).cells[-2].source) for name in NAMES}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NAMES if TURNED_BY[name]])
+def test_an_algorithm_does_what_is_said_of_it_when_it_is_turned(name, monkeypatch):
+    monkeypatch.chdir(NOTEBOOKS)
+    known = {"display": lambda *_: None, "__name__": name}
+    before = itertools.takewhile(lambda cell: "algorithm" not in tags(cell), code_cells(name))
+    for cell in before:
+        exec(cell.source, known)  # as a kernel does
+        if "parameters" in tags(cell):
+            known |= SMOKE[name].get("parameters", {})
+    [source] = tagged(name, "algorithm")
+    for old, new, said in TURNED_BY[name]:
+        value = rf"(?<=\b{old} = )[^\n,)]+" if old.isidentifier() else re.escape(old)
+        turned, times = re.subn(value, lambda _, new=new: new, source)
+        assert times, f"no {old} in the algorithm"
+        fails = re.search(r"\bassertion\b.* fails", said)
+        with pytest.raises(AssertionError) if fails else nullcontext():
+            exec(turned, dict(known))
 
 
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.rglob("*.ipynb")), ids=lambda path: path.stem)
