@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -29,6 +30,7 @@ RUN = ("--batch", "4", "--iterations", "9", "--warmup", "1", "--repeat", "2", "-
 TRAIN = ("train", "--task", "quadratic", "--workers", "2", "--yes", "--folder", "saved")
 PAUSE_SECONDS = 3.0  # of who is stopped and goes on
 REFUSED = "the emulated network is not the one asked for"  # by a machine that others keep busy
+CUT = re.compile(r"^ddlnb: (\S+) line .* or move it away", re.M)
 REPEATS = 3  # of a command that was refused so
 SENDS = """import random, socket, sys, time
 held = []
@@ -208,7 +210,10 @@ def fault(command: str, act: str) -> Kind:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 outcome.resumed = int(again.wait(END_SECONDS) == 0)
             again.kill()
-            if REFUSED not in (said := (folder / "said").read_text()):
+            said = (folder / "said").read_text()
+            if told := CUT.search(said):
+                (folder / told[1]).rename(folder / "away")  # as its user would
+            elif REFUSED not in said:
                 break
         if not outcome.resumed:
             outcome.wrong += f"not repeated: {said[-300:]!r}; "
