@@ -30,7 +30,7 @@ RUN = ("--batch", "4", "--iterations", "9", "--warmup", "1", "--repeat", "2", "-
 TRAIN = ("train", "--task", "quadratic", "--workers", "2", "--yes", "--folder", "saved")
 PAUSE_SECONDS = 3.0  # of who is stopped and goes on
 REFUSED = "the emulated network is not the one asked for"  # by a machine that others keep busy
-CUT = re.compile(r"^ddlnb: (\S+) line .* or move it away", re.M)
+CUT = re.compile(r"^ddlnb: (\S+) .*\bmove it away", re.M)
 REPEATS = 3  # of a command that was refused so
 SENDS = """import random, socket, sys, time
 held = []
@@ -212,7 +212,7 @@ def fault(command: str, act: str) -> Kind:
             again.kill()
             said = (folder / "said").read_text()
             if told := CUT.search(said):
-                (folder / told[1]).rename(folder / "away")  # as its user would
+                (folder / told[1]).rename(folder / f"{told[1]} away")  # as its user would
             elif REFUSED not in said:
                 break
         if not outcome.resumed:
