@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from ddlnb.advice.explain import Gap, LastMessage, counterfactual_table, explain_gap, last_message
 from ddlnb.advice.layouts import LayoutAdvice, advise_on_layouts
@@ -39,9 +40,6 @@ from ddlnb.search.search import SearchResult
 from ddlnb.simulator.draws import LEAST_DRAWS, play_contenders
 from ddlnb.simulator.questions import DRAWS
 from ddlnb.simulator.simulate import Cell
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, repr=False)
@@ -232,8 +230,6 @@ def _ranked(rows: pd.DataFrame, lossy: pd.DataFrame, question: Question) -> pd.D
     and use all GPUs without further machines, then those with further machines, then those that
     change learning, then those on fewer GPUs; within each, the fastest first.
     """
-    import pandas as pd
-
     frame = pd.concat([rows, lossy], ignore_index=True) if len(lossy) else rows
     plain = (frame["learning"] == "") & (frame["kind"] != str(Kind.FEWER))
     group = (~plain).astype(int) + (frame["kind"] == str(Kind.FEWER))

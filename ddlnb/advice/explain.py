@@ -11,9 +11,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+import pandas as pd
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import (
@@ -31,10 +32,6 @@ from ddlnb.results.timeline import Timeline
 from ddlnb.simulator.draws import Z90, play_cells
 from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
 from ddlnb.units import show_bytes, show_rate, show_rates, show_seconds
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 BETWEEN = of_kind(BANDWIDTH, "between", "server link")
 INSIDE = of_kind(BANDWIDTH, "inside")
@@ -101,8 +98,6 @@ def reason_table(listed: Sequence[Counterfactual[Any]], seconds: Sequence[float]
     Columns: what, iteration_seconds, times_as_fast, can_be_bought. The first row is what the others
     are compared with.
     """
-    import pandas as pd
-
     return pd.DataFrame(
         {
             "what": [one.what for one in listed],

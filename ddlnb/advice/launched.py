@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from ddlnb.advice.layouts import LayoutAdvice
 from ddlnb.advice.score import over_first
 from ddlnb.advice.settings import written_for
@@ -33,8 +35,6 @@ from ddlnb.units import GIB, show_rate, show_rates
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    import pandas as pd
 
     from ddlnb.advice.advise import Advice
     from ddlnb.advice.question import Prices
@@ -224,8 +224,6 @@ class LaunchedAdvice(Answer):
     @cached_property
     def rows(self) -> pd.DataFrame:
         """What is launched, what would be best, and what was measured."""
-        import pandas as pd
-
         found, asked = self.outlook, self.question
         rows: list[dict[str, Any]] = [
             {

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from ddlnb.advice.options import Kind
 from ddlnb.advice.question import Prices, Question
 from ddlnb.advice.run import Run
@@ -47,8 +49,6 @@ from ddlnb.simulator.recommendation import TIE
 from ddlnb.units import GIB, count_from, digits, show_rate, show_rates
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlnb.parallelism.model import Transformer
 
 
@@ -332,8 +332,6 @@ def split_rows(questions: Sequence[PricedQuestion], top: int) -> pd.DataFrame:
     GPU of the first question, whose best layout stands for linear scaling, and ``efficiency`` the
     share of it. Tokens per second are those of a GPU. Raises what `ddlnb.scale` raises.
     """
-    import pandas as pd
-
     rows: list[dict[str, Any]] = []
     for asked in questions:
         each = asked.gpus / asked.sequence

@@ -15,6 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from ddlnb.advice.question import Question
 from ddlnb.errors import InputError, require_whole, without
@@ -31,8 +32,6 @@ from ddlnb.units import gpus_in_words
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlnb.clusters.cluster import Cluster
     from ddlnb.training.cost.overlapped import IterationCost
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from ddlnb.advice.question import Prices
 from ddlnb.errors import InputError, require_positive
 from ddlnb.parallelism.forecast.layouts import Ranking, ranked
@@ -23,8 +25,6 @@ from ddlnb.results.statistics import Interval
 from ddlnb.units import digits, show_count
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlnb.parallelism.forecast.question import LayoutQuestion
 
 SIZES = (0.25, 0.5, 2.0, 4.0)  # times the nodes that were asked about
@@ -61,8 +61,6 @@ class Run:
         (NaN without a price), and megawatt_hours, which GPUs draw at most by their data sheet (NaN
         where it does not say). Raises what `ddlnb.scale` raises.
         """
-        import pandas as pd
-
         asked = self.question
         listed = [(asked, row) for row in _splits(ranked(asked), OWN_SPLITS)]
         for other, ranking in _of_other_sizes(asked):

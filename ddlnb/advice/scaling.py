@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from ddlnb.advice.explain import LIMITS, NEGLIGIBLE
 from ddlnb.advice.layouts import Splits, answered
@@ -22,9 +24,6 @@ from ddlnb.simulator.forecast import efficiency_interval, forecast_cells, sound_
 from ddlnb.simulator.recommendation import over_baseline
 from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.units import gpus_in_words, show_rate
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, repr=False)
@@ -197,8 +196,6 @@ def sizes_of(cluster: Cluster) -> Iterator[int]:
 
 def split_efficiencies(questions: Sequence[PricedQuestion], draws: int, seed: int) -> pd.DataFrame:
     """Return the interval of the efficiency of every question's best layout, as in `split_rows`."""
-    import pandas as pd
-
     rates = []
     for own, asked in enumerate(questions):
         found, best = asked.ranking.outlook, asked.ranking.order[:1]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from ddlnb.advice.options import TASK, Kind, LossyOption, Option
@@ -15,10 +16,6 @@ from ddlnb.plans.methods import METHODS
 from ddlnb.simulator.draws import DrawnSeconds
 from ddlnb.simulator.forecast import single_seconds
 from ddlnb.simulator.simulate import Cell, steady_seconds
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 THROUGHPUT = "throughput_samples_per_s"
 
@@ -47,8 +44,6 @@ def option_rows(
     ``speedup`` is over one GPU at the batch asked about; ``gpu_hours`` and ``cost`` are those of a
     million samples.
     """
-    import pandas as pd
-
     rows = []
     single = _single(question)
     chance = chances_best(played.drawn, compared(question, options), len(options))
@@ -80,8 +75,6 @@ def option_rows(
 
 def lossy_rows(question: Question, found: Sequence[LossyOption]) -> pd.DataFrame:
     """Return rows as those of `option_rows` of methods that need another number of iterations."""
-    import pandas as pd
-
     samples = question.cluster.workers * question.workload.local_batch
     single = _single(question)
     rows = []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from ddlnb.advice.explain import NEGLIGIBLE, Gap, LastMessage
 from ddlnb.advice.options import Kind, LossyOption
@@ -15,10 +17,6 @@ from ddlnb.plans.methods import in_torch
 from ddlnb.search.search import SearchResult
 from ddlnb.simulator.recommendation import POOR, TIE, sizes_in_words
 from ddlnb.units import gpus_in_words, show_bytes, show_rate, show_rates, show_seconds
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 SUSPECTS = 4  # that are named
 NAMED = 4  # options that change learning: the table has all

@@ -11,7 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from ddlnb.advice.question import Question
 from ddlnb.clusters.cluster import Cluster
@@ -27,9 +29,6 @@ from ddlnb.plans.methods import BASELINES
 from ddlnb.questions import Answer, Table, Verdict
 from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.units import GIB, digits, gpus_in_words, show_rate
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 DEGREES = (0, 1, 2, 3)  # of ZeRO
 
@@ -134,8 +133,6 @@ class Sharded(Answer):
     @cached_property
     def rows(self) -> pd.DataFrame:
         """A row per degree: layout, samples/s of all GPUs, bytes of one, and whether it fits."""
-        import pandas as pd
-
         rows = pd.DataFrame([_row(self.question, degree) for degree in DEGREES])
         by = ["fits", "throughput_samples_per_s"]
         return rows.sort_values(by, ascending=False, kind="stable").reset_index(drop=True)

@@ -14,6 +14,8 @@ from dataclasses import KW_ONLY, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from ddlnb.advice.explain import AS_IT_IS, Counterfactual, reason_table
 from ddlnb.advice.options import LARGER_BATCHES, UNCHANGED, Kind
 from ddlnb.advice.question import Prices, Question, question_about
@@ -34,8 +36,6 @@ from ddlnb.units import GIB, gpus_in_words, show_rate
 from ddlnb.workloads.memory import Footprint, require_optimizer
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlnb.parallelism.model import Transformer
 
 
@@ -217,8 +217,6 @@ def _splits(asked: PricedQuestion, top: int, draws: int, seed: int) -> list[dict
 
 def _compared(rows: list[dict[str, Any]]) -> pd.DataFrame:
     """Return the rows, with their throughput over that of the first."""
-    import pandas as pd
-
     frame = pd.DataFrame(rows)
     frame["over_best"] = frame[TOKENS] / frame[TOKENS].iloc[0]
     per_gpu = frame["tokens_per_s_per_gpu"]
@@ -324,8 +322,6 @@ def layout_reasons(asked: PricedQuestion) -> pd.DataFrame:
     Further columns: layout, and tokens per second of all GPUs with the 90 % interval
     (``tokens_per_s``, ``low``, ``high``).
     """
-    import pandas as pd
-
     listed = [Counterfactual(AS_IT_IS, asked), *layout_counterfactuals(asked)]
     best = pd.DataFrame([one.cell.ranking.rows(1)[0] for one in listed])
     rates = best[["tokens_per_s_per_gpu", "low", "high"]] * asked.gpus

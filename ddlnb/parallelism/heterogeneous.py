@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise, permutations
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from ddlnb.errors import InputError, require, require_positive, require_whole
 from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.parallelism.config import find_shape, get_shape
@@ -32,8 +34,6 @@ from ddlnb.workloads.roofline import estimate
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlnb.workloads.task import Task
 
 
@@ -194,8 +194,6 @@ def way_table(ways: Sequence[Way], samples: int, model: ModelShape) -> pd.DataFr
     ``of_all`` is the throughput over that of all GPUs of the ways computing all the time: the
     trivial forecast, which adds up their speeds. ``states_gib`` and ``fits`` are those of `Way`.
     """
-    import pandas as pd
-
     together = max(sum(kind.total for kind in way.kinds) for way in ways)
     possible = together / model.iteration_flops(1)
     return pd.DataFrame(

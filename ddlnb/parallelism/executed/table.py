@@ -8,6 +8,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from ddlnb.errors import require, require_whole
 from ddlnb.parallelism.layout import Layout, groups
 from ddlnb.parallelism.memory import memory, require_fits
@@ -15,8 +17,6 @@ from ddlnb.parallelism.model import Transformer
 from ddlnb.parallelism.volumes import exchanges
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlnb.launch.ranks import Ranks
     from ddlnb.parallelism.executed.trainer import Counted
 
@@ -128,8 +128,6 @@ def strategy_rows(
     every group; memory if it is within 5 %. Tokens choose their experts, so that only all ranks
     together exchange and keep what is predicted there. Raises InputError for too few ranks.
     """
-    import pandas as pd
-
     from ddlnb.launch.ranks import Ranks
     from ddlnb.parallelism.executed.trainer import run_strategies
 
@@ -166,8 +164,6 @@ def strategy_table(rows: pd.DataFrame) -> pd.DataFrame:
     ``predicted`` and ``counted`` are calls, and bytes exchanged, of all ranks in an iteration;
     ``memory`` is the largest relative error of a part.
     """
-    import pandas as pd
-
     rows = rows.assign(off=(rows["predicted"] - rows["counted"]).abs() / rows["counted"])
     what = rows["quantity"].str.split().str[0]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ddlnb.errors import InputError, require
 from ddlnb.hardware.gpu import Gpu
-from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework, sustained_share
+from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, sustained_share
 from ddlnb.parallelism.model import Transformer
 from ddlnb.parallelism.partition import even_partition
 
@@ -118,17 +118,15 @@ class Cases:
         return Cases(**{field.name: getattr(self, field.name)[which] for field in fields(self)})
 
     @cached_property
-    def by_framework(self) -> dict[str, NDArray[np.intp]]:
-        """The indices of the cases of every framework."""
+    def frameworks(self) -> tuple[list[str], NDArray[np.intp]]:
+        """The names of the frameworks, and the place of that of every case among them."""
         names, which = np.unique(self.framework, return_inverse=True)
-        return {str(name): np.flatnonzero(which == at) for at, name in enumerate(names)}
+        return names.tolist(), which.ravel()
 
     def way(self, what: str) -> NDArray[Any]:
         """Return what the framework of every case says: a field of `Framework`."""
-        found = np.empty(len(self), dtype=type(getattr(Framework(""), what)))
-        for name, which in self.by_framework.items():
-            found[which] = getattr(FRAMEWORKS[name], what)
-        return found
+        names, which = self.frameworks
+        return np.array([getattr(FRAMEWORKS[name], what) for name in names])[which]
 
     @cached_property
     def gpus(self) -> Column:

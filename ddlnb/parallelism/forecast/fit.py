@@ -17,7 +17,7 @@ drawn for every layout.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -38,6 +38,7 @@ from ddlnb.parallelism.forecast.forecast import (
 )
 from ddlnb.parallelism.forecast.frameworks import (
     FRAMEWORKS,
+    LIMITS,
     Fitted,
     Parameters,
     parameter_names,
@@ -70,7 +71,6 @@ COUNTED = {
 }
 AWAY = 0.2  # by how much a parameter may differ: a standard deviation of its logarithm
 
-LIMITS = {one.name: (one.metadata["low"], one.metadata["high"]) for one in fields(Parameters)}
 LEAST = 1e-6  # of a value whose logarithm is fitted
 ROUNDS = 3
 TAIL = 0.05  # of the logarithm: residuals beyond this count ever less
@@ -402,52 +402,35 @@ def drawn_seconds(
 
     Parameters are those of the seed, residuals those of the seed and the number ``own``.
 
-    The parameters of a draw are those of all its cases. A case has a residual of its own, from the
-    distribution of its interval, and is slow with its own chance. Of a cluster, GPU or framework
-    that nothing was fitted to, part of that interval is what its runs would have in common (runs of
-    one paper are off together). The kept fit has only the sum, and all of it is drawn for every
-    case: which case is faster may be surer there than the draws say.
+    Parameters of a draw are those of all its cases, in every framework off by the same factors. A
+    case has a residual of its own, from the distribution of its interval, and is slow with its own
+    chance. Of a cluster, GPU or framework that nothing was fitted to, part of that interval is what
+    its runs would have in common (runs of one paper are off together). The kept fit has only the
+    sum, and all of it is drawn for every case: which case is faster may be surer there than the
+    draws say.
     """
     require_whole(0, draws=draws)
+    if not draws:
+        return np.zeros((0, len(which)))
     fitted, chosen = fitted or saved_fit(), np.asarray(which, dtype=int)
     cases, rng = outlook.cases.select(chosen), np.random.default_rng([seed, draws])
     quick, slow = outlook.step.seconds[chosen], outlook.step.slow[chosen]
-    now = step(cases, fitted).seconds
-    common = [step(cases, one).seconds / now for one in drawn_parameters(fitted, draws, rng)]
-    shape = (draws, len(chosen))
+    shape, factors = (draws, len(chosen)), drawn_factors(draws, rng)
+    every = cases.select(np.tile(np.arange(len(chosen)), draws))
+    off = {name: np.repeat(factor, len(chosen)) for name, factor in factors.items()}
+    common = step(every, fitted, off=off).seconds.reshape(shape) / step(cases, fitted).seconds
     rng = np.random.default_rng([seed, draws, own]) if own else rng
     residual = spread_of(cases, fitted) * rng.standard_t(FREEDOM, shape)
     lost = slow * (rng.random(shape) < outlook.chance[chosen])
-    return np.asarray((quick * np.reshape(common, shape) + lost) * np.exp(residual))
+    return np.asarray((quick * common + lost) * np.exp(residual))
 
 
-def drawn_parameters(fitted: Fitted, draws: int, rng: np.random.Generator) -> list[Fitted]:
-    """Return fits whose parameters of time differ as far as the published runs allow.
-
-    Values that a framework has of its own are off by the same factors.
-    """
+def drawn_factors(draws: int, rng: np.random.Generator) -> dict[str, Column]:
+    """Return by how much the parameters of time are off, as far as the published runs allow."""
     which = parameter_names("time")
     root = np.linalg.cholesky(_covariance())
-    return [
-        _moved(fitted, dict(zip(which, np.exp(away).tolist(), strict=True)))
-        for away in rng.standard_normal((draws, len(which))) @ root.T
-    ]
-
-
-def _moved(fitted: Fitted, factors: Mapping[str, float]) -> Fitted:
-    """Return the fit with parameters times these factors, of every framework, within limits."""
-
-    def moved(values: Mapping[str, float]) -> dict[str, float]:
-        return {
-            name: float(np.clip(value * factors[name], *LIMITS[name])) if name in factors else value
-            for name, value in values.items()
-        }
-
-    return replace(
-        fitted,
-        parameters=Parameters(**moved(asdict(fitted.parameters))),
-        frameworks={name: moved(values) for name, values in fitted.frameworks.items()},
-    )
+    away = rng.standard_normal((draws, len(which))) @ root.T
+    return dict(zip(which, np.exp(away).T, strict=True))
 
 
 @lru_cache(maxsize=1)

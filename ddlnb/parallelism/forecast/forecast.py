@@ -19,11 +19,17 @@ from ddlnb.parallelism.forecast.cases import FULL, NONE, Cases, Column
 from ddlnb.parallelism.forecast.frameworks import (
     FRAMEWORKS,
     Fitted,
-    Framework,
     Parameters,
     saved_fit,
 )
-from ddlnb.parallelism.forecast.step import MEMORY_RESERVED, Step, over_sockets, spans, step
+from ddlnb.parallelism.forecast.step import (
+    MEMORY_RESERVED,
+    Step,
+    over_sockets,
+    spans,
+    step,
+    values_of,
+)
 from ddlnb.parallelism.schedules import SCHEDULES
 from ddlnb.units import GIB
 
@@ -75,32 +81,23 @@ def footprint(cases: Cases, fitted: Fitted, bound: Column) -> NDArray[np.float64
     ``bound`` says how far the GPU is behind its host (`Step.bound`): while it is, exchanges hold
     back the activations that they gathered.
     """
-    found = np.zeros(cases.stages.layers.shape)
-    for name, which in cases.by_framework.items():
-        gib = _of_framework(cases.select(which), fitted.of(name), FRAMEWORKS[name], bound[which])
-        found[which, : gib.shape[1]] = gib
-    return found
-
-
-def _of_framework(
-    cases: Cases, values: Parameters, framework: Framework, bound: Column
-) -> NDArray[np.float64]:
-    """Return GiB of the stages of cases that share a framework."""
+    values = values_of(cases, fitted)
     stages = cases.stages
     index = np.arange(stages.layers.shape[1])
     flying = micro_batches_kept(cases, index)
-    width = framework.gradient_bytes
+    width = cases.way("gradient_bytes")
     dense = state_bytes(cases, values, width, cases.replicas)[:, None]
     own = state_bytes(cases, values, width, cases.replicas / cases.ep)[:, None]
     states = (stages.parameters - stages.experts) * dense + stages.experts * own
     states = states / cases.tp[:, None]
     each = activation_bytes(cases, values, bound)
-    if framework.keeps_scores:
-        each = each + score_bytes(cases)
+    each = each + cases.way("keeps_scores") * score_bytes(cases)
     activations = stages.layers * flying * each[:, None]
     logits = stages.heads * (values.logits * cases.tokens * cases.vocab / cases.tp)[:, None]
     working = (cases.recomputation == FULL) * values.kept * cases.tokens * cases.hidden / cases.tp
-    total = (states + activations + logits + working[:, None]) / GIB + values.context
+    total = (states + activations + logits + working[:, None]) / GIB + np.asarray(values.context)[
+        :, None
+    ]
     return np.asarray(np.where(index < cases.pp[:, None], total, 0.0))
 
 
@@ -124,7 +121,7 @@ def micro_batches_kept(cases: Cases, stage: NDArray[np.intp]) -> NDArray[np.floa
     return np.clip(np.minimum(rounds, ahead), 0, None)
 
 
-def state_bytes(cases: Cases, values: Parameters, gradient_bytes: int, shards: Column) -> Column:
+def state_bytes(cases: Cases, values: Parameters, gradient_bytes: Column, shards: Column) -> Column:
     """Return bytes per parameter of a rank: ZeRO shards optimizer, gradients, parameters."""
     sharded = [np.where(cases.zero >= degree, shards, 1) for degree in (1, 2, 3)]
     optimizer, gradients, parameters = sharded
@@ -264,8 +261,10 @@ def spread_of(cases: Cases, fitted: Fitted) -> Column:
     """
     elsewhere = fitted.spread["elsewhere"]
     found = np.full(len(cases), elsewhere)
-    for name, which in cases.by_framework.items():
-        one, own = FRAMEWORKS[name], cases.select(which)
+    names, which = cases.frameworks
+    for at, name in enumerate(names):
+        rows, one = np.flatnonzero(which == at), FRAMEWORKS[name]
+        own = cases.select(rows)
         if one.network:
             seen = alike(own.core_peak, one.gpus[0])
             home = (own.nodes == 1) | alike(own.across, one.network) & ~over_sockets(own)
@@ -275,7 +274,7 @@ def spread_of(cases: Cases, fitted: Fitted) -> Column:
                 if one.shared
                 else fitted.spread[name] * by_gpus(own)
             )
-            found[which] = np.where(seen & home, at_home, np.maximum(elsewhere, at_home * seen))
+            found[rows] = np.where(seen & home, at_home, np.maximum(elsewhere, at_home * seen))
     return found
 
 

@@ -338,6 +338,9 @@ class Parameters:
             )
 
 
+LIMITS = {one.name: (one.metadata["low"], one.metadata["high"]) for one in fields(Parameters)}
+
+
 @dataclass(frozen=True)
 class Fitted:
     """What a fit found: the parameters, what differs by framework, and how far off forecasts are.

@@ -19,16 +19,18 @@ exchanges take multiprocessors and memory bandwidth of the GPU.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ddlnb.parallelism.forecast.cases import FULL, SELECTIVE, Cases, Column
 from ddlnb.parallelism.forecast.frameworks import (
-    FRAMEWORKS,
+    LIMITS,
     Fitted,
-    Framework,
     Parameters,
     matrix_flops,
 )
@@ -61,13 +63,13 @@ def reached(cases: Cases, share: float) -> Column:
 LINE = 0.9  # of a network with RDMA, what large messages reach: data/hardware/protocols.yaml
 
 
-def boundary_seconds(cases: Cases, splits: bool) -> Column:
+def boundary_seconds(cases: Cases) -> Column:
     """Return what the activations take that the stages on a node send to the next ones.
 
     All ranks of a stage send at once through the ports of their node: each its part, where
-    sequences are split or the framework ``splits`` what it sends, otherwise the same.
+    sequences are split or the framework splits what it sends, otherwise the same.
     """
-    split = np.where(splits | (cases.sequence_parallel > 0), cases.tp, 1)
+    split = np.where(cases.way("splits_transfers") | (cases.sequence_parallel > 0), cases.tp, 1)
     senders = np.minimum(cases.tp * cases.replicas, cases.gpus_per_node)
     sent = senders * ACTIVATION * cases.tokens * cases.hidden / split
     return np.where(cases.nodes > 1, sent / reached(cases, LINE), 0)
@@ -118,9 +120,7 @@ def gathered_beside(
     return np.where(cases.overlap[:, None] > 0, together, apart)
 
 
-def replica_seconds(
-    cases: Cases, values: Parameters, framework: Framework, stage: Column, forward: Column
-) -> Column:
+def replica_seconds(cases: Cases, values: Parameters, stage: Column, forward: Column) -> Column:
     """Return seconds of a step in which replicas exchange and nothing is computed.
 
     Gradients are reduced, with ZeRO-1 and 2 parameters gathered; ZeRO-3 does both with every micro
@@ -132,10 +132,10 @@ def replica_seconds(
     experts = stages.experts * replica_rate(cases, values, cases.ep)[:, None]
     each = (dense + experts).max(axis=1) / cases.tp * trained(cases)
     beside = stage * passes_beside(cases)
-    width = framework.gradient_bytes
+    width = cases.way("gradient_bytes")
     reduced = np.select([cases.zero >= 3, cases.zero >= 1], [0, width], 2 * width)
     gathered = np.where((cases.zero >= 1) & (cases.zero < 3), PARAMETER, 0)
-    hides = (cases.overlap > 0) | (framework.hides_gradients & (cases.zero == 0))
+    hides = (cases.overlap > 0) | (cases.way("hides_gradients") & (cases.zero == 0))
     backward = exposed(cases, each * reduced, beside * (1 - forward), hides)
     return backward + exposed(cases, each * gathered, beside * forward, cases.overlap > 0)
 
@@ -221,51 +221,62 @@ class Step:
 PARTS = ("compute", "tensor", "bubble", "transfers", "reduction", "optimizer", "other")
 
 
-def step(cases: Cases, fitted: Fitted, stalled: NDArray[np.bool_] | None = None) -> Step:
-    """Return the seconds of every case's step; ``stalled`` marks cases that lack memory."""
-    stalled = np.zeros(len(cases), bool) if stalled is None else stalled
-    found = {field.name: np.empty(len(cases)) for field in fields(Step)}
-    for name, which in cases.by_framework.items():
-        part = of_framework(cases.select(which), fitted.of(name), FRAMEWORKS[name], stalled[which])
-        for field_name, values in found.items():
-            values[which] = getattr(part, field_name)
-    return Step(**found)
+def values_of(cases: Cases, fitted: Fitted, off: Mapping[str, Column] | None = None) -> Parameters:
+    """Return the parameters of the framework of every case, as columns.
+
+    Times the factors by which parameters are ``off``, within their limits.
+    """
+    names, which = cases.frameworks
+    own, off = [asdict(fitted.of(name)) for name in names], off or {}
+    columns = {name: np.array([one[name] for one in own])[which] for name in LIMITS}
+    columns |= {name: np.clip(columns[name] * far, *LIMITS[name]) for name, far in off.items()}
+    return cast(Parameters, SimpleNamespace(**columns))
 
 
-def of_framework(
-    cases: Cases, values: Parameters, framework: Framework, stalled: NDArray[np.bool_]
+def step(
+    cases: Cases,
+    fitted: Fitted,
+    stalled: NDArray[np.bool_] | None = None,
+    off: Mapping[str, Column] | None = None,
 ) -> Step:
-    """Return the steps of cases that share a framework."""
+    """Return the seconds of every case's step; ``stalled`` marks cases that lack memory.
+
+    ``off`` are factors of parameters (`values_of`).
+    """
+    values = values_of(cases, fitted, off)
+    stalled = np.zeros(len(cases), bool) if stalled is None else stalled
     layer, head = layer_seconds(cases, values), head_seconds(cases, values)
-    if framework.keeps_scores:
-        layer = layer + score_seconds(cases)
-    if framework.adds_apart:
-        layer = layer + added_seconds(cases, cases.held_layer_parameters)
-        head = head + added_seconds(cases, cases.head_parameters)
+    layer = layer + cases.way("keeps_scores") * score_seconds(cases)
+    apart = cases.way("adds_apart")
+    layer = layer + apart * added_seconds(cases, cases.held_layer_parameters)
+    head = head + apart * added_seconds(cases, cases.head_parameters)
     exchanged = exchange_seconds(cases, values)
-    latency = exchange_latency(cases, values) * (1 if framework.pipelined_latency else 0)
+    latency = exchange_latency(cases, values) * cases.way("pipelined_latency")
     held, heads = cases.stages.layers, cases.stages.heads
     alone = held * layer[:, None] + heads * head[:, None]  # what one GPU would compute
     gpu = alone + held * exchanged[:, None]
     gpu = gathered_beside(cases, gpu, held, gathered_seconds(cases, values))
-    starting = values.launch * operations_of(cases, framework)
-    host = held * (starting + latency)[:, None] + heads * values.launch * sum(PLAIN)
+    starting = values.launch * operations_of(cases)
+    host = (
+        held * (starting + latency)[:, None]
+        + heads * np.asarray(values.launch * sum(PLAIN))[:, None]
+    )
     stage = soft_maximum(gpu, host)
     stage = stage * np.where(stalled & (cases.pp == 1) & spans(cases), values.stall, 1)[:, None]
     slowest, work = stage.max(axis=1), alone.max(axis=1)
     rounds = cases.micro_batches
-    transfers = transferred(cases, framework.hides_transfers)
+    transfers = transferred(cases)
     seconds = np.minimum(work, slowest)
     return Step(
         compute=rounds * seconds,
         tensor=rounds * (slowest - seconds),
         bubble=bubble_seconds(cases, stage, later_share(cases, values, gpu)),
         transfers=transfers * values.transfer * np.where(cases.nodes > 1, 1, NEAR)
-        + transfers * boundary_seconds(cases, framework.splits_transfers),
-        reduction=replica_seconds(cases, values, framework, slowest, 1 / passes_of(cases)),
+        + transfers * boundary_seconds(cases),
+        reduction=replica_seconds(cases, values, slowest, 1 / passes_of(cases)),
         optimizer=optimizer_seconds(cases),
         other=values.fixed + values.launch * OF_STEP * cases.stages.layers.max(axis=1),
-        slow=transfers * values.slow_transfer * (1 if framework.slow_transfers else 0),
+        slow=transfers * values.slow_transfer * cases.way("slow_transfers"),
         bound=behind(cases, (gpu / np.maximum(stage, LEAST))[:, 0]),
     )
 
@@ -380,7 +391,7 @@ OF_STEP = 12
 EXPERT_OPERATIONS = 7
 
 
-def operations_of(cases: Cases, framework: Framework) -> Column:
+def operations_of(cases: Cases) -> Column:
     """Return how many operations a host hands over for a layer and micro batch.
 
     Exchanges of tensor parallelism are operations, too: all-reduces, or twice as many scatters and
@@ -389,7 +400,7 @@ def operations_of(cases: Cases, framework: Framework) -> Column:
     apart = in_small_kernels(cases)
     full = cases.recomputation == FULL
     forward, backward = (
-        plain + scores * framework.keeps_scores + small * apart
+        plain + scores * cases.way("keeps_scores") + small * apart
         for plain, scores, small in zip(PLAIN, SCORES, APART, strict=True)
     )
     layer = forward + backward + np.where(full, forward + CHECKPOINT, 0)
@@ -527,15 +538,15 @@ def exchange_latency(cases: Cases, values: Parameters) -> Column:
     return np.where(cases.tp > 1, apart + pipelined * per_rank * cases.tp, 0)
 
 
-def transferred(cases: Cases, hides: bool = False) -> Column:
+def transferred(cases: Cases) -> Column:
     """Return how many transfers between stages a step waits for: 1F1B has four per micro batch.
 
     The first and the last of two stages have two. None with one stage. With chunks of a stage as
-    many for each of them, or, where a framework ``hides`` them beside other chunks (Megatron-Core),
+    many for each of them, or, where a framework hides them beside other chunks (Megatron-Core),
     those by which the pipeline fills and drains, as if a step had one micro batch.
     """
     each = np.select([cases.pp == 1, cases.pp == 2], [0, 2], 4)
-    beside = hides & (cases.vpp > 1)
+    beside = cases.way("hides_transfers") & (cases.vpp > 1)
     rounds = np.where(beside, 1, cases.micro_batches)
     return each * (rounds + cases.pp - 2) * np.where(beside, 1, cases.vpp)
 

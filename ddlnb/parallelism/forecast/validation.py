@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ddlnb.parallelism.forecast.cases import Column
 from ddlnb.parallelism.forecast.fit import fit_all, of_framework, off, with_frameworks
@@ -20,9 +21,6 @@ from ddlnb.parallelism.forecast.forecast import FREEDOM, INTERVAL
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Fitted, saved_fit
 from ddlnb.parallelism.forecast.mixture import Mixed, mixed
 from ddlnb.parallelism.forecast.published import PAPERS, Observations, observed, open_runs
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NEAR = 0.2
 LIKELY = 0.05  # a chance of fitting that does not refuse a run
@@ -215,8 +213,6 @@ def open_forecasts(fitted: Fitted | None = None) -> pd.DataFrame:
     whether the fit has not seen the source, which is for all of them without ``fitted``. The
     trivial forecast is the median MFU of the other sources, each of which counts once.
     """
-    import pandas as pd
-
     runs, _ = open_runs()
     left_out = sources_left_out(saved_fit(), runs)
     if fitted is None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from ddlnb.parallelism.goodput.failures import (
     DAY,
@@ -22,16 +22,11 @@ from ddlnb.parallelism.goodput.simulate import DRAWS, MONTH, Job, goodput, play
 from ddlnb.registry import several
 from ddlnb.units import counted, digits
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 def goodput_table(
     jobs: Sequence[Job], *, seconds: float = MONTH, draws: int = DRAWS, seed: int = 0
 ) -> pd.DataFrame:
     """Return a row per job: goodput with its interval, failures, and where the time went."""
-    import pandas as pd
-
     found = [goodput(job, seconds=seconds, draws=draws, seed=seed) for job in jobs]
     return pd.DataFrame(
         {
@@ -77,8 +72,6 @@ def checkpoint_intervals(
     Failures come at the median rate, no node is taken out and nothing straggles, so that only
     checkpoints, redone work and restarts cost time. Columns: interval_seconds, simulated, formula.
     """
-    import pandas as pd
-
     per_second = (rate or fit_failure_rate()).per_gpu_second * job.gpus
     alone = replace(job, repair_seconds=0.0)
 

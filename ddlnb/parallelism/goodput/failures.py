@@ -12,9 +12,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 from scipy.optimize import minimize_scalar
@@ -23,10 +23,6 @@ from ddlnb.errors import ResultsError, require, require_positive, require_whole
 from ddlnb.files import PUBLISHED
 from ddlnb.results.schema import Column, Kind, Schema
 from ddlnb.results.statistics import Interval
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 PATH = PUBLISHED / "failures_stragglers.csv"
 HOUR, DAY = 3600.0, 86400.0

@@ -15,9 +15,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -32,10 +32,6 @@ from ddlnb.parallelism.goodput.failures import (
     published_failures,
 )
 from ddlnb.results.statistics import Interval
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 PERCENT = 100.0
 
@@ -189,8 +185,6 @@ class Goodput:
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per draw, with the shares as columns."""
-        import pandas as pd
-
         return pd.DataFrame([asdict(one) for one in self.draws])
 
 

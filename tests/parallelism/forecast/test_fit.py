@@ -16,7 +16,7 @@ from ddlnb.parallelism.forecast.fit import (
     COUNTED,
     LIMITS,
     SHARED,
-    drawn_parameters,
+    drawn_factors,
     fit,
     fit_all,
     is_slow,
@@ -29,7 +29,7 @@ from ddlnb.parallelism.forecast.frameworks import (
     saved_fit,
 )
 from ddlnb.parallelism.forecast.published import FOUNDRY, H100, PAPERS, observed, open_runs, rows_of
-from ddlnb.parallelism.forecast.step import layer_seconds
+from ddlnb.parallelism.forecast.step import layer_seconds, values_of
 from ddlnb.parallelism.forecast.table import cases
 from ddlnb.parallelism.forecast.validation import between, scores, sources_left_out, with_unseen
 from ddlnb.survey.board import board, read_board, worse
@@ -107,12 +107,14 @@ DRAWS = 200
 
 @pytest.fixture(scope="module")
 def drawn():
-    return drawn_parameters(saved_fit(), DRAWS, np.random.default_rng(0))
+    return drawn_factors(DRAWS, np.random.default_rng(0))
 
 
 def values(drawn, framework: str, name: str) -> np.ndarray:
     """Return a framework's parameter in every draw."""
-    return np.array([getattr(one.of(framework), name) for one in drawn])
+    cases = observed().cases.select(np.zeros(DRAWS, int))
+    named = replace(cases, framework=np.full(DRAWS, framework))
+    return np.asarray(getattr(values_of(named, saved_fit(), drawn), name))
 
 
 def usual(framework: str, name: str) -> float:
@@ -139,7 +141,7 @@ def test_what_is_counted_varies_no_more_than_the_fit_lets_it(drawn, framework):
 
 
 def test_what_is_of_memory_stays(drawn):
-    assert {one.of("nemo").kept for one in drawn} == {saved_fit().of("nemo").kept}
+    assert (values(drawn, "nemo", "kept") == saved_fit().of("nemo").kept).all()
 
 
 @pytest.fixture(scope="module")

@@ -168,13 +168,14 @@ def test_an_operation_holds_up_a_host_as_long_as_programs_on_one_gpu_say() -> No
 
 
 def test_exchanges_and_recomputation_are_operations_and_fusing_spares_some(cases: Cases) -> None:
-    fused, apart = FRAMEWORKS["nemo"], FRAMEWORKS["internevo"]
-    alone = replace(cases, tp=np.ones(len(cases)))
-    assert (operations_of(alone, fused) <= operations_of(cases, fused)).all()
-    again = replace(cases, recomputation=np.full(len(cases), float(FULL)))
-    assert (operations_of(again, fused) > operations_of(cases, fused)).all()
-    of = [replace(cases, framework=np.full(len(cases), one.name)) for one in (fused, apart)]
-    assert (operations_of(of[0], fused) < operations_of(of[1], apart)).all()
+    fused, apart = (
+        replace(cases, framework=np.full(len(cases), name)) for name in ("nemo", "internevo")
+    )
+    alone = replace(fused, tp=np.ones(len(cases)))
+    assert (operations_of(alone) <= operations_of(fused)).all()
+    again = replace(fused, recomputation=np.full(len(cases), float(FULL)))
+    assert (operations_of(again) > operations_of(fused)).all()
+    assert (operations_of(fused) < operations_of(apart)).all()
 
 
 def test_attention_in_instructions_of_ampere_is_slower_on_newer_gpus(cases: Cases) -> None:
