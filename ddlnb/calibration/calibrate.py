@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from ddlnb.calibration.clusters import Calibration, calibrate_parameters
 from ddlnb.calibration.observations import row_observations
@@ -18,9 +19,6 @@ from ddlnb.files import BUILD, require_writable
 from ddlnb.progress import Show
 from ddlnb.registry import supplied
 from ddlnb.units import counted
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 HERE, SURVEY = "here", "survey"  # names that can be calibrated besides those of clusters
 USED = {HERE: ("workers", "out"), SURVEY: ("write",)}  # arguments of `calibrate`
@@ -57,8 +55,6 @@ class Calibrated:
 
     def parameter_table(self) -> pd.DataFrame:
         """Return `parameter_rows` as a table."""
-        import pandas as pd
-
         return pd.DataFrame(self.parameter_rows()).set_index("parameter")
 
 

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pandas as pd
 import torch
 from torch import nn
 
@@ -56,10 +56,6 @@ from ddlnb.workloads.task import Batch, Task
 from ddlnb.workloads.tracing import trace
 from ddlnb.workloads.workload import Workload
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
 LOADS = "load.csv"
 COLUMNS = ("rows", "before", "during", "stolen")
 
@@ -71,8 +67,6 @@ def saving_load(rows: Path) -> Iterator[None]:
     with watched_load() as watch:
         yield
     if _stamp(rows) != before:
-        import pandas as pd
-
         kept = [*saved_loads(rows.parent), (rows.name, watch.load)]
         shares = [(name, load.before, load.during, load.stolen) for name, load in kept]
         table = pd.DataFrame(shares, columns=list(COLUMNS))

@@ -15,7 +15,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
+
+import pandas as pd
 
 from ddlnb.calibration.collective_tables import (
     COLLECTIVES,
@@ -39,10 +41,6 @@ from ddlnb.errors import InputError, ResultsError, UnknownName, require
 from ddlnb.progress import Show, bar
 from ddlnb.reading import json_of, read_bytes, reading
 from ddlnb.units import GB
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 _DEVICE = re.compile(r"#\s+Rank\s+(\d+)\s.*\bon\s+(\S+)\s+device\s+\d+\s+\[\S+\]\s*(.*)")
 _HEADER = re.compile(r"#\s+(size\s+count\s+.*\btime\b.*)")
@@ -159,8 +157,6 @@ def read_log(path: Path, gpus_per_node: int | None = None, progress: Show = None
 
 def measured(logs: Sequence[Log], facts: Facts) -> pd.DataFrame:
     """Return the collectives in logs. Raises as `read_collective_logs`."""
-    import pandas as pd
-
     rows = [row for log in logs for row in _rows_in(log, facts)]
     with reading("the logs", error=ResultsError):
         return _with_rates(pd.DataFrame(rows).reindex(columns=list(COLUMNS)))

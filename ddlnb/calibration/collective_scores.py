@@ -9,7 +9,9 @@ bytes over the sheet's bandwidth.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from ddlnb.calibration.collective_tables import SECONDS, bus_factor, read_published
 from ddlnb.calibration.collectives import fit_collectives, forecast
@@ -17,9 +19,6 @@ from ddlnb.calibration.nccl import Array, hardware_of
 from ddlnb.errors import require, require_known
 from ddlnb.progress import Show, bar
 from ddlnb.units import MIB, US, size_in_words
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FITTED_NODES = 2  # forecasts of more nodes are made from rows of at most this many
 SCORES = ["source", "block", "run", "measured", "forecast", "low", "high", "trivial", "left_out"]
@@ -41,8 +40,6 @@ def collective_scores(
     what the fit did not see, by the column ``by``. ``rows`` are those of `read_published`, the
     default. Raises InputError where no row of at most two nodes is left to be fitted.
     """
-    import pandas as pd
-
     rows = read_published() if rows is None else rows
     require_known("choice of what is left out", by, ("block", "source"))
     parts = []
@@ -67,8 +64,6 @@ def _settings(row: dict[str, Any]) -> str:
 
 
 def _scored(rows: pd.DataFrame, found: Mapping[str, Array], left_out: str) -> pd.DataFrame:
-    import pandas as pd
-
     listed = rows.to_dict("records")
     times = pd.DataFrame(found, rows.index) * US
     table = rows.assign(

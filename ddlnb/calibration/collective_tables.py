@@ -15,16 +15,13 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from ddlnb.errors import InputError, look_up
 from ddlnb.files import PUBLISHED
 from ddlnb.results.schema import Column, Kind, Rule, Schema, read_cells
 from ddlnb.units import BITS_PER_BYTE, GB, MIB, US
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 OPEN_ROWS = PUBLISHED / "collectives_upto2nodes.csv"
 TEXTS = ("source", "source_url", "block", "collective", "gpu")
@@ -88,8 +85,6 @@ def bus_factor(collective: str, ranks: int) -> float:
 
 def bus_factors(rows: pd.DataFrame) -> pd.Series[float]:
     """Return the `bus_factor` of every row."""
-    import pandas as pd
-
     pairs = zip(rows["collective"], rows["ranks"], strict=True)
     return pd.Series([bus_factor(*pair) for pair in pairs], rows.index, dtype=float)
 
@@ -114,8 +109,6 @@ def with_seconds(rows: pd.DataFrame) -> pd.DataFrame:
 
     A rate of zero is a rounded one, and says nothing.
     """
-    import pandas as pd
-
     empty = pd.Series(float("nan"), rows.index)
     known = {name: rows[name].where(rows[name] > 0) if name in rows else empty for name in RATES}
     out, algorithm, bus, inside = (known[name] for name in RATES)
@@ -136,8 +129,6 @@ def read_published() -> pd.DataFrame:
     Beside nccl-tests' logs these are bus bandwidths that large messages got over TCP, as seconds at
     the largest size that is named, and all-reduces of MPI over 10GbE.
     """
-    import pandas as pd
-
     logs = [read_collectives(OPEN_ROWS), read_collectives(PUBLISHED / "collectives_4nodes.csv")]
     rows = pd.concat([*logs, _read_tcp(), _read_osu()], ignore_index=True)
     return rows.assign(source_url=rows["source_url"].fillna(rows["source"]))
@@ -145,8 +136,6 @@ def read_published() -> pd.DataFrame:
 
 def _read_tcp() -> pd.DataFrame:
     """Return what NCCL gets of a TCP link: the middle of the bus bandwidths that are named."""
-    import pandas as pd
-
     rows = pd.read_csv(PUBLISHED / "effective_bandwidth_tcp.csv", comment="#")
     ends = rows[["busbw_gbps_low", "busbw_gbps_high"]].mean(axis=1)
     counts = rows["nodes"].astype(str) + "x" + rows["gpus_per_node"].astype(str)
@@ -163,8 +152,6 @@ def _read_tcp() -> pd.DataFrame:
 
 def _read_osu() -> pd.DataFrame:
     """Return all-reduces of OSU's benchmark, with MPI, a rank and a 10GbE port on each node."""
-    import pandas as pd
-
     rows = pd.read_csv(PUBLISHED / "bcaffe_osu_allreduce_10gbe.csv", comment="#")
     facts = {
         "source": "B-Caffe, OSU's benchmark",
@@ -198,8 +185,6 @@ def read_questions(path: str | Path) -> pd.DataFrame:
 
     Raises ResultsError for a file that is no table.
     """
-    import pandas as pd
-
     return pd.DataFrame(read_cells(path, NEEDED), dtype=str)
 
 
@@ -210,8 +195,6 @@ def completed(table: pd.DataFrame) -> pd.DataFrame:
     is there, nodes have eight GPUs; ranks over nodes counts before GPUs per node, some of which
     may idle. Raises InputError that names the row.
     """
-    import pandas as pd
-
     missing = [name for name in NEEDED if name not in table]
     if missing or not any(name in table for name in ("nodes", "ranks")):
         raise InputError(

@@ -17,9 +17,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from ddlnb.calibration.collective_tables import (
     SECONDS,
@@ -45,10 +46,6 @@ from ddlnb.calibration.nccl import (
 from ddlnb.calibration.posterior import tempered_draws
 from ddlnb.errors import require, require_whole
 from ddlnb.units import GB, MB, US, size_in_words
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 NAMES = tuple(field.name for field in fields(Parameters))
 BETWEEN = ("between", "hop", "flush", "fine", "spread")  # of the network; the others of the nodes

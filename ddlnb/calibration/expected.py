@@ -17,9 +17,10 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ddlnb.calibration.collective_tables import COLLECTIVES, SECONDS, bus_factor, completed
 from ddlnb.calibration.collectives import (
@@ -32,10 +33,6 @@ from ddlnb.calibration.collectives import (
 from ddlnb.calibration.nccl import Parameters, chosen, setting_of
 from ddlnb.hardware.catalogue import stated_rate
 from ddlnb.units import BITS_PER_BYTE, GB, US, counted, show_bytes
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
 PROTOCOLS = ("LL", "LL128", "Simple")
@@ -336,8 +333,6 @@ class Judged:
 
 def bus_bandwidths(rows: pd.DataFrame) -> pd.Series[float]:
     """Return the bus bandwidth of every row in bytes per second; NaN for unknown collectives."""
-    import pandas as pd
-
     values = [
         bus_factor(row["collective"], int(row["ranks"])) * row["size_bytes"] / row[SECONDS]
         if row["collective"] in COLLECTIVES and row[SECONDS] > 0
@@ -398,8 +393,6 @@ def _likeliest(
     fitted: FittedCollectives, questions: pd.DataFrame, slow: pd.DataFrame, facts: NcclFacts
 ) -> tuple[Suspect, ...]:
     """Return the suspects that are told, then those whose forecasts come closest."""
-    import pandas as pd
-
     found = []
     asked = questions.to_dict("records")
     before = forecast(fitted, questions)["time_us"] * US

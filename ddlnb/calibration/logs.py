@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from ddlnb.calibration.clusters import Calibration, calibrate_parameters
 from ddlnb.calibration.collective_logs import Facts, Log, measured, read_log
@@ -28,8 +29,6 @@ from ddlnb.units import counted, show_bytes, show_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pandas as pd
 
 NORMAL_TAIL = 1.6449  # 90 % of normal numbers are within this many standard deviations
 NOISE = 0.05  # of the logarithm of a time that nccl-tests averages over its iterations

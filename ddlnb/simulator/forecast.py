@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from ddlnb.clusters.cluster import Cluster
@@ -33,9 +34,6 @@ from ddlnb.simulator.recommendation import over_baseline, recommended, remarks
 from ddlnb.simulator.simulate import Cell, plan_on
 from ddlnb.units import show_rate, show_rates
 from ddlnb.workloads.workload import Workload
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, repr=False)
@@ -220,8 +218,6 @@ def forecast_cells(
     drawn: Iterable[Sequence[Cell]] | None = None,
 ) -> pd.DataFrame:
     """The rows of `forecast` for any cells; arguments are those of `play_cells`."""
-    import pandas as pd
-
     require_feasible(cells, draws)
     each_draw = list(Circumstances(cells, draws, seed).each_draw() if drawn is None else drawn)
     played = play_cells(cells, draws=draws, seed=seed, progress=progress, drawn=each_draw)

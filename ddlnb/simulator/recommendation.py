@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from ddlnb.clusters.cluster import ASSUMED_ERROR, Cluster
 from ddlnb.clusters.effects import EFFECTS
 from ddlnb.plans.methods import BASELINES, METHODS, Method
 from ddlnb.results.schema import RATE
 from ddlnb.units import bytes_from, show_bytes
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 POOR = 0.5  # of linear speed-up: below, GPUs wait for one another more than they compute
 TIE = 0.02  # of the best throughput: less is not worth a change

@@ -94,8 +94,6 @@ def saved_comparison(
 
     Raises ResultsError if the folder holds no such comparison.
     """
-    import pandas as pd
-
     folder = Path(folder)
     measured = read_rows(folder / COMPARED)
     methods = measured[measured["engine"] == "torch"]
@@ -167,8 +165,6 @@ def forecast_errors(rows: pd.DataFrame) -> pd.DataFrame:
 
 def error_table(errors: pd.DataFrame) -> pd.DataFrame:
     """Return `forecast_errors` to read: milliseconds and per cent, by model, workers and method."""
-    import pandas as pd
-
     table = errors.set_index(["model", "gpus", "method"])
     return pd.DataFrame(
         {

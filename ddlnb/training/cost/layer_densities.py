@@ -23,9 +23,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
@@ -45,9 +46,6 @@ from ddlnb.training.cost.overlapped import (
 )
 from ddlnb.training.cost.requests import Shape, compressed_pieces, is_built_in, tensor_shapes
 from ddlnb.workloads.workload import Workload
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LEAST, MOST = 0.001, 1.0  # at MOST a layer is not compressed
 DENSITIES = (LEAST, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, MOST)
@@ -109,8 +107,6 @@ def layer_densities(
 
 def density_table(workload: Workload, chosen: LayerTopK) -> pd.DataFrame:
     """Return one row per tensor in the order of the backward pass: its elements and density."""
-    import pandas as pd
-
     densities = dict(zip(tensor_shapes(workload), chosen.densities, strict=True))
     rows = [
         (gradient.name, gradient.elements, densities[gradient.name])

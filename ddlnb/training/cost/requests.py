@@ -23,6 +23,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.compression.base import Compressor, Traffic
@@ -40,8 +41,6 @@ from ddlnb.workloads.memory import kept_model
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ddlnb.clusters.fabric import Numbers
 
 
@@ -340,8 +339,6 @@ def traffic_table(
     Columns: model, compressor, workers, bytes, ratio, source. ``ratio`` is the bytes of the dense
     ring, which is there as "none", over those of the row.
     """
-    import pandas as pd
-
     for compressor in compressors.values():
         require_shapes(workload, compressor)
     shapes = pieces(workload, whole_model=False)

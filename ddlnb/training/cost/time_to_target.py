@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
@@ -34,10 +35,6 @@ from ddlnb.training.runs.summaries import runs_by, target_bracket
 from ddlnb.units import MB, counted, show_seconds
 from ddlnb.workloads.workload import Workload
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
 DENSE = "bsp on A2A"  # the method of the curves whose iterations the lossless methods need
 
 
@@ -50,8 +47,6 @@ def iterations_to_target(curves: pd.DataFrame, target: float) -> pd.DataFrame:
     curves without the columns that `ddlnb.compare` makes, and for a target that is reached before
     training.
     """
-    import pandas as pd
-
     require_frame(curves)
     cells = ("task", "method", "workers")
     rows = [
@@ -103,8 +98,6 @@ def time_to_target(
     >>> rows["method"].to_list(), rows["is_dense"].to_list()
     (['bsp on A2A', 'local(8) on A2A'], [True, False])
     """
-    import pandas as pd
-
     needed = iterations_to_target(curves, target)
     rows: list[dict[str, object]] = []
     for name in several(clusters):

@@ -17,7 +17,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from ddlnb.errors import require
 from ddlnb.files import require_writable
@@ -30,10 +32,6 @@ from ddlnb.training.runs.train import made_by
 from ddlnb.training.settings import LOCKSTEP, TrainingSettings, training_settings
 from ddlnb.training.tasks.catalogue import get_learning_task
 from ddlnb.training.tasks.task import LearningTask, validation_task
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 # Of a gradient, with its share of everything else, as measured on a core of 2026. What a task of
 # other names takes is not known.
@@ -101,8 +99,6 @@ def compare(
     >>> found.summary()[["method", "seeds", "bytes"]].values.tolist()  # doctest: +SKIP
     [['bsp on A2A', 2, 3840.0], ['local(8) on A2A', 2, 480.0]]
     """
-    import pandas as pd
-
     task = get_learning_task(task)
     chosen = {str(method): method for method in map(training_method, several(methods))}
     require(bool(chosen), "a comparison needs at least one method")
@@ -227,8 +223,6 @@ class Search:
 
     def frame(self) -> pd.DataFrame:
         """Return one row per rate and stage; a scanned rate is ``stable`` if it did not diverge."""
-        import pandas as pd
-
         cell = self.cell
         stages = ((SCAN, self.scanned, TUNING_SEEDS[:1]), (CONFIRM, self.confirmed, TUNING_SEEDS))
         rows = [

@@ -19,17 +19,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from ddlnb.errors import InputError, require, require_known
 from ddlnb.results.statistics import holm, mean_interval, paired_comparison
 from ddlnb.training.method import training_method
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 SETTINGS = (
     *("task", "method", "workers", "local_batch", "split", "optimizer", "schedule"),
@@ -180,8 +176,6 @@ def summary(curves: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
     ``seconds_to_target`` are medians over all seeds, in which a run that did not get there counts
     as infinite.
     """
-    import pandas as pd
-
     rows = []
     for names, by_seed in runs_by(curves, *SETTINGS).items():
         runs = list(by_seed.values())
@@ -265,8 +259,6 @@ def judged(curves: pd.DataFrame, orderings: Sequence[Ordering] = ORDERINGS) -> p
     number of rows. Raises InputError if the curves can judge no ordering, and for cells of several
     settings.
     """
-    import pandas as pd
-
     cells = runs_by(curves, "method", "workers")
     rows = []
     for one in orderings:
