@@ -21,12 +21,15 @@ def rows_of(*words):
     )
 
 
-def test_the_best_layouts_are_printed_with_what_makes_the_next_slower():
+def test_the_best_layouts_are_printed_with_what_makes_the_next_slower_and_how_sure_that_is():
     rows = rows_of(*SMALL)
     assert len(rows) == 10
     assert rows["slower by"][0] == ""
     assert not rows["90 % interval"].str.contains("e+", regex=False).any()
     assert rows["slower by"][1:].str.contains("+", regex=False).all()
+    said = " ".join(ddlnb(*SMALL, "--top", "3", check=True).stdout.split())
+    assert "Of the 3 best splits it is the fastest in" in said
+    assert "--advise says what else can be done" in said
 
 
 def test_a_table_gets_its_forecasts_and_what_was_taken_is_said(tmp_path):
@@ -40,12 +43,6 @@ def test_a_machine_says_its_gpus_and_its_network():
     named = rows_of(*SMALL, "--top", "2", "--machine", "p4d", "--gpu", "A100")
     parts = ["--gpu", "A100-40GB", "--gpus-per-node", "8", "--network", "EFA-400"]
     assert named.equals(rows_of(*SMALL, "--top", "2", *parts))
-
-
-def test_the_best_is_named_with_how_sure_that_is():
-    said = " ".join(ddlnb(*SMALL, "--top", "3", check=True).stdout.split())
-    assert "Of the 3 best splits it is the fastest in" in said
-    assert "--advise says what else can be done" in said
 
 
 def test_advice_has_counterfactuals_costs_and_a_page(tmp_path):
