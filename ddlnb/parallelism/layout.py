@@ -189,7 +189,12 @@ def _read(word: str) -> tuple[str, object]:
     if word not in named:
         numbered = [f"{name}N" for name in _COUNTS]
         plain = ["sp", *named, "keep", "order=A-B-C-D"]
-        raise UnknownName("word in a layout:", word, numbered + plain)
+        raise UnknownName(
+            "word in a layout:",
+            word,
+            numbered + plain,
+            otherwise="FSDP is written dpN zero3, HSDP dpN zero3 shardN, and ZeRO-2 dpN zero2",
+        )
     return named[word], word
 
 

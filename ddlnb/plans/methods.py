@@ -376,7 +376,12 @@ def get_method(name: str | Method) -> Method:
     if name in here:
         return here[name]
     if name not in elsewhere:
-        raise UnknownName("method", name, [*METHODS, *BASELINES, *elsewhere])
+        raise UnknownName(
+            "method",
+            name,
+            [*METHODS, *BASELINES, *elsewhere],
+            otherwise="FSDP, HSDP and ZeRO split the model: `ddlnb layouts scale` ranks splits",
+        )
     method: Method = supplied(f"method {name}")
     return method
 
