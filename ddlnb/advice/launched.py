@@ -23,8 +23,7 @@ from ddlnb.advice.splits import PricedQuestion, link_times, network_times, split
 from ddlnb.errors import InputError, require
 from ddlnb.parallelism.config import find_shape
 from ddlnb.parallelism.forecast.fit import drawn_seconds
-from ddlnb.parallelism.forecast.forecast import Outlook
-from ddlnb.parallelism.forecast.layouts import outlook_of
+from ddlnb.parallelism.forecast.layouts import Ranking, ranking_of
 from ddlnb.parallelism.launch_files import Launch, read_launch
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.model import Transformer
@@ -170,11 +169,11 @@ def explained(asked: PricedQuestion, layout: Layout, seconds: float) -> list[Exp
 
 
 def _seconds(asked: PricedQuestion, layout: Layout) -> float:
-    return float(_outlook(asked, layout).seconds[0])
+    return float(_forecast(asked, layout).outlook.seconds[0])
 
 
-def _outlook(asked: PricedQuestion, *layouts: Layout) -> Outlook:
-    found = outlook_of(asked, *layouts)
+def _forecast(asked: PricedQuestion, *layouts: Layout) -> Ranking:
+    found = ranking_of(asked, *layouts)
     require(
         found is not None,
         f"layout {str(layouts[0])!r} has no forecast: adapters, hybrid sharding, other orders of "
@@ -209,9 +208,9 @@ class LaunchedAdvice(Answer):
         return self.question.ranking.layout(int(self.question.ranking.order[0]))
 
     @cached_property
-    def outlook(self) -> Outlook:
+    def both(self) -> Ranking:
         """The forecast of both."""
-        return _outlook(self.question, self.layout, self.best)
+        return _forecast(self.question, self.layout, self.best)
 
     @cached_property
     def measured_seconds(self) -> float:
@@ -224,19 +223,12 @@ class LaunchedAdvice(Answer):
     @cached_property
     def rows(self) -> pd.DataFrame:
         """What is launched, what would be best, and what was measured."""
-        found, asked = self.outlook, self.question
+        asked, both = self.question, self.both.described(self.both.order)
         rows: list[dict[str, Any]] = [
-            {
-                "what": what,
-                "layout": str(layout),
-                "tokens_per_s_per_gpu": float(found.tokens_per_s_per_gpu[at]),
-                "low": float(found.low[at]),
-                "high": float(found.high[at]),
-                "seconds": float(found.seconds[at]),
-                "mfu": float(found.mfu[at]),
-                "memory_gib": float(found.most_gib[at]),
-            }
-            for at, (what, layout) in enumerate((("as launched", self.layout), ("best", self.best)))
+            {"what": what, **row, "layout": str(layout)}
+            for what, layout, row in zip(
+                ("as launched", "best"), (self.layout, self.best), both, strict=True
+            )
         ]
         if self.log is not None:
             rate = asked.tokens / asked.gpus / self.measured_seconds
@@ -275,7 +267,7 @@ class LaunchedAdvice(Answer):
     @property
     def verdict(self) -> Verdict:
         """Memory of a GPU, and whether the run fits."""
-        asked, fits = self.question, bool(self.outlook.fits[0])
+        asked, fits = self.question, bool(self.both.outlook.fits[0])
         rate = asked.gpus * self.rows["tokens_per_s_per_gpu"].iloc[0] / asked.sequence
         said = f"As launched it {'fits' if fits else 'does not fit'}: {self.layout}."
         needed = asked.unsplit.bytes_at(1)
@@ -290,7 +282,7 @@ class LaunchedAdvice(Answer):
         if self.log is not None:
             yield self.log.said
             yield from self._gap(self.log)
-        times = float(self.outlook.seconds[0] / self.outlook.seconds[1])
+        times = float(self.both.outlook.seconds[0] / self.both.outlook.seconds[1])
         if self.best == self.layout or times <= 1:
             yield "No layout of this batch that fits is forecast to be faster."
         else:
@@ -324,7 +316,9 @@ class LaunchedAdvice(Answer):
         """The interval of what the best layout gains, and the share of draws in which it does."""
         if not self.draws:
             return ""
-        drawn = drawn_seconds(self.outlook, [0, 1], self.draws, self.seed, self.question.fitted)
+        drawn = drawn_seconds(
+            self.both.outlook, [0, 1], self.draws, self.seed, self.question.fitted
+        )
         gain = over_first(drawn, 1, 1.0)
         share = float((drawn[:, 1] < drawn[:, 0]).mean())
         return (
@@ -341,7 +335,7 @@ class LaunchedAdvice(Answer):
     @property
     def settings(self) -> tuple[str, ...]:
         """What to change in the launch file for the best layout."""
-        if self.best == self.layout or self.outlook.seconds[1] >= self.outlook.seconds[0]:
+        if self.best == self.layout or self.both.outlook.seconds[1] >= self.both.outlook.seconds[0]:
             return ()
         form = self.launch.formats[0]
         with suppress(InputError):

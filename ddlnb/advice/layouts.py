@@ -124,7 +124,7 @@ def _slow(asked: PricedQuestion, rows: pd.DataFrame) -> str:
 
 
 def _frameworks(asked: PricedQuestion) -> str:
-    """Rank frameworks by their best layouts, and say whose 90 % intervals do not overlap."""
+    """Say what is mixed; rank frameworks by their best, and say whose intervals do not overlap."""
     found = []
     for name in FRAMEWORKS:
         with suppress(InputError):  # it has no such layouts
@@ -132,10 +132,12 @@ def _frameworks(asked: PricedQuestion) -> str:
             found.append((row["tokens_per_s_per_gpu"], row["low"], row["high"], name))
     found.sort(reverse=True)
     listed = [f"{name} {show_rate(rate)} ({show_rates(*each)})" for rate, *each, name in found]
-    [own] = [one for one in found if one[-1] == asked.framework]
+    own = next(one for one in found if asked.framework in ("", one[-1]))
     apart = [one[-1] for one in found if one[1] > own[2] or one[2] < own[1]]
     sure = f"; {', '.join(apart)} and {own[-1]} do not overlap" if apart else ""
-    return f"Tokens/s per GPU by framework (--framework): {', '.join(listed)}{sure}."
+    mixture = f"Framework not named: a mixture of {', '.join(asked.by_framework)}; narrow it with"
+    said = "" if asked.framework else f"{mixture} --framework. "
+    return f"{said}Tokens/s per GPU by framework: {', '.join(listed)}{sure}."
 
 
 def _fewer(rows: pd.DataFrame) -> Iterator[str]:
@@ -171,16 +173,23 @@ def _cost(asked: PricedQuestion, rows: pd.DataFrame) -> str:
 def layout_unknowns(asked: PricedQuestion) -> Iterator[str]:
     """Yield sentences, each on one thing that nobody measured or gave."""
     index = int(asked.ranking.order[0])
-    found = asked.ranking.outlook
-    if not asked.ways.gpus:
+    found, meant = asked.ranking.outlook, asked.ranking.frameworks(index)
+    homes = {name: FRAMEWORKS[name].gpus for name in meant}
+    unseen = [name for name, gpus in homes.items() if not gpus]
+    if unseen:
         yield (
-            f"Nothing is fitted to runs of {asked.framework}: it has the mean of the frameworks "
+            f"Nothing is fitted to runs of {', '.join(unseen)}: it has the mean of the frameworks "
             f"that were fitted, and the interval is wider."
         )
-    elif not any(alike(found.cases.core_peak[index], gpu) for gpu in asked.ways.gpus):
-        homes = " and ".join(FITTED_TO[gpu] for gpu in asked.ways.gpus)
+    peak = found.cases.core_peak[index]
+    away = [
+        f"{name}: {' and '.join(FITTED_TO[gpu] for gpu in gpus)}"
+        for name, gpus in homes.items()
+        if gpus and not any(alike(peak, gpu) for gpu in gpus)
+    ]
+    if away:
         yield (
-            f"Forecasts of {asked.framework} are fitted to {homes}; what "
+            f"Forecasts are fitted to runs on other GPUs ({'; '.join(away)}); what "
             f"{asked.gpu.name} sustains is that of its generation, so the interval is wider."
         )
     if asked.gpus > FITTED_GPUS:
@@ -308,6 +317,7 @@ class Splits(Answer):
                 "memory": f"{row['memory_bytes'] / GIB:.0f} GiB",
                 "chance of slow": f"{row['chance_of_slow']:.0%}",
                 "slower by": row["loses_by"],
+                "tokens/s/GPU in": row["frameworks"],
             }
             for row in self.rows.to_dict("records")
         ]
@@ -353,7 +363,10 @@ def split_rows(questions: Sequence[PricedQuestion], top: int) -> pd.DataFrame:
                     "speedup": asked.gpus * rate / linear,
                     "efficiency": rate / linear,
                     "memory_bytes": found["memory_gib"] * GIB,
-                    **{name: found[name] for name in ("mfu", "chance_of_slow", "loses_by")},
+                    "mfu": found["mfu"],
+                    "chance_of_slow": found["chance_of_slow"],
+                    "loses_by": found["loses_by"],
+                    "frameworks": found["frameworks"],
                 }
             )
     return pd.DataFrame(rows)
@@ -459,6 +472,7 @@ def shown_layouts(rows: pd.DataFrame) -> list[dict[str, Any]]:
             "memory": f"{row['memory_bytes'] / GIB:.0f} GiB",
             what: f"{row[column]:.3g}",
             "changes": row["kind"] if row["learning"] else "-",
+            "tokens/s/GPU in": row["frameworks"],
         }
         for row in rows.to_dict("records")
     ]

@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import replace
+
+import pandas as pd
 
 from ddlnb.errors import InputError
 from ddlnb.parallelism.forecast.question import LayoutQuestion
@@ -20,11 +22,6 @@ from ddlnb.parallelism.settings import MEGATRON, NANOTRON, TORCHTITAN, Format
 from ddlnb.plans.methods import in_torch
 from ddlnb.simulator.recommendation import TIE
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-# The format of a framework's launch files comes first, then those that many use.
-FILES = {"nanotron": NANOTRON, "nemo": MEGATRON, "megatron": MEGATRON, "fsdp-compiled": TORCHTITAN}
 UNSET = "Leave NCCL_ALGO and NCCL_PROTO unset: no choice is surely faster than NCCL's own."
 # A bucket_cap_mb that is given, be it the default, is that of the first bucket, too.
 DDP = """model = torch.nn.parallel.DistributedDataParallel(
@@ -88,15 +85,19 @@ def written_for(asked: LayoutQuestion, layout: Layout, form: Format) -> str:
 
 
 def layout_settings(asked: LayoutQuestion, layout: Layout, rows: pd.DataFrame) -> Iterator[str]:
-    """Yield the settings of the first row's layout: with its gain, then a text for each format."""
+    """Yield the settings of the first row's layout: with its gain, then a text for each format.
+
+    That of the framework comes first, then those that many use.
+    """
     yield f"Settings for {layout}{_over_next(rows)}. {UNSET}"
-    own = FILES.get(asked.framework)
-    if asked.framework == "fsdp":
-        yield f"PyTorch (fully_shard):\n{torch_code(layout, asked.precision)}"
-    for form in sorted((MEGATRON, TORCHTITAN, NANOTRON), key=lambda one: one is not own):
-        if form is not NANOTRON or form is own:
-            with suppress(InputError):
-                yield f"{form.name}:\n{written_for(asked, layout, form)}"
+    if layout.zero == 3 and asked.framework in ("", "fsdp"):
+        with suppress(InputError):
+            yield f"PyTorch (fully_shard):\n{torch_code(layout, asked.precision)}"
+    forms = (MEGATRON, TORCHTITAN, *((NANOTRON,) if asked.framework == "nanotron" else ()))
+    for form in sorted(forms, key=lambda one: one.framework != asked.framework):
+        named = replace(asked, framework=asked.framework or form.framework)
+        with suppress(InputError):
+            yield f"{form.name}:\n{written_for(named, layout, form)}"
 
 
 def _over_next(rows: pd.DataFrame) -> str:

@@ -167,7 +167,7 @@ def split_on(
         precision=precision,
         prices=prices or Prices(),
         optimizer=optimizer,
-        framework=framework or LayoutQuestion.framework,
+        framework=framework,
     )
 
 
@@ -271,6 +271,7 @@ def _row(
         **costs(asked.prices, asked.gpus, 0, rate),
         "server_machines": 0,
         "learning": learning,
+        "frameworks": found["frameworks"],
     }
 
 
@@ -300,7 +301,7 @@ def layout_counterfactuals(asked: PricedQuestion) -> Iterator[Counterfactual[Pri
     yield Counterfactual("GPUs twice as fast", replace(asked, gpu=gpu), True)
     roomy = replace(asked.gpu, memory=2 * asked.gpu.memory)
     yield Counterfactual("twice the memory of a GPU", replace(asked, gpu=roomy), True)
-    if not asked.ranking.outlook.cases.overlap.any():
+    if not asked.ranking.outlook.each.cases.overlap.all():
         hidden = replace(asked, overlap=True)
         yield Counterfactual("exchanges of replicas beside the computation", hidden)
     if asked.schedule != ZERO_BUBBLE and (asked.ranking.outlook.cases.pp > 1).any():

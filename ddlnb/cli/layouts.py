@@ -211,6 +211,9 @@ def iteration(
     sequence: Annotated[
         int | None, typer.Option(help="Tokens of a sequence; default: the model's own.")
     ] = None,
+    framework: Annotated[
+        str, typer.Option(help="Whose steps are forecast; default: a mixture of those in use.")
+    ] = "",
     recipe: Annotated[
         str,
         typer.Option(help="What numbers are kept and sent in, such as fp8; it computes in bf16."),
@@ -236,7 +239,7 @@ def iteration(
 
     from ddlnb.advice.splits import PricedQuestion, verdict_of
     from ddlnb.parallelism.config import find_shape
-    from ddlnb.parallelism.forecast.layouts import outlook_of
+    from ddlnb.parallelism.forecast.layouts import ranking_of
     from ddlnb.parallelism.iteration import parts_of, play_iteration
     from ddlnb.parallelism.layout import Layout
     from ddlnb.parallelism.machines import machines_of
@@ -253,7 +256,8 @@ def iteration(
         f"trace file {str(trace)!r} must have a name in .json, which viewers open",
     )
     if find_shape(model) is None and is_task(model):
-        refuse_unused("it is traced", topology=topology, trace=trace, picture=picture)
+        given = {"topology": topology, "trace": trace, "picture": picture, "framework": framework}
+        refuse_unused("it is traced", **given)
         on: dict[str, Any] = {"gpu": gpu, "nodes": nodes, "gpus_per_node": gpus_per_node}
         shards = _sharded("", model, **on, network=network or "", sequence=sequence)
         return _tell(shards.of([Layout.parse(text) for text in layout]), csv)
@@ -264,6 +268,7 @@ def iteration(
         gpus_per_node=gpus_per_node,
         network=network,  # type: ignore[arg-type]
         sequence=sequence,  # type: ignore[arg-type]
+        framework=framework,
     )
     shape = replace(asked.model, sequence=asked.sequence).shape
     machines = machines_of(
@@ -273,6 +278,7 @@ def iteration(
         network=network,
         topology=topology,
         precision=asked.precision,
+        framework=framework,
     )
     lines, rows, said = {}, [], []
     for text in layout:
@@ -291,18 +297,19 @@ def iteration(
         row: dict[str, Any] = {"layout": str(one), "seconds": round(seconds, 4)}
         row |= {name: round(value, 4) for name, value in parts.items()}
         row["tokens/s/GPU"] = round(one.samples * asked.sequence / seconds / one.ranks)
-        found = outlook_of(asked, one) if recipe == "mixed" and topology is None else None
+        found = ranking_of(asked, one) if recipe == "mixed" and topology is None else None
         if found is None:
             size = max(memory(shape, one, recipe, stage).total for stage in range(one.pp)) / GIB
             row |= {"forecast tokens/s/GPU": "", "GiB": round(size, 1)}
             said.append(f"{one}: no forecast is fitted to it; its GiB are counted by layers.")
         else:
-            row["forecast tokens/s/GPU"] = round(float(found.tokens_per_s_per_gpu[0]))
-            row["GiB"] = round(float(found.most_gib[0]), 1)
+            [forecast] = found.described(found.order)
+            row["forecast tokens/s/GPU"] = round(forecast["tokens_per_s_per_gpu"])
+            row["GiB"] = round(forecast["memory_gib"], 1)
             said.append(
-                f"{one}: the forecast fitted to runs ({asked.framework}) takes "
-                f"{found.seconds[0] / seconds:.2f} times the {seconds:.3g} s played here, where no "
-                f"kernel is small, none is waited for, and libraries take nothing."
+                f"{one}: the forecast fitted to runs ({forecast['frameworks']} tokens/s/GPU) takes "
+                f"{forecast['seconds'] / seconds:.2f} times the {seconds:.3g} s played here, where "
+                f"no kernel is small, none is waited for, and libraries take nothing."
             )
         rows.append(row)
     if trace is not None:

@@ -82,6 +82,7 @@ PART_COLOURS = {
     "ends": "#8c6d31",
     "pp": "#F0E442",
     "fixed": "#999999",
+    "slow": "#7f0000",
 }
 MEANINGS = {
     "tp": "waits for tensor ranks",
@@ -92,6 +93,7 @@ MEANINGS = {
     "bubble": "bubble",
     "pp": "transfers between stages",
     "fixed": "the rest of a step",
+    "slow": "slow runs",
 }
 ROOM = 1.5  # of the longest bar, for the text behind it
 # The end of a span's name: its chunk, unless that is the first; micro batch; which gradients.

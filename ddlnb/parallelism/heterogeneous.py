@@ -17,7 +17,7 @@ import pandas as pd
 from ddlnb.errors import InputError, require, require_positive, require_whole
 from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.parallelism.config import find_shape, get_shape
-from ddlnb.parallelism.forecast.frameworks import layer_flops
+from ddlnb.parallelism.forecast.frameworks import frameworks_meant, layer_flops
 from ddlnb.parallelism.forecast.question import BATCH_TOKENS
 from ddlnb.parallelism.memory import Precision, get_precision, pipeline_stages
 from ddlnb.parallelism.model import ModelShape, Transformer, model_of
@@ -414,7 +414,8 @@ def _unknowns(reached: float | None, no_pipelines: str) -> list[str]:
     taken = (
         f"All kinds are taken to reach {reached:.0%} of their peaks"
         if reached
-        else "What each kind sustains is from data sheets and runs of its generation"
+        else "What each kind sustains is from data sheets and runs of its generation, the mean of "
+        f"{len(frameworks_meant())} frameworks"
     )
     said = [
         f"{taken}: time a few steps on one GPU of each kind.",

@@ -54,16 +54,18 @@ def machines_of(
     network: str | Interconnect | None = None,
     topology: str | Topology | None = None,
     precision: str = "bf16",
+    framework: str = "",
 ) -> Machines:
     """Return nodes of a GPU, joined by a network: by default the ports that it is sold with.
 
     ``topology`` joins the nodes, by default one switch; further hosts of it stay idle. Bandwidths
     and latencies are those of the hardware's files: what large messages get, not the data sheet.
+    Layers get what those of the ``framework`` do, by default the mean of those in use.
     Raises UnknownName and InputError for hardware that is not known, or a topology of fewer hosts.
 
     >>> machines = machines_of("H100", 4)
     >>> machines.network.ranks, round(machines.flops / 1e12)
-    (32, 629)
+    (32, 653)
     """
     require_whole(nodes=nodes, gpus_per_node=gpus_per_node)
     gpu = get_gpu(gpu)
@@ -87,7 +89,7 @@ def machines_of(
         gpu.inside_bandwidth * inside.share.value,
         inside.latency.value / 2,
     )
-    return Machines(gpu, whole, layer_flops(gpu, precision))
+    return Machines(gpu, whole, layer_flops(gpu, precision, framework))
 
 
 @dataclass

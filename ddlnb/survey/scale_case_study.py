@@ -78,6 +78,7 @@ PARTS_OF_STEP = {
     "transfers": "pp",
     "reduction": "data",
     "other": "fixed",
+    "slow": "slow",
 }
 MEANINGS = {
     "computation": "computation",
@@ -87,13 +88,14 @@ MEANINGS = {
     "pp": "transfers between stages",
     "data": "the data-parallel reduction",
     "fixed": "the rest",
+    "slow": "slow runs",
 }
 
 
 def time_table(ranking: Ranking, top: int) -> pd.DataFrame:
     """Return the best layouts with the seconds of a step by what they go to, the best first.
 
-    The step is that of a run that is not slow: ``seconds`` is the sum of its parts, and
+    ``seconds`` is the sum of the parts, of which ``slow`` is what slow runs lose, by their chance;
     ``tokens_per_second`` what a GPU does in it. ``memory_gib`` is what the fullest rank needs.
     """
     found, best = ranking.outlook, ranking.best_of_splits()[:top]

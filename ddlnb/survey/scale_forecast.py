@@ -80,13 +80,13 @@ def slow_runs(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def ranked(model: str, gpu: str, nodes: int, sequence: int) -> Ranking:
-    """Return the layouts of a model on a machine, ranked, as `ddlnb.scale` does."""
-    return scale(model, gpu, nodes, sequence=sequence)
+    """Return the layouts of a model on a machine, ranked, in the framework of the fitted runs."""
+    return scale(model, gpu, nodes, sequence=sequence, framework="nanotron")
 
 
 def best_layouts(ranking: Ranking, top: int) -> pd.DataFrame:
     """Return the best layouts, and why each is slower than the one above it."""
-    table = pd.DataFrame(ranking.rows(top)).set_index("layout")
+    table = pd.DataFrame(ranking.rows(top)).set_index("layout").drop(columns="frameworks")
     table["mfu"] = (100 * table["mfu"]).round(1)
     return table.round({"tokens_per_s_per_gpu": 0, "low": 0, "high": 0, "memory_gib": 1,
                         "chance_of_slow": 2, "seconds": 2})  # fmt: skip

@@ -1,6 +1,7 @@
 """A run by its launch file and log: forecast, gap and suspects; settings are what was advised."""
 
 import re
+from collections import OrderedDict
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ import ddlnb
 from ddlnb.advice.launched import advise_launched, explained
 from ddlnb.advice.settings import torch_code
 from ddlnb.errors import InputError
-from ddlnb.parallelism.forecast.layouts import outlook_of
+from ddlnb.parallelism.forecast.layouts import ranking_of
 from ddlnb.parallelism.launch_files import plain, read_launch
 from ddlnb.parallelism.layout import Layout
 from tests.parallelism.test_launch_files import RUNS
@@ -33,8 +34,8 @@ def logged(path, seconds):
 def test_a_run_that_takes_what_is_forecast_has_no_suspects(cluster, tmp_path):
     asked = advise_launched(SCRIPT, cluster)
     forecast = asked.rows.iloc[0]
-    alone = outlook_of(asked.question, Layout.parse("dp4 tp4 zero1 sp acc32"))
-    assert forecast["seconds"] == pytest.approx(float(alone.seconds[0]))
+    alone = ranking_of(asked.question, Layout.parse("dp4 tp4 zero1 sp acc32"))
+    assert forecast["seconds"] == pytest.approx(float(alone.outlook.seconds[0]))
     log = logged(tmp_path / "train.log", forecast["seconds"])
     found = advise_launched(SCRIPT, cluster, log)
     assert found.rows["tokens_per_s_per_gpu"].iloc[2] == pytest.approx(
@@ -49,10 +50,10 @@ def test_what_was_made_worse_is_found_with_its_extent(cluster, tmp_path):
     asked = advise_launched(SCRIPT, cluster).question
     gpu, layout = asked.gpu, Layout.parse("dp4 tp4 zero1 sp acc32")
     slow = replace(gpu, flops={name: rate / 2 for name, rate in gpu.flops.items()})
-    seconds = float(outlook_of(replace(asked, gpu=slow), layout).seconds[0])
+    seconds = float(ranking_of(replace(asked, gpu=slow), layout).outlook.seconds[0])
     found = {one.circumstance.name: one for one in explained(asked, layout, seconds)}
     assert found["GPUs below their clock"].times == pytest.approx(2, rel=1e-2)
-    again = float(outlook_of(asked, replace(layout, recomputation="full")).seconds[0])
+    again = float(ranking_of(asked, replace(layout, recomputation="full")).outlook.seconds[0])
     [first, *_] = explained(asked, layout, again)
     assert first.circumstance.name == "activations that are computed again"
     assert first.apart == pytest.approx(0)
@@ -100,17 +101,6 @@ def test_advice_on_methods_ends_in_lines_of_pytorch():
     assert f"({halves:.2f} times, changes learning)" in hook
 
 
-class Toy(nn.Module):
-    """Two blocks in ``layers``."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-
-    def forward(self, batch):
-        return self.layers(batch)
-
-
 @pytest.fixture
 def alone(tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
@@ -123,7 +113,8 @@ def alone(tmp_path):
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_lines_of_pytorch_wrap_a_model_that_then_trains(zero, again, alone):
     lines = torch_code(Layout(zero=zero, recomputation=again), "fp32").replace('"cuda"', '"cpu"')
-    there = {"model": Toy(), "torch": torch, "lr": 0.1}
+    blocks = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    there = {"model": nn.Sequential(OrderedDict(layers=blocks)), "torch": torch, "lr": 0.1}
     exec(lines, there)
     there["model"](torch.ones(2, 4)).sum().backward()
     assert all(one.grad is not None for one in there["model"].parameters())

@@ -12,11 +12,12 @@ from ddlnb.advice.question import Prices
 from ddlnb.advice.splits import COUNTED, TOKENS, PricedQuestion, split_on, split_options, without
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.parallelism.config import get_shape
-from ddlnb.parallelism.forecast import fit as draws
+from ddlnb.parallelism.forecast import forecast as forecasts
 from ddlnb.parallelism.forecast.fit import drawn_seconds
-from ddlnb.parallelism.forecast.forecast import MOMENTS, forecast
+from ddlnb.parallelism.forecast.forecast import MOMENTS
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, saved_fit
 from ddlnb.parallelism.forecast.layouts import scale
+from ddlnb.parallelism.forecast.mixture import Open, expected
 from ddlnb.parallelism.forecast.published import observed
 from ddlnb.workloads.memory import FLOAT32, OPTIMIZER_COPIES
 
@@ -45,7 +46,7 @@ def test_options_are_those_of_scale_and_the_first_is_its_best(asked, advice):
 
 
 def test_frameworks_are_ranked_by_their_own_forecasts_and_those_apart_are_named():
-    asked = PricedQuestion("llama3-8b", "A100", 8)
+    asked = PricedQuestion("llama3-8b", "A100", 8, framework="nanotron")
     of = {name: replace(asked, framework=name).ranking.rows(1)[0] for name in FRAMEWORKS}
     ranked = sorted(of, key=lambda name: -of[name]["tokens_per_s_per_gpu"])
     said = next(one for one in Splits((asked,), 3).sentences if "by framework" in one)
@@ -55,6 +56,9 @@ def test_frameworks_are_ranked_by_their_own_forecasts_and_those_apart_are_named(
         of["megatron"]["high"] < of["nanotron"]["low"]
     )
     assert "megatron-deepspeed and nanotron do not overlap" in said
+    none = " ".join(Splits((replace(asked, framework=""),), 3).sentences)
+    assert "megatron-deepspeed and nemo do not overlap" in none  # the fastest
+    assert "not named: a mixture of nanotron, nemo, internevo, fsdp-compiled, fsdp; narrow" in none
 
 
 def test_each_reason_is_a_forecast_of_its_own(advice):
@@ -101,7 +105,7 @@ def test_what_is_not_known_depends_on_what_was_asked(asked, advice):
     said = " ".join(advise_on_layouts(large, draws=0).unknowns)
     assert "Prices were not given" in said
     assert "more than 128 GPUs" in said
-    assert "fitted to A100" in said
+    assert "(megatron: A100 and V100)" in said
 
 
 @pytest.mark.parametrize("framework", ["nanotron", "nemo"])
@@ -112,7 +116,7 @@ def test_draws_share_the_parameters_and_nothing_else(framework, monkeypatch):
     assert np.corrcoef(np.log(drawn).T)[0, 1] < 0.9  # each has a residual of its own
     assert np.median(drawn, axis=0) == pytest.approx(found.seconds[[0, 0]], rel=0.05)
     assert drawn_seconds(found, [0], 0).shape == (0, 1)
-    monkeypatch.setattr(draws, "spread_of", lambda cases, fitted: np.full(len(cases), 1e-9))
+    monkeypatch.setattr(forecasts, "spread_of", lambda cases, fitted: np.full(len(cases), 1e-9))
     common = np.log(drawn_seconds(found, [0, 0], 400, seed=1))
     assert np.corrcoef(common.T)[0, 1] > 0.99
     assert (common.std(axis=0) > 1e-3).all()
@@ -120,7 +124,8 @@ def test_draws_share_the_parameters_and_nothing_else(framework, monkeypatch):
 
 def test_chances_are_how_often_the_one_of_two_published_layouts_was_faster():
     """Of pairs of layouts of a model on as many GPUs that are said to be 7 to 3, 7 in 10 are."""
-    runs, outlook = observed(), forecast(observed().cases)
+    runs = observed()
+    outlook = expected(Open(runs.cases, np.arange(len(runs)), np.ones(len(runs))))
     groups = np.char.add(runs.models, runs.cases.gpus.astype(str))
     said, was, shuffled = [], [], np.random.default_rng(1)
     for group in np.unique(groups):
@@ -138,7 +143,7 @@ def test_chances_are_how_often_the_one_of_two_published_layouts_was_faster():
 
 @pytest.mark.parametrize(("chance", "said"), [(0.0, "risks none of it"), (0.01, "hardly risks it")])
 def test_a_small_chance_of_a_slow_run_is_not_called_none(chance, said):
-    asked = PricedQuestion("llama3-70b", "H100", 16)
+    asked = PricedQuestion("llama3-70b", "H100", 16, framework="nanotron")
     rows = split_options(asked, top=2)
     rows["chance_of_slow"] = [0.16, chance]
     slow = next(one for one in layout_sentences(asked, rows) if one.startswith("With a chance"))
@@ -197,7 +202,7 @@ def test_a_batch_per_gpu_is_the_batch_of_a_step_over_all():
     cluster = ddlnb.cluster_of("H100", nodes=2)
     asked = split_on("llama3-8b", cluster, local_batch=3, sequence=1024)
     assert (asked.global_batch, asked.sequence, asked.gpus) == (48, 1024, 16)
-    assert str(asked) == "llama3-8b on 16 x H100-SXM, 8x400GbIB (nanotron)"
+    assert str(asked) == "llama3-8b on 16 x H100-SXM, 8x400GbIB (mixture of 5 frameworks)"
     with pytest.raises(InputError, match="are not known; name them"):
         split_on("llama3-8b", ddlnb.get_cluster("two-cores-4-workers"))
 

@@ -13,16 +13,6 @@ from ddlnb.survey.scale_case_study import yield_sentences
 from ddlnb.units import GIB
 
 
-@pytest.fixture(scope="module")
-def ranking():
-    return ddlnb.scale("llama3-70b", "H100", 64)
-
-
-@pytest.fixture(scope="module")
-def runs() -> pd.DataFrame:
-    return study.published_runs()
-
-
 def test_states_are_sixteen_bytes_per_parameter_and_zero_divides_those_of_the_optimizer():
     table = study.memory_table("llama3-70b", ["dp512 zero0", "dp512 zero1"], "H100")
     whole, sharded = table.loc["dp512 zero0"], table.loc["dp512 zero1"]
@@ -32,11 +22,12 @@ def test_states_are_sixteen_bytes_per_parameter_and_zero_divides_those_of_the_op
     assert not table["fits"].any()
 
 
-def test_parts_of_the_time_add_up_to_the_forecast_step(ranking):
+def test_parts_of_the_time_add_up_to_the_forecast_step():
+    ranking = ddlnb.scale("llama3-70b", "H100", 64, framework="nanotron")
     table, rows = study.time_table(ranking, 5), ranking.rows(5)
     assert list(table.index) == [row["layout"] for row in rows]
     best = pd.DataFrame(rows, table.index)
-    assert (best["chance_of_slow"] < 0.5).all()
+    assert (table["slow"] > 1e-9).tolist() == (best["chance_of_slow"] > 0).tolist()
     assert table["seconds"].tolist() == pytest.approx(best["seconds"].tolist())
     rates = best["tokens_per_s_per_gpu"].tolist()
     assert table["tokens_per_second"].tolist() == pytest.approx(rates)
@@ -72,7 +63,8 @@ def test_a_sentence_names_the_cheapest_size():
     assert len(yield_sentences(pd.DataFrame([row]), 512)) == 3
 
 
-def test_published_runs_are_forecast_by_fits_that_have_not_seen_their_paper(runs: pd.DataFrame):
+def test_published_runs_are_forecast_by_fits_that_have_not_seen_their_paper():
+    runs = study.published_runs()
     assert len(runs) == len(observed(PAPERS))
     seen = forecast(observed(PAPERS).cases).tokens_per_s_per_gpu
     assert runs["fitted"].to_numpy() == pytest.approx(seen)

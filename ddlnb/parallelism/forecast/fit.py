@@ -30,11 +30,10 @@ from ddlnb.parallelism.forecast.cases import Cases, Column
 from ddlnb.parallelism.forecast.forecast import (
     FREEDOM,
     MOST_SHOWN,
-    Outlook,
     by_nodes,
     chance_of_slow,
     footprint,
-    spread_of,
+    forecast,
 )
 from ddlnb.parallelism.forecast.frameworks import (
     FRAMEWORKS,
@@ -44,6 +43,7 @@ from ddlnb.parallelism.forecast.frameworks import (
     parameter_names,
     saved_fit,
 )
+from ddlnb.parallelism.forecast.mixture import Expected
 from ddlnb.parallelism.forecast.published import Observations, observed
 from ddlnb.parallelism.forecast.step import MEMORY_RESERVED, Step, step
 from ddlnb.units import GIB
@@ -391,38 +391,45 @@ UNKNOWN = 0.5  # standard deviation of the logarithm of a parameter on which run
 
 
 def drawn_seconds(
-    outlook: Outlook,
+    outlook: Expected,
     which: Sequence[int] | NDArray[np.intp],
     draws: int,
     seed: int = 0,
     fitted: Fitted | None = None,
     own: int = 0,
 ) -> NDArray[np.float64]:
-    """Return seconds of a step of these cases: an array (draws, cases).
+    """Return seconds of a step of these layouts: an array (draws, layouts).
 
+    The framework of a draw is that of all its layouts, of those that run it and in which it fits.
     Parameters are those of the seed, residuals those of the seed and the number ``own``.
 
-    Parameters of a draw are those of all its cases, in every framework off by the same factors. A
-    case has a residual of its own, from the distribution of its interval, and is slow with its own
-    chance. Of a cluster, GPU or framework that nothing was fitted to, part of that interval is what
-    its runs would have in common (runs of one paper are off together). The kept fit has only the
-    sum, and all of it is drawn for every case: which case is faster may be surer there than the
-    draws say.
+    Parameters of a draw are those of all its layouts, in every framework off by the same factors. A
+    layout has a residual of its own, from the distribution of its interval, and is slow with its
+    own chance. Of a cluster, GPU or framework that nothing was fitted to, part of that interval is
+    what its runs would have in common (runs of one paper are off together). The kept fit has only
+    the sum, and all of it is drawn for every layout: which one is faster may be surer there than
+    the draws say.
     """
     require_whole(0, draws=draws)
     if not draws:
         return np.zeros((0, len(which)))
-    fitted, chosen = fitted or saved_fit(), np.asarray(which, dtype=int)
-    cases, rng = outlook.cases.select(chosen), np.random.default_rng([seed, draws])
-    quick, slow = outlook.step.seconds[chosen], outlook.step.slow[chosen]
-    shape, factors = (draws, len(chosen)), drawn_factors(draws, rng)
-    every = cases.select(np.tile(np.arange(len(chosen)), draws))
-    off = {name: np.repeat(factor, len(chosen)) for name, factor in factors.items()}
+    fitted, asked = fitted or saved_fit(), outlook.members.select(np.asarray(which, dtype=int))
+    cases, found = asked.cases, forecast(asked.cases, fitted)
+    shape, rng = (draws, len(cases)), np.random.default_rng([seed, draws])
+    every = cases.select(np.tile(np.arange(len(cases)), draws))
+    off = {name: np.repeat(one, len(cases)) for name, one in drawn_factors(draws, rng).items()}
     common = step(every, fitted, off=off).seconds.reshape(shape) / step(cases, fitted).seconds
     rng = np.random.default_rng([seed, draws, own]) if own else rng
-    residual = spread_of(cases, fitted) * rng.standard_t(FREEDOM, shape)
-    lost = slow * (rng.random(shape) < outlook.chance[chosen])
-    return np.asarray((quick * common + lost) * np.exp(residual))
+    residual = found.spread * rng.standard_t(FREEDOM, shape)
+    lost = found.step.slow * (rng.random(shape) < found.chance)
+    seconds = (found.step.seconds * common + lost) * np.exp(residual)
+    # The first of exponential waits is each framework with its share, of any that take part.
+    waits = np.random.default_rng([seed, draws, 0, 1]).exponential(size=(draws, len(FRAMEWORKS)))
+    named = np.searchsorted(sorted(FRAMEWORKS), cases.framework)
+    waits = waits[:, named] / np.maximum(asked.share, LEAST)
+    each = [np.flatnonzero(asked.owner == place) for place in range(len(which))]
+    meant = np.stack([one[waits[:, one].argmin(axis=1)] for one in each], axis=1)
+    return np.asarray(np.take_along_axis(seconds, meant, axis=1))
 
 
 def drawn_factors(draws: int, rng: np.random.Generator) -> dict[str, Column]:

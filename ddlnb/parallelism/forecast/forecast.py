@@ -11,6 +11,7 @@ Memory of a rank: first principles for states, fitted factors for what framework
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,7 +170,7 @@ class Outlook:
     - step: seconds of a run that is not slow, by what they go to.
     - spread: the scale of Student's t of the logarithm of measured by forecast seconds.
     - chance: that a run is slow; seconds: the median of the two kinds of runs.
-    - tokens_per_s_per_gpu, low, high: the median, and the 90 % interval over both kinds of runs.
+    - tokens_per_s_per_gpu: the median.
     - memory_gib: at the peak of a rank, as runs of the framework report it: nanotron's of the first
       stage, others of the fullest.
     - most_gib: what the fullest stage needs at least; chance_of_fit: that a GPU has that; fits:
@@ -181,8 +182,6 @@ class Outlook:
     spread: Column
     chance: Column
     seconds: Column
-    low: Column
-    high: Column
     memory_gib: Column
     most_gib: Column
     chance_of_fit: Column
@@ -192,6 +191,48 @@ class Outlook:
     def tokens_per_s_per_gpu(self) -> Column:
         """The median of the forecast."""
         return rate(self.cases, self.seconds)
+
+    @property
+    def expected_seconds(self) -> Column:
+        """Seconds at the mean throughput of slow runs and others."""
+        quick = self.step.seconds
+        return 1 / ((1 - self.chance) / quick + self.chance / (quick + self.step.slow))
+
+    @cached_property
+    def low(self) -> Column:
+        """Tokens per second and GPU above which 95 % of runs are, quick or slow ones."""
+        return self._end((1 + INTERVAL) / 2)
+
+    @cached_property
+    def high(self) -> Column:
+        """Those above which 5 % are."""
+        return self._end((1 - INTERVAL) / 2)
+
+    def _end(self, share: float) -> Column:
+        """Return tokens per second and GPU that so many runs do not take longer for."""
+        every = np.arange(len(self.cases))
+        return rate(self.cases, self.quantile(share, np.ones(len(every)), every))
+
+    def quantile(self, share: float, weight: Column, owner: NDArray[np.intp]) -> Column:
+        """Return the seconds below which a share of runs is: a mixture of log-t distributions.
+
+        Two for every case, of runs that are slow and of others; cases of the same ``owner`` are
+        mixed by their weights.
+        """
+        from scipy.special import stdtr
+
+        quick, slow = np.log(self.step.seconds), np.log(self.step.seconds + self.step.slow)
+        rows = int(owner[-1]) + 1
+        low, high = np.full(rows, np.inf), np.full(rows, -np.inf)
+        np.minimum.at(low, owner, quick - 60 * self.spread)
+        np.maximum.at(high, owner, slow + 60 * self.spread)
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            below = (1 - self.chance) * stdtr(FREEDOM, (middle[owner] - quick) / self.spread)
+            below += self.chance * stdtr(FREEDOM, (middle[owner] - slow) / self.spread)
+            is_below = np.bincount(owner, weight * below) < share
+            low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
+        return np.asarray(np.exp((low + high) / 2))
 
     @property
     def mfu(self) -> Column:
@@ -218,22 +259,14 @@ def forecast(cases: Cases, fitted: Fitted | None = None, spread: Column | None =
     lacking = asked[:, 0] > memory * (1 - MEMORY_RESERVED)
     found = step(cases, fitted, lacking)
     chance = chance_of_slow(cases, fitted, lacking)
-    quick, slow = found.seconds, found.seconds + found.slow
     spread = spread_of(cases, fitted) if spread is None else spread
     least = footprint(cases, fitted, np.zeros(len(cases))).max(axis=1)
-    mixture = (quick, slow, chance, np.broadcast_to(spread, len(cases)))
-    ends = [
-        mixed_quantile(share, *mixture, np.ones(len(cases)), np.arange(len(cases)))
-        for share in ((1 - INTERVAL) / 2, (1 + INTERVAL) / 2)
-    ]
     return Outlook(
         cases=cases,
         step=found,
-        spread=mixture[-1],
+        spread=np.broadcast_to(spread, len(cases)),
         chance=chance,
-        seconds=np.where(chance > 0.5, slow, quick),
-        low=rate(cases, ends[1]),
-        high=rate(cases, ends[0]),
+        seconds=found.seconds + np.where(chance > 0.5, found.slow, 0),
         memory_gib=np.minimum(reported(cases, asked), memory * MOST_SHOWN),
         most_gib=least,
         chance_of_fit=ndtr(np.log(memory * USABLE / least) / memory_spread(cases)),
@@ -291,32 +324,3 @@ def by_nodes(cases: Cases) -> Column:
 def alike(column: Column, value: float | Column) -> NDArray[np.bool_]:
     """Return which rates are the same, up to what data sheets round."""
     return np.asarray(np.abs(column / value - 1) < ALIKE)
-
-
-def mixed_quantile(
-    share: float,
-    quick: Column,
-    slow: Column,
-    chance: Column,
-    spread: Column,
-    weight: Column,
-    owner: NDArray[np.intp],
-) -> Column:
-    """Return the seconds below which a share of runs is: a mixture of log-t distributions.
-
-    Two for every case, of runs that are slow and of others; cases of the same ``owner`` are mixed
-    by their weights.
-    """
-    from scipy.special import stdtr
-
-    rows = int(owner[-1]) + 1
-    low, high = np.full(rows, np.inf), np.full(rows, -np.inf)
-    np.minimum.at(low, owner, np.log(quick) - 60 * spread)
-    np.maximum.at(high, owner, np.log(slow) + 60 * spread)
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        below = (1 - chance) * stdtr(FREEDOM, (middle[owner] - np.log(quick)) / spread)
-        below += chance * stdtr(FREEDOM, (middle[owner] - np.log(slow)) / spread)
-        is_below = np.bincount(owner, weight * below) < share
-        low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
-    return np.asarray(np.exp((low + high) / 2))

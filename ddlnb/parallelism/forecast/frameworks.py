@@ -59,6 +59,8 @@ class Framework:
       used it, too: the more nodes, the less runs are alike then.
     - fitted: the parameters that its runs say; all where nothing is named.
     - parameters: values of its own, where the saved fit has none.
+    - in_use: whether who names no framework may mean it: it is developed today. All of these are
+      as likely, as nobody counted who trains with which.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Framework:
     shared: bool = False
     fitted: tuple[str, ...] = ()
     parameters: Mapping[str, float] = field(default_factory=dict)
+    in_use: bool = False
 
 
 OFTEN_AGAIN = (0.6, 0.2, 0.2)  # of runs that do not say whether they compute activations again
@@ -99,6 +102,7 @@ FRAMEWORKS = {
     for one in (
         Framework(
             "nanotron",
+            in_use=True,
             zero=0,
             fuses_norms=True,
             older_attention=True,
@@ -128,6 +132,7 @@ FRAMEWORKS = {
         Framework(
             "nemo",
             r"nemo|mcore|megatron.?(core|bridge)|transformer.?engine|megatron\S* (core )?v?0\.",
+            in_use=True,
             fuses=True,
             overlaps=True,
             splits_sequences=True,
@@ -143,6 +148,7 @@ FRAMEWORKS = {
         Framework(
             "internevo",
             r"intern.?evo|internlm",
+            in_use=True,
             older_attention=True,
             overlaps=True,
             splits_sequences=True,
@@ -154,6 +160,7 @@ FRAMEWORKS = {
         Framework(
             "fsdp-compiled",
             r"torch.?titan(?!.*eager)|fsdp.*compile|compile.*fsdp",
+            in_use=True,
             fuses=True,
             older_attention=True,
             gradient_bytes=2,
@@ -169,6 +176,7 @@ FRAMEWORKS = {
         Framework(
             "fsdp",
             r"fsdp|torch.?titan|composer|foundry|deepspeed|zero",
+            in_use=True,
             older_attention=True,
             gradient_bytes=2,
             zero=3,
@@ -438,13 +446,22 @@ def matrix_flops(peak: Flops, sustained: Flops, values: Parameters) -> Flops:
     return peak * sustained * values.matrix_share
 
 
-def layer_flops(gpu: Gpu, precision: str = "bf16", framework: str = "nanotron") -> float:
+def frameworks_meant(name: str = "") -> list[str]:
+    """Return the framework of this name, or those that are meant by none. Raises UnknownName."""
+    in_use = [known for known, one in FRAMEWORKS.items() if one.in_use]
+    return [get_framework(name).name] if name else in_use
+
+
+def layer_flops(gpu: Gpu, precision: str = "bf16", framework: str = "") -> float:
     """Return the FLOP/s that matrices in the layers of a model get on a GPU, by the saved fit.
+
+    Of a framework, or the mean of those that are in use.
 
     >>> import ddlnb
     >>> h100 = ddlnb.hardware.get_gpu("H100")
     >>> round(layer_flops(h100) / h100.peak("bf16"), 2)
-    0.64
+    0.66
     """
-    values = saved_fit().of(framework)
-    return matrix_flops(gpu.peak(precision), sustained_share(gpu, precision), values)
+    peak, sustained = gpu.peak(precision), sustained_share(gpu, precision)
+    each = [saved_fit().of(name) for name in frameworks_meant(framework)]
+    return float(np.mean([matrix_flops(peak, sustained, one) for one in each]))

@@ -24,9 +24,10 @@ from ddlnb.parallelism.forecast.cases import (
     gpu_columns,
     model_columns,
 )
-from ddlnb.parallelism.forecast.forecast import MOMENTS, Outlook, footprint, forecast
+from ddlnb.parallelism.forecast.forecast import MOMENTS, footprint, rate
+from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework
+from ddlnb.parallelism.forecast.mixture import Expected, Open, expected
 from ddlnb.parallelism.forecast.question import LayoutQuestion
-from ddlnb.parallelism.forecast.step import PARTS
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.model import Transformer
 from ddlnb.parallelism.schedules import INTERLEAVED, SCHEDULES
@@ -35,7 +36,6 @@ from ddlnb.workloads.memory import FLOAT32, OPTIMIZER_COPIES, Footprint
 
 MOST_TENSOR, MOST_STAGES, MOST_EXPERT = 32, 64, 64
 RECOMPUTED = ("none", "selective", "full")  # NONE, SELECTIVE, FULL
-RECOMPUTATIONS = {NONE: "none", FULL: "full"}
 REASONS = {
     "compute": "computes longer",
     "tensor": "tensor-parallel exchanges",
@@ -44,7 +44,7 @@ REASONS = {
     "reduction": "data-parallel reduction",
     "optimizer": "optimizer",
     "other": "other",
-    "slow": "slow transfers, which are likely",
+    "slow": "slow transfers, by their chance",
 }
 
 
@@ -52,11 +52,13 @@ REASONS = {
 class Ranking:
     """Layouts of a model on a machine, the fastest that fits first; and all that were looked at.
 
-    ``order`` are indices into ``outlook`` of the layouts that fit.
+    They stand by what is expected of them (`Expected`), which knows slow runs. ``order`` are
+    indices into ``outlook`` of the layouts that fit; where no framework is named, if there are any,
+    of those alone that several frameworks run, and that fit in all of these.
     """
 
     model: Transformer
-    outlook: Outlook
+    outlook: Expected
     order: NDArray[np.intp]
 
     def __len__(self) -> int:
@@ -74,7 +76,7 @@ class Ranking:
             vpp=int(cases.vpp[index]),
             zero=int(cases.zero[index]),
             sequence_parallel=tp > 1,
-            recomputation=RECOMPUTATIONS[int(cases.recomputation[index])],
+            recomputation=RECOMPUTED[int(cases.recomputation[index])],
             schedule=str(cases.schedule[index]) if cases.pp[index] > 1 else "1f1b",
             micro_batch=int(cases.micro_batch[index]),
             micro_batches=int(cases.micro_batches[index]),
@@ -88,24 +90,45 @@ class Ranking:
         grows most, and by how much.
         """
         require_whole(top=top)
-        found, best = self.outlook, self.best_of_splits()[:top]
+        best = self.best_of_splits()[:top]
+        return [
+            {**row, "loses_by": self.reason(best[rank - 1], best[rank]) if rank else ""}
+            for rank, row in enumerate(self.described(best))
+        ]
+
+    def described(self, which: NDArray[np.intp]) -> list[dict[str, Any]]:
+        """Return a row of these layouts, in their order."""
+        found = self.outlook
         columns = {
-            "tokens_per_s_per_gpu": found.tokens_per_s_per_gpu,
-            "low": found.low,
-            "high": found.high,
-            "mfu": found.mfu,
-            "memory_gib": found.most_gib,
-            "chance_of_slow": found.chance,
-            "seconds": found.seconds,
+            "tokens_per_s_per_gpu": found.tokens_per_s_per_gpu[which],
+            "low": found.low[which],
+            "high": found.high[which],
+            "mfu": found.mfu[which],
+            "memory_gib": found.most_gib[which],
+            "chance_of_slow": found.chance[which],
+            "seconds": found.seconds[which],
         }
         return [
             {
                 "layout": str(self.layout(index)),
-                **{name: float(values[index]) for name, values in columns.items()},
-                "loses_by": self.reason(best[rank - 1], index) if rank else "",
+                **{name: float(values[place]) for name, values in columns.items()},
+                "frameworks": ", ".join(
+                    f"{name} {digits(rate, 4)}" for name, rate in self.frameworks(index).items()
+                ),
             }
-            for rank, index in enumerate(best)
+            for place, index in enumerate(which)
         ]
+
+    def frameworks(self, index: int) -> dict[str, float]:
+        """Return tokens/s per GPU in the frameworks that run a layout, and in which it fits.
+
+        In all that run it, where it fits in none.
+        """
+        members, each = self.outlook.members, self.outlook.each
+        rates = rate(each.cases, each.expected_seconds)
+        which = np.flatnonzero((members.owner == index) & (members.share > 0))
+        names = members.cases.framework[which]
+        return {str(name): float(rates[at]) for at, name in zip(which, names, strict=True)}
 
     def best_of_splits(self) -> NDArray[np.intp]:
         """Return the case of every split's fastest layout, the fastest split first."""
@@ -121,10 +144,9 @@ class Ranking:
         return f"{REASONS[most]} +{digits(seconds[most], 3)} s"
 
     def parts(self, index: int) -> dict[str, float]:
-        """Return the seconds of a case by what they go to; ``slow`` counts where it is likely."""
-        step = self.outlook.step
-        slow = float(step.slow[index]) if self.outlook.chance[index] > 0.5 else 0.0
-        return {name: float(getattr(step, name)[index]) for name in PARTS} | {"slow": slow}
+        """Return the seconds of a case by what they go to; ``slow`` is what slow runs lose."""
+        parts = {name: float(own[index]) for name, own in self.outlook.step.parts.items()}
+        return parts | {"slow": float(self.outlook.seconds[index]) - sum(parts.values())}
 
 
 def scale(
@@ -134,11 +156,12 @@ def scale(
 
     ``options`` are ``gpus_per_node`` (8); ``network``, by default the ports that nodes with this
     GPU usually have; ``sequence`` in tokens, by default the model's; ``global_batch``: sequences of
-    a step, by default four million tokens; ``framework``: nanotron (the default) or another of
-    `FRAMEWORKS`, whose ways and fitted parameters are taken; ``precision`` (bf16); ``schedule`` of
-    pipelines: 1f1b (the default), zero-bubble or gpipe; ``vpp``: chunks of layers per stage, which
-    make 1f1b the interleaved schedule, by default all that divide the layers of a stage, where the
-    framework can run them (megatron, nemo) and micro batches are a multiple of the stages;
+    a step, by default four million tokens; ``framework``: one of `FRAMEWORKS`, whose ways and
+    fitted parameters are taken, by default a mixture of those in use; ``precision`` (bf16);
+    ``schedule`` of pipelines: 1f1b (the default), zero-bubble or gpipe; ``vpp``: chunks of layers
+    per stage, which make 1f1b the interleaved schedule, by default all that divide the layers of a
+    stage, where the framework can run them (megatron, nemo) and micro batches are a multiple of
+    the stages;
     ``overlap``: whether replicas reduce gradients and gather parameters while the GPU computes, by
     default the framework's way; ``fitted``: parameters other than the kept ones. Searched are
     tensor, pipeline and data parallelism, ZeRO 0 and 1 (FSDP: 3), micro batches, and full
@@ -158,7 +181,8 @@ def scale(
 def ranked(asked: LayoutQuestion) -> Ranking:
     """Return the answer of `scale` to a question, and raise what it raises."""
     shape, device, gpus = asked.model, asked.gpu, asked.gpus
-    found = list(_layouts(asked))
+    every = [layout for one in asked.by_framework.values() for layout in _layouts(one)]
+    found = list({tuple(one.values()): one for one in every}.values())
     require(
         bool(found),
         f"a batch of {counted(asked.global_batch, 'sequence')} does not divide over "
@@ -174,10 +198,13 @@ def ranked(asked: LayoutQuestion) -> Ranking:
             f"on {gpus} GPUs (chunks divide the layers of a stage, stages the micro batches); "
             f"use one of {', '.join(map(str, sorted(offered)))}",
         )
-    cases = cases_of(asked, found)
-    outlook = forecast(cases, asked.fitted)
+    outlook = expected(_open(asked, found), asked.fitted)
     order = np.argsort(-outlook.tokens_per_s_per_gpu)
     order = order[outlook.fits[order]]
+    if not asked.framework:
+        several = np.bincount(outlook.members.owner) > 1
+        common = order[(several & outlook.everywhere)[order]]
+        order = common if len(common) else order
     if not len(order):
         least = float(outlook.most_gib.min())
         raise InputError(
@@ -185,6 +212,34 @@ def ranked(asked: LayoutQuestion) -> Ranking:
             f"{least:.0f} GiB, a GPU has {device.memory / GIB:.0f}; use more nodes"
         )
     return Ranking(replace(shape, sequence=asked.sequence), outlook, order)
+
+
+def _open(asked: LayoutQuestion, layouts: Sequence[dict[str, Any]]) -> Open:
+    """Return layouts as rows, each with a case per framework that is meant and runs it.
+
+    Of those that no framework searches, such as ZeRO-2, all are cases.
+    """
+    meant: list[dict[str, Any]] = [
+        {"framework": name, "overlap": one.overlaps} for name, one in asked.by_framework.items()
+    ]
+    each = [
+        (row, own | named)
+        for row, own in enumerate(layouts)
+        for named in [one for one in meant if _runs(FRAMEWORKS[one["framework"]], own)] or meant
+    ]
+    cases = cases_of(asked, [columns for _, columns in each])
+    return Open(cases, np.array([row for row, _ in each]), np.ones(len(cases)))
+
+
+def _runs(ways: Framework, layout: Mapping[str, Any]) -> bool:
+    """Return whether a framework runs a layout that the search of some framework looks at."""
+    shards_all = ways.zero == 3
+    return (
+        shards_all == (layout["zero"] == 3)
+        and layout["zero"] != 2
+        and (ways.interleaves or layout["vpp"] == 1)
+        and (ways.splits_models or layout["tp"] == layout["pp"] == 1)
+    )
 
 
 def cases_of(asked: LayoutQuestion, layouts: Sequence[Mapping[str, Any]]) -> Cases:
@@ -196,15 +251,14 @@ def cases_of(asked: LayoutQuestion, layouts: Sequence[Mapping[str, Any]]) -> Cas
     return Cases.of(
         **columns,
         **model_columns(replace(asked.model, sequence=asked.sequence)),
-        overlap=asked.overlaps,
         gpus_per_node=together, **gpu_columns(device, asked.precision),
         across=asked.across * together / asked.gpus_per_node,
-        sockets=asked.sockets * together / asked.gpus_per_node, framework=asked.framework,
+        sockets=asked.sockets * together / asked.gpus_per_node,
     )  # fmt: skip
 
 
-def outlook_of(asked: LayoutQuestion, *layouts: Layout) -> Outlook | None:
-    """Return what is forecast of layouts of this model, None if no case describes one of them.
+def ranking_of(asked: LayoutQuestion, *layouts: Layout) -> Ranking | None:
+    """Return these layouts of a model in their order, None if no case describes one of them.
 
     Those have adapters, hybrid sharding, another order of ranks, all-to-all context parallelism,
     gathered inputs that are kept, or a V schedule.
@@ -235,24 +289,27 @@ def outlook_of(asked: LayoutQuestion, *layouts: Layout) -> Outlook | None:
         }
         for one in layouts
     ]
-    return forecast(cases_of(asked, columns), asked.fitted)
+    shape = replace(asked.model, sequence=asked.sequence)
+    return Ranking(shape, expected(_open(asked, columns), asked.fitted), np.arange(len(layouts)))
 
 
 def unsplit(asked: LayoutQuestion, optimizer: str = "adam") -> Footprint:
     """Return what a GPU holds of a model that is not split, by the formulas that judge layouts.
 
-    Plain data parallelism, without ZeRO and with nothing computed again; a sample is a sequence.
+    Plain data parallelism, without ZeRO and with nothing computed again, of the framework that
+    needs most of those that are meant; a sample is a sequence.
     """
     whole: dict[str, Any] = {
         "tp": 1, "pp": 1, "dp": asked.gpus // asked.cp, "ep": 1, "zero": 0, "vpp": 1,
         "recomputation": NONE, "sequence_parallel": 0, "micro_batches": 1, "schedule": "1f1b",
     }  # fmt: skip
-    cases = cases_of(asked, [{**whole, "micro_batch": number} for number in (1, 2)])
-    one, two = GIB * footprint(cases, asked.fitted, np.zeros(2)).max(axis=1)
+    found = _open(asked, [{**whole, "micro_batch": number} for number in (1, 2)])
+    gib = footprint(found.cases, asked.fitted, np.zeros(len(found.cases))).max(axis=1)
+    one, two = (GIB * gib[found.owner == row].max() for row in (0, 1))
     fewer = FLOAT32 * (OPTIMIZER_COPIES["adam"] - OPTIMIZER_COPIES[optimizer])
+    width = found.cases.way("gradient_bytes").max()
     parts = (
-        f"2 bytes each, gradients {asked.ways.gradient_bytes}, fp32 master weights and {optimizer} "
-        f"{MOMENTS - fewer}"
+        f"2 bytes each, gradients {width}, fp32 master weights and {optimizer} {MOMENTS - fewer}"
     )
     return Footprint(
         fixed=float(2 * one - two) - fewer * asked.model.shape.parameters,
@@ -282,7 +339,7 @@ def _layouts(asked: LayoutQuestion) -> Iterator[dict[str, Any]]:
                 zeros = (3,) if asked.ways.zero == 3 else (0, 1) if dp > 1 else (0,)
                 shares = _divisors(gcd(dp, max(1, shape.experts)), asked.ep or MOST_EXPERT)
                 shares = [one for one in shares if asked.ep in (None, one)]
-                for vpp, zero, again, ep in product(chunks, zeros, RECOMPUTATIONS, shares):
+                for vpp, zero, again, ep in product(chunks, zeros, (NONE, FULL), shares):
                     yield {
                         "tp": tp, "pp": pp, "dp": dp, "ep": ep, "zero": zero,
                         "recomputation": again, "micro_batch": micro_batch,

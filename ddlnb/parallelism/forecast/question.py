@@ -6,7 +6,8 @@ from here.
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ddlnb.errors import require, require_known
@@ -29,7 +30,8 @@ class LayoutQuestion:
     """A large model on machines: which of its layouts is the fastest?
 
     Models, GPUs, networks and frameworks may be given by their names; the fields then hold what
-    these stand for, but for the framework. What is left out is looked up: the tokens of a sequence
+    these stand for, but for the framework. Without one the answer is a mixture of those in use
+    (`by_framework`). What is left out is looked up: the tokens of a sequence
     are the model's own, the sequences of a step four million tokens, ``fitted`` the kept
     parameters of the forecast. ``network`` is what joins nodes, None for the ports that nodes with
     such a GPU usually have; ``precision`` one that the GPU has a rate for, which computes on
@@ -62,9 +64,10 @@ class LayoutQuestion:
         str,
         Asked(
             "Whose steps are forecast: nanotron, nemo (Megatron-Core), megatron (2021), "
-            "megatron-deepspeed, internevo, fsdp or fsdp-compiled (TorchTitan)."
+            "megatron-deepspeed, internevo, fsdp or fsdp-compiled (TorchTitan); default: a mixture "
+            "of those in use today."
         ),
-    ] = "nanotron"
+    ] = ""
     precision: Annotated[
         str, Asked("bf16, fp16 or fp8; default: bf16, or fp16 on GPUs without it.")
     ] = ""
@@ -121,28 +124,30 @@ class LayoutQuestion:
         )
         searched = [name for name, one in SCHEDULES.items() if not (one.chunked or one.vee)]
         require_known("schedule of the search", self.schedule, searched)
-        require(
-            self.ways.splits_models or self.schedule == INTERLEAVES,
-            f"schedule {self.schedule} is one of pipelines, and {self.framework} has none; leave "
-            f"it out, or take another framework",
-        )
         self.gpu.peak(self.precision)
         require(
             self.sequence % self.cp == 0 and self.gpus % self.cp == 0,
             f"cp {self.cp} must divide the sequence {self.sequence} and the {self.gpus} GPUs",
         )
-        if self.vpp is not None and self.vpp > 1:
-            able = [name for name, one in FRAMEWORKS.items() if one.interleaves]
-            require(
-                self.ways.interleaves,
-                f"vpp {self.vpp}: {self.framework} runs no interleaved pipelines; use vpp 1, or "
-                f"one of the frameworks {', '.join(able)}",
-            )
-            require(
-                self.schedule == INTERLEAVES,
-                f"vpp {self.vpp}: the schedule {self.schedule} has one chunk per stage; use vpp "
-                f"1, or the schedule {INTERLEAVES}",
-            )
+        chunked = self.vpp is not None and self.vpp > 1
+        require(
+            not chunked or self.schedule == INTERLEAVES,
+            f"vpp {self.vpp}: the schedule {self.schedule} has one chunk per stage; use vpp "
+            f"1, or the schedule {INTERLEAVES}",
+        )
+        if not self.framework:
+            return
+        require(
+            self.ways.splits_models or self.schedule == INTERLEAVES,
+            f"schedule {self.schedule} is one of pipelines, and {self.framework} has none; leave "
+            f"it out, or take another framework",
+        )
+        able = [name for name, one in FRAMEWORKS.items() if one.interleaves]
+        require(
+            not chunked or self.ways.interleaves,
+            f"vpp {self.vpp}: {self.framework} runs no interleaved pipelines; use vpp 1, or "
+            f"one of the frameworks {', '.join(able)}",
+        )
 
     @property
     def gpus(self) -> int:
@@ -168,9 +173,24 @@ class LayoutQuestion:
         joined = self.network or get_interconnect(usual_network(self.gpu, self.gpus_per_node))
         return joined.socket_bandwidth
 
+    @cached_property
+    def by_framework(self) -> dict[str, LayoutQuestion]:
+        """The question to the framework, or, without one, to each in use that can be asked it."""
+        from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, frameworks_meant
+        from ddlnb.parallelism.schedules import INTERLEAVES
+
+        if self.framework:
+            return {self.framework: self}
+        return {
+            name: replace(self, framework=name)
+            for name, one in ((name, FRAMEWORKS[name]) for name in frameworks_meant())
+            if (one.splits_models or self.schedule == INTERLEAVES)
+            and (one.interleaves or self.vpp in (None, 1))
+        }
+
     @property
     def ways(self) -> Framework:
-        """What the framework does differently from others."""
+        """What the framework, which is named, does differently from others."""
         from ddlnb.parallelism.forecast.frameworks import get_framework
 
         return get_framework(self.framework)
@@ -189,4 +209,5 @@ class LayoutQuestion:
 
     def __str__(self) -> str:
         joined = f", {self.network.name}" if self.network and self.nodes > 1 else ""
-        return f"{self.model.name} on {self.gpus:,} x {self.gpu.name}{joined} ({self.framework})"
+        steps = self.framework or f"mixture of {len(self.by_framework)} frameworks"
+        return f"{self.model.name} on {self.gpus:,} x {self.gpu.name}{joined} ({steps})"

@@ -117,10 +117,6 @@ def values(drawn, framework: str, name: str) -> np.ndarray:
     return np.asarray(getattr(values_of(named, saved_fit(), drawn), name))
 
 
-def usual(framework: str, name: str) -> float:
-    return float(getattr(saved_fit().of(framework), name))
-
-
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", parameter_names("time"))
 def test_parameters_of_every_framework_are_off_by_the_same_factors(drawn, framework, name):
@@ -128,9 +124,8 @@ def test_parameters_of_every_framework_are_off_by_the_same_factors(drawn, framew
     low, high = LIMITS[name]
     within = (np.minimum(own, shared) > low) & (np.maximum(own, shared) < high)
     assert within.sum() > DRAWS / 10
-    assert own[within] / usual(framework, name) == pytest.approx(
-        shared[within] / usual("nanotron", name)
-    )
+    usual = [getattr(saved_fit().of(one), name) for one in (framework, "nanotron")]
+    assert own[within] / usual[0] == pytest.approx(shared[within] / usual[1])
     assert own[within].std() > 0
 
 

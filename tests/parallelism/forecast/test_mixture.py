@@ -1,14 +1,19 @@
-"""What a row leaves open is a mixture: wide, said, and overruled by memory."""
+"""What a row, or a search, leaves open is a mixture: wide, said, and overruled by memory."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from ddlnb.errors import InputError
+from ddlnb.parallelism.forecast import fit
 from ddlnb.parallelism.forecast.cases import FULL, NONE
-from ddlnb.parallelism.forecast.frameworks import framework_in
+from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, framework_in, saved_fit
+from ddlnb.parallelism.forecast.layouts import Ranking, ranked, ranking_of
 from ddlnb.parallelism.forecast.mixture import mixed
 from ddlnb.parallelism.forecast.published import open_runs
+from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.parallelism.forecast.table import Row, alternatives, forecast_table, read_open
 from tests.parallelism.forecast.tables import RUN, write_table
 
@@ -76,3 +81,55 @@ def test_hardly_a_run_that_ran_is_refused() -> None:
     chances = np.concatenate([mixed(one.opened).chance_of_fit for one in runs.values()])
     assert (chances > 0.05).mean() > 0.99
     assert all("row " in line and "column " in line for line in unread)
+
+
+ASKED = LayoutQuestion("llama3-8b", "A100", 8)  # of no framework
+
+
+@pytest.fixture(scope="module")
+def ranking() -> Ranking:
+    return ranked(ASKED)
+
+
+def test_a_layout_has_the_mean_throughput_of_runs_in_the_frameworks_that_run_it(
+    ranking: Ranking,
+) -> None:
+    for index, row in zip(ranking.best_of_splits(), ranking.rows(), strict=False):
+        names = ranking.frameworks(int(index))
+        alone = [ranking_of(replace(ASKED, framework=one), ranking.layout(index)) for one in names]
+        each = [one.outlook.each for one in alone if one is not None]
+        assert len(names) > 1  # what a single one runs is no default
+        assert {FRAMEWORKS[name].zero == 3 for name in names} == {"zero3" in row["layout"]}
+        runs = np.mean(
+            [
+                (1 - one.chance) / one.step.seconds
+                + one.chance / (one.step.seconds + one.step.slow)
+                for one in each
+            ]
+        )
+        assert 1 / row["seconds"] == pytest.approx(runs)
+        assert sum(ranking.parts(int(index)).values()) == pytest.approx(row["seconds"])
+        assert row["memory_gib"] == max(one.most_gib[0] for one in each)
+        assert all(one.fits[0] for one in each)
+        assert min(one.low[0] for one in each) <= row["low"] <= max(one.low[0] for one in each)
+
+
+def test_a_draw_is_of_one_framework_for_all_layouts_and_each_has_its_share(
+    ranking: Ranking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    which = [one for one in ranking.best_of_splits() if len(ranking.frameworks(one)) == 3][:2]
+    monkeypatch.setattr(fit, "drawn_factors", lambda draws, rng: {})
+    sure = dict.fromkeys(saved_fit().spread, 1e-9)
+    drawn = fit.drawn_seconds(ranking.outlook, which, 900, fitted=replace(saved_fit(), spread=sure))
+    each = [list(ranking.frameworks(one).values()) for one in which]
+    rates = ASKED.tokens / ASKED.gpus / drawn.T
+    meant = [np.abs(np.subtract.outer(a, b)).argmin(1) for a, b in zip(rates, each, strict=True)]
+    assert meant[0].tolist() == meant[1].tolist()
+    assert np.bincount(meant[0]) / 900 == pytest.approx(np.full(3, 1 / 3), abs=0.05)
+
+
+def test_what_a_framework_has_not_is_of_the_others() -> None:
+    assert list(replace(ASKED, vpp=2).by_framework) == ["nemo", "fsdp-compiled"]
+    assert "fsdp" not in replace(ASKED, schedule="zero-bubble").by_framework
+    with pytest.raises(InputError, match="fsdp has none"):
+        replace(ASKED, framework="fsdp", schedule="zero-bubble")
