@@ -23,9 +23,9 @@ from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
 from ddlnb.results.timeline import Timeline
-from ddlnb.simulator.events import Prepared, Seconds, play_prepared, prepared, spans
+from ddlnb.simulator.events import Prepared, Seconds, play, play_prepared, prepared, spans
 from ddlnb.simulator.profiles import workload_on
-from ddlnb.simulator.program import lower
+from ddlnb.simulator.program import Program, lower
 from ddlnb.simulator.tasks import Identity
 from ddlnb.simulator.workers import workers_of
 from ddlnb.workloads.workload import Workload
@@ -244,9 +244,15 @@ def _sized_on(of: Identity, method: Method, servers: int | None, cluster: Cluste
     used, placement, cost = _circumstances(cluster, method, servers)
     steady = replace(cluster, heterogeneity=replace(cluster.heterogeneity, delay=None))
 
-    def seconds(one: Method) -> float:
+    @lru_cache(maxsize=None)
+    def lowered(one: Method) -> Program:
         plan = one.plan(workload, cost=cost, servers=used, placement=placement)
-        return play_prepared(prepared(lower(workload, steady, plan, keep=False))).iteration_seconds
+        return lower(workload, steady, plan, keep=False)
+
+    def seconds(one: Method) -> float:
+        # Servers take messages as they come: there a credit changes nothing but how many those are.
+        like = replace(one, credit_bytes=1) if one.architecture == "PS" else one
+        return play(replace(lowered(like), credit_bytes=float(one.credit_bytes))).iteration_seconds
 
     return tuned(method, workload, seconds, used if method.architecture == "PS" else 0)
 
