@@ -73,7 +73,7 @@ def cost_against_classes(repetitions: int = 5) -> pd.DataFrame:
         row: dict[str, float] = {"classes": len(workers.classes)}
         for name in ("WFBP-A2A", "WFBP-PS", "ByteScheduler-A2A", "ByteScheduler-PS"):
             plan = plan_on(cluster, workload, as_run(METHODS[name]))
-            ready = prepared(replace(lower(workload, cluster, plan), workers=workers))
+            (ready,) = prepared(replace(lower(workload, cluster, plan), workers=workers))
             play_prepared(ready)
             play = partial(play_prepared, ready)
             seconds = min(seconds_of(play, time.thread_time) for _ in range(repetitions))

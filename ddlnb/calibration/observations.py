@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -27,8 +27,6 @@ from ddlnb.results.schema import SOURCES
 from ddlnb.simulator.profiles import profile_for
 from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.simulator.tasks import Identity
-
-CELLS_AT_ONCE = 512  # simulated together: a hundred megabytes of the largest plans
 
 
 @dataclass(frozen=True)
@@ -141,23 +139,18 @@ def predictions(quantities: Sequence[Quantity], several: Sequence[ParameterValue
     cells: list[Cell] = []
     wanted: list[tuple[ParameterValues, Quantity, int]] = []
     of_quantity = [(quantity, quantity.simulated()) for quantity in quantities]
-    for values in several:
-        for quantity, cell in of_quantity:
+    for quantity, cell in of_quantity:  # a plan is lowered at once for all values
+        for values in several:
             number = -1
             if cell is not None:
                 number = numbers.setdefault(_key(cell, values), len(cells))
                 if number == len(cells):
                     cells.append(with_values(cell, values))
             wanted.append((values, quantity, number))
-    seconds = [*_simulated(cells), math.nan]  # the last one where nothing is simulated
+    seconds = [one.iteration_seconds for one in steady_seconds(cells)]
+    seconds.append(math.nan)  # where nothing is simulated
     found = [quantity.value(values, seconds[number]) for values, quantity, number in wanted]
-    return np.array(found).reshape(len(several), len(quantities))
-
-
-def _simulated(cells: Sequence[Cell]) -> Iterator[float]:
-    for start in range(0, len(cells), CELLS_AT_ONCE):
-        for found in steady_seconds(cells[start : start + CELLS_AT_ONCE]):
-            yield found.iteration_seconds
+    return np.array(found).reshape(len(quantities), len(several)).T.copy()
 
 
 def with_values(cell: Cell, values: ParameterValues) -> Cell:

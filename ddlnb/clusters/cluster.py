@@ -7,15 +7,15 @@ apart from the effects, which somebody fitted and which carry their uncertainty.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from operator import add
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from operator import add, attrgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.clusters.effects import EFFECTS, UNLIMITED, Effects, Unit, effect_from
+from ddlnb.clusters.effects import EFFECTS, SHIPPED, UNLIMITED, Effects, Unit, effect_from
 from ddlnb.clusters.fabric import (
     ALL_REDUCES,
     NCCL,
@@ -228,9 +228,11 @@ class Cluster:
         byte of large ones.
         """
         latency, per_byte, computing = self.all_reduce_seconds
-        effects = self.effects
-        latency /= effects.latency_share
-        return AlphaBeta(latency, per_byte / computing, effects.occupied_share)
+        return AlphaBeta(
+            float(latency / self.effects.latency_share),
+            float(per_byte / computing),
+            self.effects.occupied_share,
+        )
 
     @property
     def all_reduce_seconds(self) -> tuple[float, float, float]:
@@ -242,8 +244,8 @@ class Cluster:
         if not self.has_closed_form:
             return self._on_fabric("all-reduce")
         large, small, threshold = self._forms
-        hops = small.hops if threshold else large.hops
-        return self._software + hops, large.per_byte, large.share
+        latency = self._software + (small if threshold else large).hops
+        return latency, large.per_byte, large.share
 
     def _form(self, name: str) -> Form:
         effects = self.effects
@@ -251,10 +253,10 @@ class Cluster:
         hops, inside, between = self._links_seconds(load)
         if self.nodes_in_use == 1:
             inside /= effects.closed_ring_share
-        joined = max if load.overlaps else add
+        joined = np.maximum if load.overlaps else add
         free = joined(inside, between)
         busy = joined(inside / effects.inside_share, between / effects.between_share)
-        return Form(hops, free, free / busy if busy else 1.0)
+        return Form(hops, free, free / busy if np.any(busy) else 1.0)
 
     def _links_seconds(self, load: Load) -> tuple[float, float, float]:
         """Seconds of the hops of a load, and seconds per byte inside and between nodes."""
@@ -270,8 +272,9 @@ class Cluster:
         """Bytes per second from a node to the next one in a collective."""
         effects = self.effects
         doublings = max(0.0, math.log2(self.nodes_in_use) - 1)
-        left = math.pow(effects.doubling_share, doublings)
-        return left * min(effects.between_bandwidth, effects.stream_bandwidth)
+        left = effects.doubling_share**doublings
+        rate: float = left * np.minimum(effects.between_bandwidth, effects.stream_bandwidth)
+        return rate
 
     def all_reduce_work(
         self, sizes: NDArray[Any]
@@ -286,13 +289,9 @@ class Cluster:
                 return latency, per_byte * sizes, share
             return *self._along(self._curve("all-reduce"), sizes), share
         large, small, threshold = self._forms
-        hops: float | Numbers
-        hops, per_byte, share = large
-        if threshold:
-            is_small = np.asarray(sizes) <= threshold
-            hops, per_byte, share = np.array([large, small])[is_small.astype(int)].T
-        work = per_byte * sizes
-        return self._latency(hops, work), work, share
+        is_small = np.asarray(sizes) <= threshold
+        hops, slope, shares = (np.where(is_small, *pair) for pair in zip(small, large, strict=True))
+        return self._latency(hops, slope * sizes), slope * sizes, shares
 
     def half_work(
         self, primitive: Primitive, sizes: NDArray[Any]
@@ -342,9 +341,6 @@ class Cluster:
     def _curve(self, primitive: Primitive) -> Curve:
         return self.fabric.curve(*self._on_links(primitive))
 
-    def _large_seconds(self, primitive: Primitive, *, computing: bool = False) -> float:
-        return self.fabric.large_seconds(*self._on_links(primitive, computing=computing))
-
     def _on_links(
         self, primitive: Primitive, *, computing: bool = False
     ) -> tuple[Links, int, int, str, Primitive]:
@@ -358,8 +354,11 @@ class Cluster:
         if self.workers == 1:
             return 0.0, 0.0, 1.0
         free = self._curve(primitive)
-        busy = self._large_seconds(primitive, computing=True) - free.latency
-        share = (self._large_seconds(primitive) - free.latency) / busy if busy else 1.0
+        free_seconds, busy_seconds = (
+            self.fabric.large_seconds(*self._on_links(primitive, computing=one)) - free.latency
+            for one in (False, True)
+        )
+        share = free_seconds / busy_seconds if busy_seconds else 1.0
         return self._software + free.latency, free.per_byte, min(share, 1.0)
 
     def with_workers(self, workers: int) -> Cluster:
@@ -369,6 +368,16 @@ class Cluster:
         """
         require_whole(workers=workers)
         return replace(self, workers=workers)
+
+    @property
+    def kin(self) -> tuple[object, ...]:
+        """What clusters share that differ in nothing but the values of the same effects.
+
+        A graph takes numbers alone, and so may effects of one's own: such a cluster has no kin.
+        """
+        there = self.effects.there
+        own = any(EFFECTS[one] is not SHIPPED.get(one) for one in there)
+        return (*_BUT_EFFECTS(self), *there, (own or not self.has_closed_form) and id(self))
 
     def _check_workers(self) -> None:
         require_whole(workers=self.workers)
@@ -489,6 +498,21 @@ class Cluster:
 
     def __repr__(self) -> str:
         return f"Cluster({self.name!r}, workers={self.workers} of {self.most_workers})"
+
+
+_BUT_EFFECTS = attrgetter(
+    *(one.name for one in fields(Cluster) if one.compare and one.name != "effects")
+)
+
+
+def together(clusters: Sequence[Cluster]) -> Iterator[tuple[list[int], Cluster]]:
+    """Yield one cluster for all that are kin, with columns of effects, and which these are."""
+    kin: dict[tuple[object, ...], list[int]] = {}
+    for number, cluster in enumerate(clusters):
+        kin.setdefault(cluster.kin, []).append(number)
+    for numbers in kin.values():
+        effects = Effects.columns([clusters[number].effects for number in numbers])
+        yield numbers, replace(clusters[numbers[0]], effects=effects)
 
 
 def _assumed(unit: Unit, value: float) -> Fit:

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any, Literal
+
+import numpy as np
 
 from ddlnb.errors import InputError, require, require_known
 from ddlnb.plans.plan import Order
@@ -389,7 +391,8 @@ _SHIPPED = (
         formulas={"task factor": lambda value, workers: 1 + value * slowest_of(workers)},
     ),
 )
-EFFECTS = {effect.name: effect for effect in _SHIPPED}
+SHIPPED = {effect.name: effect for effect in _SHIPPED}
+EFFECTS = dict(SHIPPED)
 
 
 def register_effect(effect: Effect) -> None:
@@ -427,7 +430,6 @@ class Effects:
     """
 
     there: Mapping[str, float]
-    _costing: list[tuple[str, float]] = field(repr=False, compare=False)
 
     def __init__(self, **values: float) -> None:
         for name, value in values.items():
@@ -435,8 +437,7 @@ class Effects:
             EFFECTS[name].require_sound(value, value)
         known = {name: values.get(name, effect.default) for name, effect in EFFECTS.items()}
         there = {name: value for name, value in known.items() if value != EFFECTS[name].default}
-        costing = [(name, value) for name, value in there.items() if EFFECTS[name].formulas]
-        vars(self).update(known, there=there, _costing=costing)
+        vars(self).update(known, there=there)
 
     def __getattr__(self, name: str) -> float:
         """Return the default of an effect that was registered when the numbers were there."""
@@ -446,6 +447,22 @@ class Effects:
 
     def __hash__(self) -> int:
         return hash(tuple(self.there.items()))
+
+    @classmethod
+    def columns(cls, several: Sequence[Effects]) -> Effects:
+        """Return effects that are columns, with a row for each of these, which have the same ones.
+
+        What is computed of them has a row for each, too. Of several they are SHIPPED: an effect of
+        one's own may do with its number what a column does not take. One has numbers as before.
+        """
+        if len(several) == 1:
+            return several[0]
+        found = cls()
+        there: dict[str, Any] = {
+            name: np.array([[one.there[name]] for one in several]) for name in several[0].there
+        }
+        vars(found).update(there, there=there)
+        return found
 
     def but(self, **values: float) -> Effects:
         """Return the same numbers except for these."""
@@ -457,7 +474,7 @@ class Effects:
         >>> list(Effects(rank_latency=2.0, operation_latency=1.0).terms("collective latency", 4))
         [1.0, 8.0]
         """
-        for name, value in self._costing:
+        for name, value in self.there.items():
             formula = EFFECTS[name].formulas.get(where)
             if formula is not None:
                 yield formula(value, of)

@@ -126,7 +126,7 @@ def nccl_choice(ring: Form, tree: Form) -> tuple[Form, float]:
     """
     tree = Form(tree.hops, ring.per_byte / TREE_RATE, ring.share)
     saved, lost = ring.hops - tree.hops, tree.per_byte - ring.per_byte
-    return tree, max(0.0, saved) / lost if lost else math.inf
+    return tree, np.maximum(0.0, saved) / lost if np.any(lost) else math.inf
 
 
 Numbers = NDArray[np.float64]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ from ddlnb.simulator.simulate import Cell, steady_seconds
 LEAST_DRAWS = 20  # of which one lies beyond either end of a 90 % interval
 FEWER = 5  # times as many draws of what may be the fastest as of what cannot be
 REACH = 3.0  # standard deviations
-CELLS_AT_ONCE = 512  # simulated together
 MOST_MESSAGES_PLAYED = (
     100_000_000  # a stated budget: a core plays some 30,000 a second of large plans
 )
@@ -195,12 +193,23 @@ class Circumstances:
         self._cells = cells
         self._draws = draws
         # Clusters that compare equal may differ in their intervals.
-        keys = [(cell.cluster, tuple(sorted(cell.cluster.fits.items()))) for cell in cells]
-        drawn = {key: draw_clusters(key[0], draws, seed) for key in dict.fromkeys(keys)}
-        self._clusters = [drawn[key] for key in keys]
+        keys = [
+            (one.cluster, tuple(sorted(one.cluster.fits.items())), of.model, of.spread)
+            for one, of in ((cell, cell.workload) for cell in cells)
+        ]
         models = sorted({cell.workload.model for cell in cells})
         generators = (np.random.default_rng([seed, draw]) for draw in range(draws))
-        self._speed = [{model: one.standard_normal() for model in models} for one in generators]
+        speed = [{model: one.standard_normal() for model in models} for one in generators]
+        drawn = {
+            key: [
+                one.with_effects(
+                    compute_factor=one.effects.compute_factor * math.exp(key[3] * by_model[key[2]])
+                )
+                for one, by_model in zip(draw_clusters(key[0], draws, seed), speed, strict=True)
+            ]
+            for key in dict.fromkeys(keys)
+        }
+        self._clusters = [drawn[key] for key in keys]
 
     def each_draw(
         self, start: int = 0, stop: int | None = None, numbers: Sequence[int] | None = None
@@ -208,16 +217,14 @@ class Circumstances:
         """Yield the cells of these numbers, by default all, in every draw from start to stop."""
         chosen = range(len(self._cells)) if numbers is None else numbers
         for draw in range(start, self._draws if stop is None else stop):
-            yield [self._in_draw(number, draw) for number in chosen]
-
-    def _in_draw(self, number: int, draw: int) -> Cell:
-        cell, cluster = self._cells[number], self._clusters[number][draw]
-        speed = math.exp(cell.workload.spread * self._speed[draw][cell.workload.model])
-        return replace(
-            cell,
-            cluster=cluster.with_effects(compute_factor=cluster.effects.compute_factor * speed),
-            planned_on=cell.planned_on or cell.cluster,
-        )
+            yield [
+                replace(
+                    self._cells[number],
+                    cluster=self._clusters[number][draw],
+                    planned_on=self._cells[number].planned_on or self._cells[number].cluster,
+                )
+                for number in chosen
+            ]
 
 
 def model_errors(cells: Sequence[Cell], draws: int, seed: int) -> NDArray[np.floating[Any]]:
@@ -235,28 +242,14 @@ def _drawn_seconds(
 ) -> NDArray[np.floating[Any]]:
     """Return the seconds of so many draws (rows) of so many cells.
 
-    They are played cell by cell: all draws of a cell share its plan and its tasks, which are kept.
+    They are played cell by cell: all draws of a cell share its plan, which is lowered at once.
     """
-    draws, cells = shape
-    at_once = math.ceil(CELLS_AT_ONCE / max(draws, 1))
-    found: list[float] = []
-    with bar(total=cells, unit="cell", progress=progress) as shown:
-        for some in batched(zip(*drawn, strict=True), at_once):
-            played = steady_seconds([cell for in_draws in some for cell in in_draws])
-            found += [one.iteration_seconds for one in played]
-            shown.update(len(some))
-    return np.array(found).reshape(cells, draws).T.copy()
-
-
-def batched(values: Iterable[Sequence[Cell]], count: int) -> Iterator[list[Sequence[Cell]]]:
-    """Yield lists of this many values; the last one may be shorter. (itertools has it from 3.12.)
-
-    >>> [len(some) for some in batched([[], [], []], 2)]
-    [2, 1]
-    """
-    iterator = iter(values)
-    while some := list(islice(iterator, count)):
-        yield some
+    found = np.empty(shape)
+    with bar(total=shape[1], unit="cell", progress=progress) as shown:
+        for column, in_draws in enumerate(zip(*drawn, strict=True)):
+            found[:, column] = [one.iteration_seconds for one in steady_seconds(in_draws)]
+            shown.update(1)
+    return found
 
 
 def is_certain(drawn: np.ndarray) -> bool:

@@ -15,7 +15,7 @@ tests hold them equal. Compiled code is cached on disk, so that it is compiled o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -73,7 +73,7 @@ def play(program: Program) -> Seconds:
 
     Raises InputError if there are too many messages for so many classes of workers.
     """
-    return play_prepared(prepared(program))
+    return play_prepared(*prepared(program))
 
 
 def spans(program: Program, iterations: int) -> list[Span]:
@@ -81,18 +81,21 @@ def spans(program: Program, iterations: int) -> list[Span]:
     program = delayed(program)
     rows = 2 * len(program.tasks.steps) + len(program.messages)
     log = np.zeros((len(program.workers.classes) * (iterations + AHEAD) * rows, 6))
-    arguments = (*_arrays(program, iterations), log)
+    arguments = (*_arrays(program, iterations)[0], log)
     *_, count = _play(*arguments)
     by_class = np.argsort(log[:count, 1], kind="stable")
     return [span for row in log[by_class] for span in _spans_of(program, row)]
 
 
-def prepared(program: Program) -> Prepared:
-    """Return the program as the arrays that are played until iterations are steady."""
-    return _arrays(delayed(program), program.workers.iterations or 0)
+def prepared(program: Program, rows: int = 1) -> list[Prepared]:
+    """Return the program as the arrays that are played until iterations are steady: for every row.
+
+    Seconds and shares of a program have several rows where a cluster's effects are columns.
+    """
+    return _arrays(delayed(program), program.workers.iterations or 0, rows)
 
 
-def _arrays(program: Program, iterations: int) -> Prepared:
+def _arrays(program: Program, iterations: int, rows: int = 1) -> list[Prepared]:
     workers, tasks, stages = program.workers, program.tasks, program.stages
     wiring = wiring_of(
         tuple([stage.shape for stage in stages]),
@@ -108,40 +111,50 @@ def _arrays(program: Program, iterations: int) -> Prepared:
         f"at most {MOST_SERVICES:,} are simulated; choose larger messages, or fewer workers that "
         f"differ",
     )
-    return (
-        tasks.waits,
-        *program.step_seconds,
-        workers.factor,
-        workers.delay,
-        workers.shares,
-        Stages(
-            _rows([stage.resource for stage in stages], messages, np.int64),
-            np.array([stage.delay for stage in stages]),
-            _rows([stage.latency for stage in stages], messages),
-            _rows([stage.work for stage in stages], messages),
-            _rows([stage.share for stage in stages], messages),
-            np.array([stage.latency_share for stage in stages]),
-            np.array([stage.streams for stage in stages]),
-            np.array([stage.parts for stage in stages]),
-        ),
-        wiring,
-        program.message_bytes.astype(np.float64),
-        tasks.by_priority if program.by_priority else np.arange(messages),
-        program.by_priority,
-        program.credit_bytes,
-        program.released,
-        program.drains and classes == 1,
-        program.compute_share,
-        len(program.resources),
-        iterations,
+    resource, streams, parts = (
+        np.array([getattr(stage, name) for stage in stages])
+        for name in ("resource", "streams", "parts")
     )
+    by_stage, by_message = (rows, len(stages), 1), (rows, len(stages), messages)
+    return [
+        (
+            tasks.waits,
+            *seconds,
+            workers.factor,
+            workers.delay,
+            workers.shares,
+            Stages(
+                resource, delay[:, 0], latency, work, share, latency_share[:, 0], streams, parts
+            ),
+            wiring,
+            program.message_bytes.astype(np.float64),
+            tasks.by_priority if program.by_priority else np.arange(messages),
+            program.by_priority,
+            program.credit_bytes,
+            program.released,
+            program.drains and classes == 1,
+            compute_share[0, 0],
+            len(program.resources),
+            iterations,
+        )
+        for seconds, delay, latency, work, share, latency_share, compute_share in zip(
+            _rows(program.step_seconds, (rows, 2, len(tasks.steps))),
+            _rows([stage.delay for stage in stages], by_stage),
+            _rows([stage.latency for stage in stages], by_message),
+            _rows([stage.work for stage in stages], by_message),
+            _rows([stage.share for stage in stages], by_message),
+            _rows([stage.latency_share for stage in stages], by_stage),
+            _rows([program.compute_share], (rows, 1, 1)),
+            strict=True,
+        )
+    ]
 
 
-def _rows(values: list[Any], messages: int, kind: type = np.float64) -> NDArray[Any]:
-    """Return a row for each of these, which are numbers or have one for every message."""
-    found: NDArray[Any] = np.empty((len(values), messages), kind)
-    for row, value in zip(found, values, strict=True):
-        row[:] = value
+def _rows(values: Sequence[Numbers | float], shape: tuple[int, int, int]) -> Numbers:
+    """Return values, each a number, a row or a column of numbers, as arrays of this shape."""
+    found = np.empty(shape)
+    for number, value in enumerate(values):
+        found[:, number] = value
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ddlnb.clusters.cluster import Cluster
-from ddlnb.clusters.effects import EFFECTS, Effects
+from ddlnb.clusters.cluster import Cluster, together
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require, require_whole
 from ddlnb.files import provenance
@@ -28,10 +27,10 @@ from ddlnb.simulator.draws import (
     require_draws,
     require_feasible,
 )
-from ddlnb.simulator.program import lower
 from ddlnb.simulator.questions import DRAWS, ForecastQuestion
 from ddlnb.simulator.recommendation import over_baseline, recommended, remarks
 from ddlnb.simulator.simulate import Cell, plan_on
+from ddlnb.simulator.tasks import Identity, tasks_of
 from ddlnb.units import show_rate, show_rates
 from ddlnb.workloads.workload import Workload
 
@@ -253,16 +252,11 @@ def efficiency_draws(
     ``drawn``: how fast a GPU computes is the same in both, so what is uncertain of it goes, and one
     worker has all of linear scaling in every draw. The model's error counts beyond one worker.
     """
-    known: dict[tuple[int, Effects], float] = {}
     shares = np.ones((len(each_draw), len(cells)))
-    for column, in_draws in enumerate(zip(*each_draw, strict=True)):
-        for row, cell in enumerate(in_draws):
-            if cell.cluster.workers == 1:
-                continue
-            key = (id(cell.workload), computing(cell.cluster.effects))
-            if key not in known:
-                known[key] = single_seconds(cell)
-            shares[row, column] = known[key] / drawn[row, column]
+    for column, cell in enumerate(cells):
+        if cell.cluster.workers > 1:
+            for rows, cluster in together([in_draw[column].cluster for in_draw in each_draw]):
+                shares[rows, column] = _alone(replace(cell, cluster=cluster)) / drawn[rows, column]
     return shares
 
 
@@ -272,23 +266,17 @@ def efficiency_interval(shares: NDArray[np.floating[Any]]) -> dict[str, float]:
     return {"efficiency_low": float(low), "efficiency_high": float(high)}
 
 
-def computing(effects: Effects) -> Effects:
-    """Return those effects that say how long one worker alone computes."""
-    of_tasks = ("task factor", "task seconds")
-    return Effects(
-        **{
-            name: value
-            for name, value in effects.there.items()
-            if any(where in EFFECTS[name].formulas for where in of_tasks)
-        }
-    )
-
-
 def single_seconds(cell: Cell) -> float:
     """Return the seconds of an iteration of one worker alone: computation and update."""
-    alone = cell.cluster.with_workers(1).with_effects(message_compute=0.0)
-    plan = plan_on(alone, cell.workload, METHODS["BSP-A2A"])
-    return lower(cell.workload, alone, plan).compute_seconds
+    return float(_alone(cell))
+
+
+def _alone(cell: Cell) -> Any:
+    """Return what `single_seconds` does, for every row of effects if they are columns."""
+    plan = plan_on(cell.cluster, cell.workload, METHODS["BSP-A2A"])
+    tasks = tasks_of(Identity((cell.workload, plan)))
+    # It hands nothing over.
+    return replace(tasks, readied=0 * tasks.readied).seconds(cell.cluster.effects, 1).sum(axis=-1)
 
 
 def _labels(cell: Cell) -> dict[str, object]:

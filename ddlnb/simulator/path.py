@@ -8,6 +8,7 @@ counted in the work of that link. Stages also say what is needed where workers d
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -60,11 +61,11 @@ class Stage:
 
     name: str
     resource: Indices
-    delay: float
+    delay: float | Numbers
     latency: Numbers
     work: Numbers
     share: float | Numbers
-    latency_share: float = 1.0
+    latency_share: float | Numbers = 1.0
     streams: bool = False
     each: Each = Each.CLUSTER
     parts: bool = False
@@ -103,7 +104,7 @@ class Path:
         self,
         name: str,
         resource: str,
-        delay: float,
+        delay: float | Numbers,
         latency: Numbers,
         work: Numbers,
         share: float | Numbers,
@@ -194,7 +195,7 @@ def _all_reduce(path: Path, messages: Messages, added: Added) -> None:
     occupied = 1.0 if plan.is_split else cluster.effects.occupied_share
     gap = occupied * latency + added.latency
     path.add(ALL_REDUCE, "network", 0.0, gap, work + added.work, share * added.share, releases=True)
-    if occupied < 1 and cluster.workers > 1:
+    if np.any(occupied < 1) and cluster.workers > 1:
         own, rest = np.arange(path.messages), (1 - occupied) * latency
         path.add("on its way", "on its way {}", 0.0, rest, 0.0 * size, 1.0, own, releases=True)
     if has_scheduler:
@@ -211,25 +212,23 @@ def _collective_work(
     none: Numbers = 0.0 * size
     if cluster.workers == 1:
         return none, none, 1.0
-    latency: Numbers | float
-    share: Numbers | float
+    ways: dict[str, Callable[[Indices], tuple[Any, Any, Any]]]
     if plan.is_split:
-        scatter = np.array([not leg.is_gather for leg in plan.legs])
-        latency, work, shares = none.copy(), none.copy(), none.copy()
-        halves: dict[Primitive, Any] = {"reduce-scatter": scatter, "all-gather": ~scatter}
-        for primitive, legs in halves.items():
-            latency[legs], work[legs], shares[legs] = cluster.half_work(primitive, size[legs])
-        return latency, work, shares
-    if not plan.collectives:
-        latency, work, share = cluster.all_reduce_work(size)
-        return latency + none, work, share
-    latency, work, shares = none.copy(), none.copy(), none.copy()
-    names = np.array(plan.collectives)
-    for name in sorted(set(plan.collectives)):
-        on = replace(cluster, all_reduce=name) if name else cluster
-        chosen = names == name
-        latency[chosen], work[chosen], shares[chosen] = on.all_reduce_work(size[chosen])
-    return latency, work, shares
+        names = [leg.primitive for leg in plan.legs]
+        halves: tuple[Primitive, ...] = ("reduce-scatter", "all-gather")
+        ways = {primitive: partial(cluster.half_work, primitive) for primitive in halves}
+    else:
+        names = list(plan.collectives) or [""] * len(plan.legs)
+        ways = {
+            name: (replace(cluster, all_reduce=name) if name else cluster).all_reduce_work
+            for name in sorted(set(names))
+        }
+    found: Any = none, none, none
+    for name, work_of in ways.items():
+        legs = np.array([one == name for one in names])
+        found = [np.where(legs, *pair) for pair in zip(work_of(size), found, strict=True)]
+    latency, work, share = found
+    return latency, work, share
 
 
 def _push_pull(path: Path, messages: Messages, added: Added) -> None:
@@ -258,7 +257,7 @@ def _through_servers(path: Path, messages: Messages, share: float | Numbers) -> 
     effects, nodes = cluster.effects, cluster.nodes_in_use
     server = np.array(plan.placement, dtype=np.int64)
     link, connection = size / effects.between_bandwidth, size / effects.connection_bandwidth
-    server_bandwidth = min(effects.server_bandwidth, effects.between_bandwidth)
+    server_bandwidth = np.minimum(effects.server_bandwidth, effects.between_bandwidth)
     into, duplex = nodes * size / server_bandwidth, size / effects.duplex_bandwidth
     latency = effects.between_latency
     up, down, at_server, from_server = "uplink", "downlink", "server {} in", "server {} out"
@@ -279,8 +278,8 @@ def _through_servers(path: Path, messages: Messages, share: float | Numbers) -> 
         into = into * (1 - 1 / nodes) / k * load[server] / load.mean()
         up, down, at_server, from_server = "node out", "node in", "node in", "node out"
     none = 0.0 * size
-    has_duplex, has_cap = map(
-        math.isfinite, (effects.duplex_bandwidth, effects.connection_bandwidth)
+    has_duplex, has_cap = (
+        np.any(np.isfinite(one)) for one in (effects.duplex_bandwidth, effects.connection_bandwidth)
     )
     node: dict[str, Any] = {"each": Each.NODE}
     on_link = {**node, "on_link": True}

@@ -30,6 +30,8 @@ class Program:
 
     ``workers`` are those who play it: a class of them takes its factor of ``task_seconds``,
     ``fixed_seconds`` besides, and its delay before the first task of an iteration.
+
+    On a cluster with columns of effects, seconds and shares have a row for each of its rows.
     """
 
     tasks: Tasks
@@ -43,7 +45,7 @@ class Program:
     credit_bytes: float
     released: int
     drains: bool
-    compute_share: float
+    compute_share: float | Numbers
     workers: Workers
     fixed_seconds: Numbers | float = 0.0
 
@@ -51,11 +53,9 @@ class Program:
     def step_seconds(self) -> tuple[Numbers, Numbers]:
         """Seconds of every step of the tasks that a class multiplies by its factor, and fixed."""
         starts = self.tasks.step_starts
-        by_step = np.add.reduceat(self.task_seconds, starts)
-        if np.ndim(self.fixed_seconds) == 0 and not self.fixed_seconds:
-            return by_step, np.zeros_like(by_step)
         fixed = np.broadcast_to(self.fixed_seconds, self.task_seconds.shape)
-        return by_step, np.add.reduceat(fixed, starts)
+        by_step = np.add.reduceat(self.task_seconds, starts, axis=-1)
+        return by_step, np.add.reduceat(fixed, starts, axis=-1)
 
     def class_seconds(self, number: int, iteration: int) -> Numbers:
         """Return the seconds of every task of a class of workers in an iteration."""
@@ -78,25 +78,25 @@ def delayed(program: Program) -> Program:
     """
     if not program.workers.delay.any():
         return program
-    old = program.tasks
 
     def after_none(values: Numbers) -> Numbers:
-        return np.concatenate([[0.0], values])
+        return np.insert(values, 0, 0.0, axis=-1)
 
     tasks = replace(
-        old,
-        listed=(Task("delay", "at random"), *old.listed),
-        own_seconds=after_none(old.own_seconds),
-        readied=after_none(old.readied),
-        updated_tensors=after_none(old.updated_tensors),
-        updated_bytes=after_none(old.updated_bytes),
+        program.tasks,
+        listed=(Task("delay", "at random"), *program.tasks.listed),
+        own_seconds=after_none(program.tasks.own_seconds),
+        readied=after_none(program.tasks.readied),
+        updated_tensors=after_none(program.tasks.updated_tensors),
+        updated_bytes=after_none(program.tasks.updated_bytes),
     )
-    seconds, fixed = program.task_seconds, program.fixed_seconds
     return replace(
         program,
         tasks=tasks,
-        task_seconds=after_none(seconds),
-        fixed_seconds=after_none(np.broadcast_to(fixed, seconds.shape)),
+        task_seconds=after_none(program.task_seconds),
+        fixed_seconds=after_none(
+            np.broadcast_to(program.fixed_seconds, program.task_seconds.shape)
+        ),
     )
 
 

@@ -9,13 +9,14 @@ may change its algorithm with its size. `breakdown` says where the time of an it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import chain, islice, pairwise
+from functools import cache, lru_cache
+from itertools import chain, groupby, pairwise
 
-from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.cluster import Cluster, together
 from ddlnb.clusters.effects import Group, without
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, require, require_whole
@@ -101,7 +102,7 @@ def _times(sizes: Sizes, powers: Sizes) -> Sizes:
 Cost = AlphaBeta | None
 MOST_SPANS = 100_000  # a stated budget: about ten seconds to play, 20 MB of trace
 PLAYED_AT_ONCE = 2  # batches
-BATCH = 16  # programs, which a thread plays in one go: handing over each takes as long as it does
+BATCH = 32  # cells, which a thread lowers and plays in one go: of the largest plans 150 megabytes
 KEPT = 512  # of the largest plans this is some hundred megabytes
 
 
@@ -213,9 +214,39 @@ def steady_seconds(cells: Sequence[Cell], *, keep: bool = False) -> list[Seconds
     With ``keep`` what was prepared for a cell is kept for the next call, which saves most of the
     time but takes memory. Raises InputError as `simulate` does.
     """
-    prepare = _prepared_and_kept if keep else _prepared
-    programs = (
-        prepare(
+    prepare = _kept if keep else _lowered
+    order = sorted(range(len(cells)), key=lambda number: _of_plan(cells[number]))
+    batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
+
+    def played(numbers: Sequence[int]) -> list[Seconds]:
+        return [play_prepared(one) for one in prepare([cells[number] for number in numbers])]
+
+    with ThreadPoolExecutor(PLAYED_AT_ONCE) as pool:
+        found = dict(zip(order, chain.from_iterable(pool.map(played, batches)), strict=True))
+    return [found[number] for number in range(len(cells))]
+
+
+def _of_plan(cell: Cell) -> tuple[int, ...]:
+    """Return what cells share that have the same plan."""
+    on = cell.planned_on or cell.cluster
+    return id(cell.workload), id(on), id(cell.method), cell.servers or 0
+
+
+def _lowered(cells: Sequence[Cell]) -> list[Prepared]:
+    """Return the program of every cell: a plan is lowered once for clusters that are kin."""
+    found: dict[int, Prepared] = {}
+    for _, alike in groupby(range(len(cells)), lambda number: _of_plan(cells[number])):
+        numbers = list(alike)
+        workload, plan = cells[numbers[0]].workload, cells[numbers[0]].plan
+        for rows, cluster in together([cells[number].cluster for number in numbers]):
+            programs = prepared(lower(workload, cluster, plan), len(rows))
+            found.update(zip([numbers[row] for row in rows], programs, strict=True))
+    return [found[number] for number in range(len(cells))]
+
+
+def _kept(cells: Sequence[Cell]) -> list[Prepared]:
+    return [
+        _prepared(
             Identity((cell.workload,)),
             cell.cluster,
             cell.planned_on or cell.cluster,
@@ -223,10 +254,7 @@ def steady_seconds(cells: Sequence[Cell], *, keep: bool = False) -> list[Seconds
             cell.servers,
         )
         for cell in cells
-    )
-    batches = iter(lambda: list(islice(programs, BATCH)), [])
-    with ThreadPoolExecutor(PLAYED_AT_ONCE) as pool:  # plays while the next ones are prepared
-        return list(chain.from_iterable(pool.map(_all_played, batches)))
+    ]
 
 
 def _circumstances(cluster: Cluster, method: Method, servers: int | None) -> tuple[int, str, Cost]:
@@ -244,7 +272,7 @@ def _sized_on(of: Identity, method: Method, servers: int | None, cluster: Cluste
     used, placement, cost = _circumstances(cluster, method, servers)
     steady = replace(cluster, heterogeneity=replace(cluster.heterogeneity, delay=None))
 
-    @lru_cache(maxsize=None)
+    @cache
     def lowered(one: Method) -> Program:
         plan = one.plan(workload, cost=cost, servers=used, placement=placement)
         return lower(workload, steady, plan, keep=False)
@@ -252,7 +280,8 @@ def _sized_on(of: Identity, method: Method, servers: int | None, cluster: Cluste
     def seconds(one: Method) -> float:
         # Servers take messages as they come: there a credit changes nothing but how many those are.
         like = replace(one, credit_bytes=1) if one.architecture == "PS" else one
-        return play(replace(lowered(like), credit_bytes=float(one.credit_bytes))).iteration_seconds
+        credit = math.inf if one.credit_bytes is None else float(one.credit_bytes)
+        return play(replace(lowered(like), credit_bytes=credit)).iteration_seconds
 
     return tuned(method, workload, seconds, used if method.architecture == "PS" else 0)
 
@@ -269,18 +298,12 @@ def _planned_on(of: Identity, method: Method, cluster: Cluster) -> Plan:
     return method.planner(of.parts[0], cluster)
 
 
+@lru_cache(maxsize=KEPT)
 def _prepared(
     of: Identity, cluster: Cluster, planned_on: Cluster, method: Method, servers: int | None
 ) -> Prepared:
-    workload: Workload = of.parts[0]
-    return prepared(lower(workload, cluster, plan_on(planned_on, workload, method, servers)))
-
-
-_prepared_and_kept = lru_cache(maxsize=KEPT)(_prepared)
-
-
-def _all_played(programs: Sequence[Prepared]) -> list[Seconds]:
-    return [play_prepared(program) for program in programs]
+    plan = plan_on(planned_on, of.parts[0], method, servers)
+    return prepared(lower(of.parts[0], cluster, plan))[0]
 
 
 # In the reverse of the order in which a message meets them.
