@@ -34,6 +34,7 @@ from ddlnb.plans.bucketing import PLACEMENTS, Bucketing, hashed, merged, message
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Piece, Plan
 from ddlnb.results.timeline import Timeline
+from ddlnb.simulator.draws import draw_clusters
 from ddlnb.simulator.events import Seconds, play, spans
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import Cell, plan_on, simulate, steady_seconds
@@ -191,12 +192,16 @@ def test_the_compiled_simulator_agrees_with_the_plain_one_to_the_last_digit(situ
 
 
 @settings(max_examples=40)
-@given(st.lists(situations(), min_size=1, max_size=4))
+@given(st.lists(situations(), min_size=1, max_size=2))
 def test_cells_together_or_alone_in_any_order_take_the_same(several):
-    cells = [Cell(s.workload, s.cluster, METHODS["WFBP-A2A"]) for s in several]
-    together = steady_seconds(cells)
-    assert together == steady_seconds(cells[::-1])[::-1]
-    assert together == [play(lower(one.workload, one.cluster, one.plan)) for one in cells]
+    cells = [
+        Cell(s.workload, on, METHODS[name], planned_on=s.cluster)
+        for s in several
+        for on in (s.cluster, *draw_clusters(s.cluster, 3))
+        for name in ("WFBP-A2A", "DeAR")
+    ]
+    alone = [play(lower(one.workload, one.cluster, one.plan)) for one in cells]
+    assert steady_seconds(cells) == alone == steady_seconds(cells[::-1])[::-1]
 
 
 def test_the_simulators_agree_where_tasks_take_no_time():
