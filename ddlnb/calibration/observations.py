@@ -147,8 +147,8 @@ def predictions(quantities: Sequence[Quantity], several: Sequence[ParameterValue
                 if number == len(cells):
                     cells.append(with_values(cell, values))
             wanted.append((values, quantity, number))
-    seconds = [one.iteration_seconds for one in steady_seconds(cells)]
-    seconds.append(math.nan)  # where nothing is simulated
+    # The last one where nothing is simulated.
+    seconds = [*(one.iteration_seconds for one in steady_seconds(cells)), math.nan]
     found = [quantity.value(values, seconds[number]) for values, quantity, number in wanted]
     return np.array(found).reshape(len(quantities), len(several)).T.copy()
 

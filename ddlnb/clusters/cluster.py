@@ -506,13 +506,17 @@ _BUT_EFFECTS = attrgetter(
 
 
 def together(clusters: Sequence[Cluster]) -> Iterator[tuple[list[int], Cluster]]:
-    """Yield one cluster for all that are kin, with columns of effects, and which these are."""
+    """Yield one cluster for all that are kin, with columns of effects, and which these are.
+
+    One that is alone keeps its numbers.
+    """
     kin: dict[tuple[object, ...], list[int]] = {}
     for number, cluster in enumerate(clusters):
         kin.setdefault(cluster.kin, []).append(number)
     for numbers in kin.values():
-        effects = Effects.columns([clusters[number].effects for number in numbers])
-        yield numbers, replace(clusters[numbers[0]], effects=effects)
+        first, *others = (clusters[number] for number in numbers)
+        each = [one.effects for one in (first, *others)]
+        yield numbers, replace(first, effects=Effects.columns(each)) if others else first
 
 
 def _assumed(unit: Unit, value: float) -> Fit:

@@ -452,11 +452,9 @@ class Effects:
     def columns(cls, several: Sequence[Effects]) -> Effects:
         """Return effects that are columns, with a row for each of these, which have the same ones.
 
-        What is computed of them has a row for each, too. Of several they are SHIPPED: an effect of
-        one's own may do with its number what a column does not take. One has numbers as before.
+        What is computed of them has a row for each, too. They are SHIPPED: an effect of one's own
+        may do with its number what a column does not take.
         """
-        if len(several) == 1:
-            return several[0]
         found = cls()
         there: dict[str, Any] = {
             name: np.array([[one.there[name]] for one in several]) for name in several[0].there

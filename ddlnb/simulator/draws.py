@@ -198,8 +198,10 @@ class Circumstances:
             for one, of in ((cell, cell.workload) for cell in cells)
         ]
         models = sorted({cell.workload.model for cell in cells})
-        generators = (np.random.default_rng([seed, draw]) for draw in range(draws))
-        speed = [{model: one.standard_normal() for model in models} for one in generators]
+        speed = [
+            {model: one.standard_normal() for model in models}
+            for one in (np.random.default_rng([seed, draw]) for draw in range(draws))
+        ]
         drawn = {
             key: [
                 one.with_effects(

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import chain, groupby, pairwise
+from threading import Lock
 
 from ddlnb.clusters.cluster import Cluster, together
 from ddlnb.clusters.effects import Group, without
@@ -216,20 +217,24 @@ def steady_seconds(cells: Sequence[Cell], *, keep: bool = False) -> list[Seconds
     """
     prepare = _kept if keep else _lowered
     order = sorted(range(len(cells)), key=lambda number: _of_plan(cells[number]))
-    batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
+    lowering = Lock()
 
     def played(numbers: Sequence[int]) -> list[Seconds]:
-        return [play_prepared(one) for one in prepare([cells[number] for number in numbers])]
+        with lowering:  # one thread plays, without the interpreter, while the other one lowers
+            programs = prepare([cells[number] for number in numbers])
+        return [play_prepared(program) for program in programs]
 
     with ThreadPoolExecutor(PLAYED_AT_ONCE) as pool:
+        batches = (order[start : start + BATCH] for start in range(0, len(order), BATCH))
         found = dict(zip(order, chain.from_iterable(pool.map(played, batches)), strict=True))
     return [found[number] for number in range(len(cells))]
 
 
 def _of_plan(cell: Cell) -> tuple[int, ...]:
     """Return what cells share that have the same plan."""
-    on = cell.planned_on or cell.cluster
-    return id(cell.workload), id(on), id(cell.method), cell.servers or 0
+    return *map(
+        id, (cell.workload, cell.planned_on or cell.cluster, cell.method)
+    ), cell.servers or 0
 
 
 def _lowered(cells: Sequence[Cell]) -> list[Prepared]:
