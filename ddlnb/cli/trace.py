@@ -190,7 +190,7 @@ def _found(
             {
                 "if": row["what"],
                 "a step takes": show_seconds(row["seconds"]),
-                "saved": f"{row['saves']:.1%}",
+                "saved": f"{round(row['saves'], 3) + 0.0:.1%}",
             }
             for row in job.what_ifs().to_dict("records")
         ]

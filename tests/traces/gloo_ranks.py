@@ -1,7 +1,8 @@
 """Training on four ranks that count for themselves what they send and how long they wait.
 
 Run as a program: ``python -m tests.traces.gloo_ranks FOLDER ROUNDS`` records a folder of traces per
-round, in which one rank is slow, and writes what each rank counted into ``countedRANK.json``.
+round, in which one rank is slow, and writes what each rank counted into ``countedRANK.json``; the
+last one is of shards, whose waits `ddlnb.watch` counts.
 """
 
 import json
@@ -12,7 +13,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
+from torch.distributed.fsdp import fully_shard
 from torch.profiler import ProfilerActivity, profile, record_function
+
+import ddlnb
 
 RANKS, STEPS, WIDTH, LAYERS = 4, 2, 192, 4
 SLOW_SECONDS = 0.15
@@ -74,8 +78,26 @@ def train(rank: int, folder: str, rounds: int) -> None:
                     step(how if rank == who else "")
         counted.append(dict(counts))
         profiler.export_chrome_trace(str(path / f"rank{rank}.json.gz"))
+    counted.append(sharded(Path(folder) / "shards", rank))
     (Path(folder) / f"counted{rank}.json").write_text(json.dumps(counted))
     dist.destroy_process_group()
+
+
+def sharded(path: Path, rank: int) -> dict[str, float]:
+    """Record shards of which the first rank sleeps; return what `ddlnb.watch` says of them."""
+    path.mkdir(exist_ok=True)
+    module = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
+    for one in (*module, module):
+        fully_shard(one)
+    with ddlnb.watch(module) as seen:
+        module(torch.randn(64, WIDTH)).sum().backward()
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+            for place in range(STEPS):
+                with record_function(f"ProfilerStep#{place}"):
+                    time.sleep(SLOW_SECONDS if rank == 0 else 0)
+                    module(torch.randn(64, WIDTH)).sum().backward()
+    profiler.export_chrome_trace(str(path / f"rank{rank}.json.gz"))
+    return {"exposed": float(seen.rows["exposed_seconds"].sum())}
 
 
 if __name__ == "__main__":

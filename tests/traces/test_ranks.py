@@ -293,3 +293,16 @@ def test_ranks_that_count_for_themselves_agree_with_their_traces(trained):
             assert ("does nothing" if how == "sleeps" else "computes") in why
     assert (np.median(np.abs(exposed[0] / exposed[1] - 1), axis=0) < 0.03).all()
     assert made >= 0.8 * ROUNDS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_nothing_hides_what_shards_wait_for_in_their_calls(trained):
+    """A rank is watched for longer: copies in and out, and until a busy machine wakes it."""
+    folder, counted = trained
+    job = ddlnb.read_trace(folder / "shards")
+    exposed = job.by_rank["exposed"]
+    assert (exposed >= 0.95 * job.by_rank["communication"]).all()
+    watched = np.array([counts[-1]["exposed"] for counts in counted])
+    assert (exposed * len(job.job.steps) <= 1.01 * watched).all()
+    assert job.slowest()[0] == 0

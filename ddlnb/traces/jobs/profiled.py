@@ -72,7 +72,7 @@ class ProfiledJob:
         rows["waiting"] = (latest - rows["start_ts"]).clip(lower=0, upper=rows["duration"])
         rows["wire"] = rows["duration"] - rows["waiting"]
         rows["came"] = rows["start_ts"] + rows["waiting"]
-        rows["hidden"] = (rows["duration"] - rows["exposed"]).clip(lower=0)
+        rows["hidden"] = (rows["duration"] - rows["exposed"]).clip(lower=0).round(9)
         rows["last"], rows["matched"] = known.map(last), came.transform("size")
         return rows.rename(columns={"duration": "seconds", "optype": "collective"})
 

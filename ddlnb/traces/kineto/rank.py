@@ -33,7 +33,11 @@ from ddlnb.traces.longest_path import Seconds
 from ddlnb.units import US
 
 KINDS = (COMPUTATION, "copies", "communication", PERHAPS)  # of kernels
-NOT_WORK = re.compile(r"c10d::|record_param_comms|(gloo|nccl|mpi|ucc):")  # what only sends
+# What only sends, or what calls hooks, in which DDP and FSDP wait.
+NOT_WORK = re.compile(
+    r"c10d::|record_param_comms|(gloo|nccl|mpi|ucc):"
+    r"|autograd::engine::evaluate_function|RegisterPostBackwardFunction"
+)
 
 
 @dataclass(frozen=True)
@@ -129,13 +133,17 @@ def _sends(trace: Recording) -> list[Event]:
 
 
 def _host_work(trace: Recording) -> list[Event]:
-    """Return the operations of the host that compute, the outermost of each thread."""
+    """Return the operations of the host that compute, the outermost of each thread.
+
+    Those within a collective of their thread, as gloo's copies, are part of it.
+    """
     found, until = [], dict[tuple[str, str], float]()
     for one in trace.events:
         is_work = one.category == "cpu_op" and not NOT_WORK.match(one.name)
-        if is_work and one.start >= until.get(one.thread, -np.inf):
+        is_sent = one.is_communication and one.category == "user_annotation"
+        if (is_work or is_sent) and one.start >= until.get(one.thread, -np.inf):
             until[one.thread] = one.stop
-            found.append(one)
+            found += [one] if is_work else []
     return found
 
 
