@@ -65,8 +65,9 @@ launchers: env ## the seven methods on Open MPI, SSH and Slurm, started here (as
 	scripts/launchers/slurm_one_node.sh install
 	$(BIN)/python -m pytest tests/launch/test_launchers.py --durations=10
 
-faults: env ## inject 500 faults into sweeps and count what became of them (an hour; resumable)
+faults: env ## inject 500 faults into sweeps and count what became of them (an hour; resumable); and measure for ten minutes, and see what grows
 	$(BIN)/python -m tests.faults --count 500 --seed 1 --out build/faults/faults.csv
+	$(BIN)/python -m tests.faults.growth
 
 fuzz: env ## a million odd inputs through all readers (an hour and a half)
 	$(BIN)/python -m tests.fuzz --inputs 1000000 --out build/fuzz.csv
