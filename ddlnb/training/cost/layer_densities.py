@@ -173,7 +173,7 @@ def _seconds(
     stage = program.stages[0]
     before = (made.cost.latency + made.cost.copies) / stage.latency_share
     work = made.cost.work / float(stage.shares[0])
-    return made.encode_seconds + before + work
+    return float(made.encode_seconds + before + work)
 
 
 def _by_parameter(workload: Workload, plan: Plan, densities: Numbers) -> tuple[float, ...]:
