@@ -49,9 +49,10 @@ class Watched(Answer):
     no gradients (``no_sync``) belong to the iteration of the next one that does.
     """
 
-    def __init__(self, on_gpu: bool):
+    def __init__(self, on_gpu: bool, rank: int):
         import torch
 
+        self.rank = rank
         self._make: Any = partial(torch.cuda.Event, enable_timing=True) if on_gpu else _Instant
         self._waits: list[tuple[Any, Any]] = []
         self._open: deque[tuple[list[tuple[Any, Any]], Any]] = deque()
@@ -100,16 +101,17 @@ class Watched(Answer):
             {"of an iteration": name, **{what: show_seconds(value) for what, value in row.items()}}
             for name, row in self.rows.quantile([0.5, 0.95]).set_axis(["median", "95 %"]).iterrows()
         ]
-        return (Table(f"Watched: {counted(len(self.rows), 'iteration')} of this rank", shown),)
+        seen = counted(len(self.rows), "iteration")
+        return (Table(f"Watched: {seen} of rank {self.rank}", shown),)
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """What is exposed, and of what it consists."""
         seconds, exposed = self.rows.median()
         return (
-            f"Of an iteration of {show_seconds(seconds)} communication is exposed for "
-            f"{show_seconds(exposed)} ({exposed / seconds:.0%}, medians), waiting for ranks that "
-            f"come late among it; `ddlnb trace` of all ranks tells them apart.",
+            f"Of an iteration of {show_seconds(seconds)} on rank {self.rank} communication is "
+            f"exposed for {show_seconds(exposed)} ({exposed / seconds:.0%}, medians), waiting for "
+            f"ranks that come late among it; `ddlnb trace` of all ranks tells them apart.",
         )
 
 
@@ -133,6 +135,7 @@ def watch(model: torch.nn.Module) -> Iterator[Watched]:
     2
     >>> dist.destroy_process_group()
     """
+    from torch.distributed import get_rank
     from torch.distributed.fsdp import FSDPModule
     from torch.nn.parallel import DistributedDataParallel
 
@@ -142,7 +145,7 @@ def watch(model: torch.nn.Module) -> Iterator[Watched]:
         f"fully_shard can; record it by torch.profiler on all ranks and read that with "
         f"`ddlnb trace FOLDER`",
     )
-    seen = Watched(next(model.parameters()).is_cuda)
+    seen = Watched(next(model.parameters()).is_cuda, get_rank())
     with ExitStack() as hooks:
         if isinstance(model, DistributedDataParallel):
             _watch_replica(model, seen, hooks)
