@@ -83,6 +83,7 @@ def sentence(
 
 MOST_MESSAGES = 100_000  # a stated budget: planned, lowered and played in some ten seconds
 BYTEPS_PARTITION = 4_096_000  # the default of BytePS, which the survey's PS methods ran on
+SPLITS_MODELS = "FSDP, HSDP and ZeRO split the model: `ddlnb layouts scale` ranks splits"
 
 
 class Planner(Protocol):
@@ -376,12 +377,9 @@ def get_method(name: str | Method) -> Method:
     if name in here:
         return here[name]
     if name not in elsewhere:
-        raise UnknownName(
-            "method",
-            name,
-            [*METHODS, *BASELINES, *elsewhere],
-            otherwise="FSDP, HSDP and ZeRO split the model: `ddlnb layouts scale` ranks splits",
-        )
+        is_split = str(name).casefold().startswith(("fsdp", "hsdp", "zero"))
+        known, otherwise = [*METHODS, *BASELINES, *elsewhere], SPLITS_MODELS if is_split else ""
+        raise UnknownName("method", name, known, otherwise=otherwise)
     method: Method = supplied(f"method {name}")
     return method
 
