@@ -121,7 +121,7 @@ def nccl_choice(ring: Form, tree: Form) -> tuple[Form, float]:
     and with them they may. (NCCL 2.4 had a threshold by the number of ranks, later ones estimate.)
 
     >>> tree, threshold = nccl_choice(Form(1e-3, 1e-9, 1.0), Form(2e-4, 2e-9, 1.0))
-    >>> round(threshold / 1e6, 1)
+    >>> round(float(threshold) / 1e6, 1)
     9.2
     """
     tree = Form(tree.hops, ring.per_byte / TREE_RATE, ring.share)
