@@ -232,9 +232,8 @@ def steady_seconds(cells: Sequence[Cell], *, keep: bool = False) -> list[Seconds
 
 def _of_plan(cell: Cell) -> tuple[int, ...]:
     """Return what cells share that have the same plan."""
-    return *map(
-        id, (cell.workload, cell.planned_on or cell.cluster, cell.method)
-    ), cell.servers or 0
+    planned_on = cell.planned_on or cell.cluster
+    return id(cell.workload), id(planned_on), id(cell.method), cell.servers or 0
 
 
 def _lowered(cells: Sequence[Cell]) -> list[Prepared]:
