@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ddlnb.errors import require
 from ddlnb.units import gigabits_per_second, show_seconds
 
@@ -75,6 +73,7 @@ def fit_alpha_beta(sizes: Sequence[float], seconds: Sequence[float]) -> AlphaBet
     >>> print(fit_alpha_beta([1e3, 1e6], [1.001e-3, 2e-3]))
     1 ms + M / (8 Gb/s)
     """
+    import numpy as np
     from scipy.optimize import nnls
 
     require(len(sizes) == len(seconds), f"{len(sizes)} sizes but {len(seconds)} durations")
