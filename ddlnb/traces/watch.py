@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import require
@@ -25,21 +24,18 @@ if TYPE_CHECKING:
     import torch
 
 
-class _Instant:
-    """An instant of the host, with the methods of torch.cuda.Event."""
+def _event() -> Any:
+    """Return now on the stream of a GPU; on a host it is a float."""
+    import torch
 
-    def record(self) -> None:
-        self.at = time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
 
-    def query(self) -> bool:
-        """It has passed."""
-        return True
 
-    def synchronize(self) -> None:
-        """There is nothing to wait for."""
-
-    def elapsed_time(self, later: _Instant) -> float:
-        return 1e3 * (later.at - self.at)
+def _between(start: Any, stop: Any) -> float:
+    """Return the seconds from an instant to a later one."""
+    return float(stop - start if isinstance(stop, float) else start.elapsed_time(stop) / 1e3)
 
 
 class Watched(Answer):
@@ -50,33 +46,30 @@ class Watched(Answer):
     """
 
     def __init__(self, on_gpu: bool, rank: int):
-        import torch
-
         self.rank = rank
-        self._make: Any = partial(torch.cuda.Event, enable_timing=True) if on_gpu else _Instant
+        self._now: Callable[[], Any] = _event if on_gpu else time.perf_counter
         self._waits: list[tuple[Any, Any]] = []
         self._open: deque[tuple[list[tuple[Any, Any]], Any]] = deque()
         self._before: Any = None
         self._found: list[tuple[float, float]] = []
 
-    def _now(self) -> Any:
-        instant = self._make()
-        instant.record()
-        return instant
-
     def _end(self) -> None:
         """End an iteration, and read those whose instants have passed."""
         self._open.append((self._waits, self._now()))
         self._waits = []
-        while self._open and self._open[0][1].query():
+        while self._open:
+            end = self._open[0][1]
+            if not (isinstance(end, float) or end.query()):
+                break
             self._read()
 
     def _read(self) -> None:
         waits, end = self._open.popleft()
-        end.synchronize()
+        if not isinstance(end, float):
+            end.synchronize()
         if self._before is not None:
-            exposed = sum(start.elapsed_time(stop) for start, stop in waits)
-            self._found.append((self._before.elapsed_time(end) / 1e3, exposed / 1e3))
+            exposed = sum(_between(start, stop) for start, stop in waits)
+            self._found.append((_between(self._before, end), exposed))
         self._before = end
 
     @property
@@ -161,17 +154,16 @@ def _watch_replica(
     import torch
 
     later = torch.autograd.Variable._execution_engine.queue_callback
-    last: Any = None
+    last, now = None, seen._now
 
     def arrived(_: torch.Tensor) -> None:
         nonlocal last
         if not model.require_backward_grad_sync:
             return
         if last is None:
-            last = seen._make()
             # What is queued in what is queued runs after DDP has waited for its buckets.
             later(lambda: later(ended))
-        last.record()
+        last = now()
 
     def ended() -> None:
         nonlocal last
@@ -205,7 +197,7 @@ def _watch_shards(model: Any, seen: Watched, hooks: ExitStack) -> None:
         for group in getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
         if group is not None
     ]
-    is_waiting = False
+    is_waiting, now = False, seen._now
 
     def wrap(owner: Any, name: str, then: Callable[[], None] = lambda: None) -> None:
         plain: Any = getattr(owner, name, None)
@@ -219,11 +211,11 @@ def _watch_shards(model: Any, seen: Watched, hooks: ExitStack) -> None:
             nonlocal is_waiting
             if is_waiting:  # in another of them
                 return plain(*values, **named)
-            is_waiting, start = True, seen._now()
+            is_waiting, start = True, now()
             try:
                 return plain(*values, **named)
             finally:
-                seen._waits.append((start, seen._now()))
+                seen._waits.append((start, now()))
                 is_waiting = False
                 then()
 
