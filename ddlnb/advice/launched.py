@@ -120,7 +120,7 @@ CIRCUMSTANCES = (
     Circumstance(
         "activations that are computed again",
         _again,
-        "the launch file does not say so; look for checkpoint() in the model's own code",
+        "the launch file asks for none; look for checkpoint() in the model's own code",
         has_extent=False,
     ),
 )
@@ -270,8 +270,8 @@ class LaunchedAdvice(Answer):
         asked, fits = self.question, bool(self.both.outlook.fits[0])
         rate = asked.gpus * self.rows["tokens_per_s_per_gpu"].iloc[0] / asked.sequence
         said = f"As launched it {'fits' if fits else 'does not fit'}: {self.layout}."
-        needed = asked.unsplit.bytes_at(1)
-        return Verdict(needed, fits, str(self.layout), float(rate), (said,))
+        needed, held = asked.unsplit.bytes_at(1), self.rows["memory_gib"].iloc[0] * GIB
+        return Verdict(needed, fits, str(self.layout), float(rate), float(held), (said,))
 
     @cached_property
     def sentences(self) -> tuple[str, ...]:
@@ -286,7 +286,11 @@ class LaunchedAdvice(Answer):
         if self.best == self.layout or times <= 1:
             yield "No layout of this batch that fits is forecast to be faster."
         else:
-            yield f"{self.best} is forecast to be {times:.2f} times as fast{self._sure}."
+            sure, gain = "", self._gain
+            if gain is not None:
+                low, high = gain["over_first_low"], gain["over_first_high"]
+                sure = f" ({low:.2f} to {high:.2f}), and faster in {gain['wins']:.0%} of the draws"
+            yield f"{self.best} is forecast to be {times:.2f} times as fast{sure}."
 
     def _gap(self, log: TrainingLog) -> Iterator[str]:
         forecast, _, measured = self.rows.to_dict("records")
@@ -295,9 +299,14 @@ class LaunchedAdvice(Answer):
             f"Measured are {show_rate(rate)} tokens/s per GPU, forecast "
             f"{show_rate(forecast['tokens_per_s_per_gpu'])} ({show_rates(low, high)})"
         )
-        if rate >= low:
-            how = "as forecast" if rate <= high else "faster than forecast"
-            yield f"{said}: {how}, nothing is wrong that the forecast knows of."
+        if rate > high:
+            yield f"{said}: faster than forecast."
+        elif rate >= low:
+            off = rate / forecast["tokens_per_s_per_gpu"] - 1
+            yield (
+                f"{said}: {abs(off):.0%} {'below' if off < 0 else 'above'} it and within its "
+                f"interval, so that nothing is known to be wrong."
+            )
         else:
             yield f"{said}: slower than it should be."
             found = explained(self.question, self.layout, self.measured_seconds)[:NAMED]
@@ -312,25 +321,29 @@ class LaunchedAdvice(Answer):
             )
 
     @cached_property
-    def _sure(self) -> str:
+    def _gain(self) -> dict[str, float] | None:
         """The interval of what the best layout gains, and the share of draws in which it does."""
         if not self.draws:
-            return ""
+            return None
         drawn = drawn_seconds(
             self.both.outlook, [0, 1], self.draws, self.seed, self.question.fitted
         )
-        gain = over_first(drawn, 1, 1.0)
-        share = float((drawn[:, 1] < drawn[:, 0]).mean())
-        return (
-            f" ({gain['over_first_low']:.2f} to {gain['over_first_high']:.2f}), and faster in "
-            f"{share:.0%} of the draws"
-        )
+        return over_first(drawn, 1, 1.0) | {"wins": float((drawn[:, 1] < drawn[:, 0]).mean())}
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """Options of the launch files that are not known."""
         unknown = self.launch.unknown
-        return (f"Options that are not known: {', '.join(unknown)}.",) if unknown else ()
+        if not unknown:
+            return ()
+        said = f"Options that are not known: {', '.join(unknown)}."
+        if not any("offload" in name for name in unknown):
+            return (said,)
+        return (
+            said,
+            "What is offloaded to hosts is not forecast: memory and seconds are those of a run "
+            "without it.",
+        )
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -345,7 +358,10 @@ class LaunchedAdvice(Answer):
             )
             lines = [f"- {one.rstrip(WRAPPED)}" for one in old if one not in new]
             lines += [f"+ {one.rstrip(WRAPPED)}" for one in new if one not in old]
-            return ("\n".join([f"Change in {form.name}'s options:", *lines]),)
+            what = "Change", ""
+            if self._gain and self._gain["over_first_low"] < 1:
+                what = "To try", ", as it may also be slower"
+            return ("\n".join([f"{what[0]} in {form.name}'s options{what[1]}:", *lines]),)
         return (f"{form.name} has no words for {self.best}.",)
 
 

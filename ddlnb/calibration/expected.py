@@ -310,7 +310,7 @@ class Judged:
         unclear = int((judged["verdict"] == UNTRACED).sum())
         if unclear:
             yield (
-                f"{counted(unclear, 'row')} of {len(judged)} take longer than forecast, which "
+                f"{counted(unclear, 'row')} of {len(judged)} took longer than forecast, which "
                 f"ranks without a trace may be the reason of; record all ranks."
             )
             return
@@ -319,8 +319,8 @@ class Judged:
             return
         worst = slow.loc[(slow[SECONDS] / slow["expected"]).idxmax()]
         yield (
-            f"{counted(len(slow), 'row')} of {len(judged)} take longer than forecast; the worst, "
-            f"{worst['collective']} on {worst['ranks']} ranks, takes "
+            f"{counted(len(slow), 'row')} of {len(judged)} took longer than forecast; the worst, "
+            f"{worst['collective']} on {worst['ranks']} ranks, took "
             f"{worst[SECONDS] / worst['expected']:.1f} times as long."
         )
         for number, one in enumerate(self.suspects, start=1):

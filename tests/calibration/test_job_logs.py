@@ -94,7 +94,7 @@ def test_the_command_takes_a_folder_and_a_topology_beside_it(tmp_path):
     words = ("--gpu", "H100", "--nodes", "2", "--network", "8x400GbIB")
     topology = str(LOGS / "topology.xml")
     said = ddlnb("expect", str(LOGS / "recorder"), topology, *words, check=True).stdout
-    assert "1 row of 3 take longer than forecast; the worst, all_gather on 16 ranks" in said
+    assert "1 row of 3 took longer than forecast; the worst, all_gather on 16 ranks" in said
     assert "Pairs of GPUs are joined by NV18." in said
     assert "A node has 8 cards of 400 Gb/s." in said
     assert "one network card of several" not in said

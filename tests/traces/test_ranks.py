@@ -84,11 +84,11 @@ def test_a_replay_takes_what_was_traced_and_what_ifs_what_paper_says():
     assert what["no communication"] < what["ten times the bandwidth"]
     assert what["ten times the bandwidth"] < what["twice the bandwidth"] < what["as traced"]
     # Of the late rank 250 are computed before and 50 after 550 of both all-reduces on the wire.
-    for name in ("buckets twice as large", "all gradients in one message"):
+    for name in ("messages twice as large", "all gradients in one message"):
         assert what[name] == pytest.approx(850)
     # Both all-reduces have 200 of latency, by the line through their sizes. In halves each pays it
     # twice, and the first half goes 6.25 earlier: half of what 128 bytes take at the other's pace.
-    assert what["buckets half as large"] == pytest.approx(850 + 2 * 200 - 6.25)
+    assert what["messages half as large"] == pytest.approx(850 + 2 * 200 - 6.25)
     # Decoupled, 275 + 200 are gathered before the first 275 can be sent; then 200, and 50 computed.
     assert what["all-reduces decoupled"] == pytest.approx(475 + 275 + 200 + 50)
     assert what["gradients in half the bytes"] == pytest.approx(what["twice the bandwidth"])

@@ -3,9 +3,9 @@
 The bandwidth is that of the part of a collective's seconds that grows with its bytes: a line
 through its sizes, where it has two, else all of it. Without stragglers every rank computes as long
 as the median one of the step. Gradients are all-reduces and reduce-scatters: in one message they go
-when the last one is ready (BSP-A2A). A trace does not say when a gradient within a bucket was
-ready: buckets half as large take them to arrive evenly over the computation before the bucket, of
-the first one at the pace of the others. Decoupled (DeAR, arXiv 2302.12445), half of every
+when the last one is ready (BSP-A2A). A trace does not say when a gradient within a message was
+ready: messages half as large take them to arrive evenly over the computation before the message,
+of the first one at the pace of the others. Decoupled (DeAR, arXiv 2302.12445), half of every
 all-reduce is an all-gather at the start of the next step, before whose end no gradient is sent; in
 a step that goes on for ever, that is its own start.
 """
@@ -46,8 +46,8 @@ def what_ifs(replay: Replay) -> pd.DataFrame:
         "ten times the bandwidth": played(np.where(sends, fixed + (work - fixed) / 10, work)),
         "no stragglers": played(work * np.where(sends, 1.0, _fair(rows))),
         "gradients in half the bytes": played(halved),
-        "buckets half as large": _in_halves(replay, gradients, halved),
-        "buckets twice as large": played(_gathered(rows, gradients, work, fixed, 2)),
+        "messages half as large": _in_halves(replay, gradients, halved),
+        "messages twice as large": played(_gathered(rows, gradients, work, fixed, 2)),
         "all gradients in one message": played(_gathered(rows, gradients, work, fixed, len(work))),
         "all-reduces decoupled": _decoupled(replay, reduces, halved),
         "no communication": played(np.where(sends, 0.0, work)),
