@@ -35,6 +35,7 @@ from ddlnb.registry import supply
 
 _HOME = {
     "advice.advise": ("advise",),
+    "advice.balance": ("balance",),
     "advice.layouts": ("advise_layouts",),
     "advice.question": ("Prices",),
     "advice.scaling": ("scaling",),
@@ -54,7 +55,6 @@ _HOME = {
     "networks.collectives.catalogue": ("register_collective",),
     "parallelism.forecast.layouts": ("scale",),
     "parallelism.goodput.simulate": ("goodput",),
-    "parallelism.heterogeneous": ("balance",),
     "plans.methods": (
         "METHODS",
         "Method",

@@ -184,13 +184,14 @@ class Verdict:
 
     ``memory_bytes`` is what a GPU holds of the model unsplit, ``fits`` whether it can, None where
     nobody knows; ``way`` is the layout or method whose ``samples_per_s`` of all GPUs are given, NaN
-    where nothing can be trained.
+    where nothing can be trained, and ``way_bytes`` what a GPU holds of it, NaN if not known.
     """
 
     memory_bytes: float
     fits: bool | None
     way: str
     samples_per_s: float
+    way_bytes: float
     said: tuple[str, ...]
 
 

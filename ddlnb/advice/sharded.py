@@ -65,6 +65,7 @@ def of_replicas(asked: Question) -> Verdict:
     """Return the verdict on replicas that exchange as PyTorch does (DDP), or on their shards."""
     workload, on = asked.workload, asked.cluster
     batch, fits = workload.local_batch, asked.fits(workload.local_batch)
+    needed = asked.memory_bytes(batch)
     memory = f"Memory of a GPU: not known, as {asked.why_no_footprint}."
     if asked.footprint is not None:
         memory = asked.footprint.said(batch, asked.gpu_memory)
@@ -73,14 +74,14 @@ def of_replicas(asked: Question) -> Verdict:
         if fits is False:
             most = asked.footprint.most_samples(asked.gpu_memory)
             said = f"Verdict: it does not fit; at most {most:,} samples per GPU do: give --batch."
-            return Verdict(asked.memory_bytes(batch), fits, "", math.nan, (memory, said))
+            return Verdict(needed, fits, "", math.nan, math.nan, (memory, said))
     cell = Cell(workload, on, BASELINES["DDP"])
     rate = cell.samples / steady_seconds([cell])[0].iteration_seconds
     said = (
         f"Verdict: {'it fits' if fits else 'whether it fits is not known'}; DDP makes "
         f"{show_rate(rate)} samples/s on {gpus_in_words(on.workers)}."
     )
-    return Verdict(asked.memory_bytes(batch), fits, "DDP", rate, (memory, said))
+    return Verdict(needed, fits, "DDP", rate, needed, (memory, said))
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,14 +122,15 @@ class Sharded(Answer):
                 f"{best['memory_bytes'] / GIB:.3g} GiB; take more GPUs, or give a config.json of "
                 f"known layers, which can be split in other ways."
             )
-            return Verdict(needed, fits, "", math.nan, (memory_said, said))
+            return Verdict(needed, fits, "", math.nan, math.nan, (memory_said, said))
         rate = float(best["throughput_samples_per_s"])
         said = (
             f"Verdict: it has to be sharded; fastest is {best['layout']}, with {show_rate(rate)} "
             f"samples/s on {gpus_in_words(gpus)} and {best['memory_bytes'] / GIB:.3g} GiB on each "
             f"(played; what goes between its layers is not traced, so no pipelines)."
         )
-        return Verdict(needed, fits, best["layout"], rate, (memory_said, said))
+        taken = float(best["memory_bytes"])
+        return Verdict(needed, fits, best["layout"], rate, taken, (memory_said, said))
 
     @cached_property
     def rows(self) -> pd.DataFrame:

@@ -132,7 +132,8 @@ def _of_layouts(asked: PricedQuestion) -> Verdict:
         f"{row['memory_gib']:.0f} GiB on each."
     )
     per_second = rate / asked.sequence
-    return Verdict(held.bytes_at(1), fits, row["layout"], per_second, (held.said(1, room), said))
+    needed, taken = held.bytes_at(1), row["memory_gib"] * GIB
+    return Verdict(needed, fits, row["layout"], per_second, taken, (held.said(1, room), said))
 
 
 def split_on(

@@ -31,8 +31,8 @@ from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.units import GIB, count_from, counted, digits, show_rate
 
 if TYPE_CHECKING:
+    from ddlnb.advice.balance import Sharing
     from ddlnb.advice.sharded import Sharded
-    from ddlnb.parallelism.heterogeneous import Sharing
     from ddlnb.questions import Answer
 
 app = App(cls=Family, help="Split a large model over GPUs: rank, play, or share layouts.")
@@ -369,7 +369,7 @@ def balance(
     Examples: `ddlnb layouts balance --model my.py:task --gpu 4xA100 --gpu 4xV100` and
     `ddlnb layouts balance --model llama3-8b --gpu 8xH100 --gpu 8xA100`.
     """
-    from ddlnb.parallelism.heterogeneous import balance as shared
+    from ddlnb.advice.balance import balance as shared
 
     require_writable_files(ways_png=picture)
     found = shared(
@@ -417,7 +417,7 @@ def _shown_ways(found: Sharing) -> list[dict[str, Any]]:
             "waits": f"{row['communication_seconds']:.2g} s",
             "samples/s": show_rate(row["samples_per_second"]),
             "of all speeds": f"{row['of_all']:.0%}",
-            "states": f"{digits(row['states_gib'], 3)} GiB"
+            "on a GPU": f"{digits(row['held_gib'], 3)} GiB"
             + ("" if row["fits"] else " (too many)"),
         }
         for row in found.rows.to_dict("records")

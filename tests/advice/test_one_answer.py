@@ -1,9 +1,12 @@
 """Whatever is asked of a model on machines, memory, throughput and verdict are the same."""
 
+import csv
+import io
 import json
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
 import ddlnb
 from ddlnb.advice.advise import advise_on
@@ -11,7 +14,10 @@ from ddlnb.advice.layouts import Splits
 from ddlnb.advice.question import AdviceQuestion
 from ddlnb.advice.sharded import Sharded
 from ddlnb.advice.splits import PricedQuestion, posed, verdict_of
+from ddlnb.cli.layouts import app
 from ddlnb.errors import InputError
+from ddlnb.hardware.catalogue import get_gpu
+from ddlnb.units import GIB
 
 CLUSTERS = {
     "A100": {"nodes": 4, "gpus_per_node": 8, "network": "200GbIB"},
@@ -114,6 +120,46 @@ def test_what_no_gpu_holds_is_sharded_and_no_method_is_recommended(models):
     assert shard["zero1"] - each == pytest.approx(states * (8 + 8 / 16) / 16, rel=1e-3)
     assert shard["zero2"] - each == pytest.approx(states * (4 + 12 / 16) / 16, rel=1e-3)
     assert advise_on(asked, lossy=(), most_plans=0, draws=0).sentences == ()
+
+
+@pytest.mark.parametrize("model", ["config", "own"])
+def test_an_iteration_that_is_played_says_the_verdict(models, model):
+    """With the layout that is the fastest, its forecast and its memory are those of the verdict."""
+    machines = CLUSTERS["A100"]
+    cluster = ddlnb.cluster_of("A100", **machines)
+    found = ddlnb.forecast(models[model], cluster, draws=0).verdict
+    layout = found.way if model == "config" else f"dp{cluster.workers}"
+    on = ["--gpu", "A100", "--nodes", "4", "--network", machines["network"]]
+    ask = ["iteration", "--model", models[model], *on, "--layout", layout]
+    done = CliRunner().invoke(app, ask, env={"COLUMNS": "400"})
+    assert done.exit_code == 0, done.output
+    assert all(one in done.output for one in found.said)
+    if model == "config":
+        [row] = csv.DictReader(io.StringIO(CliRunner().invoke(app, [*ask, "--csv"]).stdout))
+        rate = found.samples_per_s * LLAMA_7B["max_position_embeddings"] / cluster.workers
+        assert float(row["forecast tokens/s/GPU"]) == round(rate)
+        assert float(row["GiB"]) == round(found.way_bytes / GIB, 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "samples"), [("config", 1024), ("llama3-8b", 512), ("own", 256), ("bert-large", 64)]
+)
+def test_each_of_several_kinds_alone_is_what_every_answer_says_of_it(models, model, samples):
+    """The same throughput and bytes of a GPU, at the same batch, in the same nodes."""
+    counts = {"A100": 8, "H100": 8}
+    large = model in ("config", "llama3-8b")
+    found = ddlnb.balance(models[model], counts, samples=samples).rows.set_index("way")
+    for name, count in counts.items():
+        cluster = ddlnb.cluster_of(name, nodes=1, gpus_per_node=count)
+        batch = samples // count if large else None
+        verdict = ddlnb.forecast(
+            models[model], cluster, "all" if large else "DDP", local_batch=batch, draws=0,
+            precision="bf16",
+        ).verdict  # fmt: skip
+        alone = found.loc[f"only {get_gpu(name).name}"]
+        assert alone["samples_per_second"] == pytest.approx(verdict.samples_per_s, rel=1e-9)
+        assert alone["held_gib"] * GIB == pytest.approx(verdict.way_bytes)
+        assert alone["fits"]
 
 
 def refusal(ask):
