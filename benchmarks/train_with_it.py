@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from benchmarks.command import command
@@ -251,13 +252,19 @@ def compared(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def summary(table: pd.DataFrame, rival: str = OURS) -> str:
-    """Return the geometric mean, and in how many cells the rival is beyond noise, in a sentence."""
+    """Return the geometric mean, and in how many cells the rival is beyond noise, in a sentence.
+
+    The 95 % interval of the mean is that of these cells, each with the noise of its repetitions.
+    """
     over = table["plain over it"]
     mean = over.prod() ** (1 / len(over))
+    noise = np.linalg.norm(np.log(table["high"] / table["low"]) / 2) / len(over)
+    low, high = mean * np.exp([-noise, noise])
     return (
-        f"{theirs_of(rival)} takes {mean:.3f} times as long as {rival}, geometric mean of "
-        f"{len(table)} cells ({over.min():.3f} to {over.max():.3f}); beyond noise it is quicker in "
-        f"{(table['low'] > 1).sum()} and slower in {(table['high'] < 1).sum()}"
+        f"{theirs_of(rival)} takes {mean:.3f} times as long as {rival} (95 % interval {low:.3f} to "
+        f"{high:.3f}), geometric mean of {len(table)} cells ({over.min():.3f} to "
+        f"{over.max():.3f}); beyond noise it is quicker in {(table['low'] > 1).sum()} and slower in "
+        f"{(table['high'] < 1).sum()}"
     )
 
 
