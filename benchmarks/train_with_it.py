@@ -263,8 +263,8 @@ def summary(table: pd.DataFrame, rival: str = OURS) -> str:
     return (
         f"{theirs_of(rival)} takes {mean:.3f} times as long as {rival} (95 % interval {low:.3f} to "
         f"{high:.3f}), geometric mean of {len(table)} cells ({over.min():.3f} to "
-        f"{over.max():.3f}); beyond noise it is quicker in {(table['low'] > 1).sum()} and slower in "
-        f"{(table['high'] < 1).sum()}"
+        f"{over.max():.3f}); beyond noise it is quicker in {(table['low'] > 1).sum()} and "
+        f"slower in {(table['high'] < 1).sum()}"
     )
 
 
