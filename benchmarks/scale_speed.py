@@ -11,11 +11,13 @@ and again. The command runs in a process of its own, with its start.
 import gzip
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -54,15 +56,19 @@ def write_traces(folder: Path, ranks: int, size: int) -> None:
         head = msgspec.json.decode(gzip.decompress(kept.read_bytes()))
         events = head.pop("traceEvents")
         step = 1.2 * (max(one["ts"] for one in events) - min(one["ts"] for one in events))
-        steps, written = [], 0
-        while written < size:
-            moved = [_later(one, len(steps), len(steps) * step) for one in events]
-            steps.append(msgspec.json.encode(moved)[1:-1])
-            written += len(steps[-1])
-        for number in range(rank, ranks, 2):
-            head["distributedInfo"]["rank"] = number
-            before = msgspec.json.encode(head)[:-1] + b',"traceEvents":['
-            (folder / f"rank{number}.json").write_bytes(before + b",".join(steps) + b"]}")
+        with tempfile.TemporaryFile() as steps:  # a child's peak is never below its parent's
+            for again in count():
+                moved = [_later(one, again, again * step) for one in events]
+                steps.write(b"," * bool(again) + msgspec.json.encode(moved)[1:-1])
+                if steps.tell() >= size:
+                    break
+            for number in range(rank, ranks, 2):
+                head["distributedInfo"]["rank"] = number
+                with (folder / f"rank{number}.json").open("wb") as file:
+                    file.write(msgspec.json.encode(head)[:-1] + b',"traceEvents":[')
+                    steps.seek(0)
+                    shutil.copyfileobj(steps, file)
+                    file.write(b"]}")
 
 
 def _later(event: dict, again: int, seconds: float) -> dict:

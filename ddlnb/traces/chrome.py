@@ -11,6 +11,7 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from sys import intern
 from typing import Any
 
 import msgspec
@@ -98,7 +99,10 @@ def events_of(
         enough = PIECE if used else 2 * len(rest)
         rest = rest[used:]
         total += len(batch)
-        events += filter(wanted, batch)
+        for event in filter(wanted, batch):
+            event.args = event.args.copy()  # what is a part of a piece keeps all of it
+            event.name = intern(event.name) if isinstance(event.name, str) else event.name
+            events.append(event)
     if is_list:
         return events, {}
     if not (closed or total):

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 
 # Of a file, once it is read: measured with traces of torch 2.12, and by benchmarks.scale_speed.
-MEMORY_PER_BYTE, OF_SEVERAL = 12, 5
+MEMORY_PER_BYTE, OF_SEVERAL = 12, 3
+_KERNEL, OVERLAP = re.compile(rb'"cat"\s*:\s*"kernel"'), 64
 SKIPPED = ("ac2g",)
 KINETO, HOROVOD, BYTEPS, OURS = "torch.profiler", "Horovod", "BytePS", "ddlnb"
 
@@ -209,17 +210,29 @@ def read_rank(path: Path) -> RankTrace:
 
 
 def _rank(path: Path) -> RankTrace:
-    events, head = _events(path, lambda one: one.ph == "X" and one.cat in KEPT, OF_SEVERAL)
+    on_gpu = _has_kernels(path)
+    kept = [one for one in KEPT if not (on_gpu and one in ("cpu_op", "cuda_sync"))]
+    events, head = _events(path, lambda one: one.ph == "X" and one.cat in kept, OF_SEVERAL)
     require(
         tool_of(events, head) == KINETO,
         f"{path.name!r} is no trace of torch.profiler, of which several are read together",
     )
-    on_gpu = any(event.cat == "kernel" for event in events)
-    kept = [one for one in KEPT if not (on_gpu and one in ("cpu_op", "cuda_sync"))]
     in_name = re.search(r"rank\D?(\d+)", path.name) or re.search(r"(\d+)", path.name)
     if "distributedInfo" not in head and in_name:
         head["distributedInfo"] = {"rank": in_name[1]}
-    return rank_trace(recording(events, head, _name(path, head), kept))
+    events.reverse()
+    taken = (events.pop() for _ in range(len(events)))  # none is kept beside what becomes of it
+    return rank_trace(recording(taken, head, _name(path, head), kept))
+
+
+def _has_kernels(path: Path) -> bool:
+    """Return whether a file has kernels, beside which operations of the host are not read."""
+    before = b""
+    for piece in pieces_of(path, psutil.virtual_memory().available // OF_SEVERAL, WAY_OUT):
+        if _KERNEL.search(before + piece):
+            return True
+        before = piece[-OVERLAP:]
+    return False
 
 
 def _name(path: Path, head: dict[str, Any]) -> str:

@@ -15,9 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
+from sys import intern
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ddlnb.errors import InputError, require
 from ddlnb.reading import json_of
@@ -31,6 +33,7 @@ KEPT = (*GPU, *HOST_CALLS, "cuda_sync", "cpu_op", "user_annotation")
 MODULE = "nn.Module: "
 ACCUMULATE = "torch::autograd::AccumulateGrad"
 EVALUATE = "autograd::engine::evaluate_function: "
+NOTHING = msgspec.Raw(b"{}")
 COLLECTIVES = ("nccl:", "gloo:", "mpi:", "ucc:")  # what c10d calls its collectives on the host
 
 
@@ -143,7 +146,7 @@ def recording(
     categories: Sequence[str] = KEPT,
 ) -> Recording:
     """Return the trace of these events as torch.profiler exports them. Raises InputError."""
-    kept: list[tuple[float, float, TraceEvent]] = []
+    kept: list[Event] = []
     forward: dict[int, list[float]] = defaultdict(list)
     backward: dict[int, float] = {}
     for event in events:
@@ -153,13 +156,13 @@ def recording(
             event.cat in categories
             or (event.cat == "python_function" and str(event.name).startswith(MODULE))
         ):
-            kept.append((*_seconds(event, name), event))
+            kept.append(_event(event, *_seconds(event, name)))
     require(
-        any(event.cat in (*GPU, "cpu_op") for _, _, event in kept),
+        any(event.category in (*GPU, "cpu_op") for event in kept),
         f"{name!r} holds no operation; export it after the profiler's block has ended",
     )
-    kept.sort(key=lambda one: (one[0], -one[1]))
-    zero = kept[0][0]
+    kept.sort(key=lambda one: (one.start, -one.seconds))
+    zero = kept[0].start
     flows = [
         (start * US - zero, backward[number] * US - zero)
         for number, starts in forward.items()
@@ -170,7 +173,7 @@ def recording(
     group = header.get("distributedInfo") or {}
     return Recording(
         name,
-        tuple(_event(event, start - zero, seconds) for start, seconds, event in kept),
+        tuple(replace(event, start=event.start - zero) for event in kept),
         tuple(sorted(flows)),
         int(group.get("rank", 0)),
         str(properties[0].get("name", "a GPU")),
@@ -221,8 +224,9 @@ def _event(event: TraceEvent, start: float, seconds: float) -> Event:
         if on_gpu
         else name.startswith(COLLECTIVES)
     )
-    thread = (str(event.pid), str(event.tid))
-    return Event(name, event.cat, thread, start, seconds, number, communicates, event.args)
+    thread = (intern(str(event.pid)), intern(str(event.tid)))
+    beside = NOTHING if event.cat in HOST_CALLS else event.args
+    return Event(name, event.cat, thread, start, seconds, number, communicates, beside)
 
 
 def _flow(event: TraceEvent, forward: dict[int, list[float]], backward: dict[int, float]) -> None:
