@@ -302,11 +302,9 @@ class LaunchedAdvice(Answer):
         if rate > high:
             yield f"{said}: faster than forecast."
         elif rate >= low:
-            off = rate / forecast["tokens_per_s_per_gpu"] - 1
-            yield (
-                f"{said}: {abs(off):.0%} {'below' if off < 0 else 'above'} it and within its "
-                f"interval, so that nothing is known to be wrong."
-            )
+            off = round(rate / forecast["tokens_per_s_per_gpu"] - 1, 2)
+            how = f"{abs(off):.0%} {'below' if off < 0 else 'above'} it and within its interval"
+            yield f"{said}: {how if off else 'as forecast'}, so that nothing is known to be wrong."
         else:
             yield f"{said}: slower than it should be."
             found = explained(self.question, self.layout, self.measured_seconds)[:NAMED]
