@@ -505,9 +505,9 @@ def _one_of(gpus: list[Gpu]) -> Gpu:
 def network_of(words: str, gpu: Gpu, gpus_per_node: int) -> Network:
     """Return the network that words name, for nodes with this many of the GPUs.
 
-    A rate counts as a node's if it has a factor ("8x400 Gb/s"), says so ("per node"), or is of
-    EFA or TCP, whose rates usually are; otherwise as that of one port of several, and the node has
-    what nodes with such GPUs usually have.
+    A rate counts as a node's if it has a factor ("8x400 Gb/s"), says so ("per node"), is a network
+    by name ("400GbIB"), or is of EFA or TCP, whose rates usually are; otherwise as that of one port
+    of several, and the node has what nodes with such GPUs usually have.
     """
     protocol = protocol_of(words)
     kind = "unknown" if protocol is None else protocol.name
@@ -535,11 +535,12 @@ def _node_rate(words: str, kind: str, usual: float) -> tuple[float, bool]:
     if stated is None or not stated.is_number:
         return usual, False
     rate = stated.port_rate
-    of_node = kind in ("EFA", "TCP") or re.search(r"node|host|total", words, re.IGNORECASE)
+    of_node = kind in ("EFA", "TCP") or re.search(_OF_NODE, words, re.IGNORECASE)
     whole = of_node or rate < SLOW_PORT or rate > usual / 2
     return (rate, True) if whole else (usual, False)
 
 
+_OF_NODE = r"node|host|total|^[\d.]+gb(ib|e(-roce)?)$"
 _ALGORITHMS = {
     "NVLSTree": r"nvls_?tree",
     "NVLS": r"\bnvls\b(?!_)",

@@ -186,6 +186,8 @@ def test_a_gpu_is_known_by_its_words(words, name, generation):
         ("H100", "InfiniBand NDR 400 Gb/s", "InfiniBand", 3200, False),
         ("H100", "8x ConnectX-7 400G", "unknown", 3200, True),
         ("H100", "100 GbE", "TCP", 100, True),
+        ("A100", "200GbIB", "InfiniBand", 200, True),
+        ("A100", "100GbE-RoCE", "RoCE", 100, True),
         ("V100", "25 Gb/s", "unknown", 25, True),
         ("H100", "12.5 GB/s TCP", "TCP", 100, True),
         ("H100", "not stated", "unknown", 3200, False),
