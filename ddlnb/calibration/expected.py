@@ -31,7 +31,7 @@ from ddlnb.calibration.collectives import (
     rows_to_fit,
 )
 from ddlnb.calibration.nccl import Parameters, chosen, setting_of
-from ddlnb.hardware.catalogue import stated_rate
+from ddlnb.hardware.catalogue import gpu_in, stated_rate
 from ddlnb.units import BITS_PER_BYTE, GB, US, counted, show_bytes
 
 ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
@@ -44,6 +44,7 @@ _CHANNELS = re.compile(r"NCCL INFO (\d+) coll channels")
 _NVLS = re.compile(r"NVLS multicast support is (not )?available")
 _CHOSEN = re.compile(r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
 _SET = re.compile(r"(NCCL_[A-Z0-9_]+) set by environment to (\S+)")
+_GPU = re.compile(r"^#\s+Rank\s.* device\s+\d+ \[\w+\] (.+?)\s*$", re.MULTILINE)
 _TOPO = re.compile(r"^\s*GPU\d+((?:\s+(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS))+)", re.MULTILINE)
 
 
@@ -51,7 +52,8 @@ _TOPO = re.compile(r"^\s*GPU\d+((?:\s+(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS))+)", re.M
 class NcclFacts:
     """``network`` carries traffic between nodes by these ``cards``; ``direct`` says if GPUs' memory
     goes to it without the host's. ``inside`` joins the GPUs of a node, ``links`` are nvidia-smi's
-    words for pairs of GPUs, ``card_gigabits`` the Gb/s of every card of a node. ``chosen`` are
+    words for pairs of GPUs, ``card_gigabits`` the Gb/s of every card of a node, ``gpu`` what
+    nccl-tests calls the GPUs. ``chosen`` are
     algorithm and protocol by collective and bytes, ``set_`` the variables that somebody set.
     """
 
@@ -65,6 +67,7 @@ class NcclFacts:
     chosen: dict[tuple[str, int], tuple[str, str]] = field(default_factory=dict)
     set_: dict[str, str] = field(default_factory=dict)
     card_gigabits: tuple[float, ...] = ()
+    gpu: str = ""
 
     @property
     def nvlink(self) -> bool | None:
@@ -123,6 +126,7 @@ def nccl_facts(text: str) -> NcclFacts:
         frozenset(links),
         dict(_choices(text)),
         dict(_SET.findall(text)),
+        gpu=next(iter(_GPU.findall(text)), ""),
     )
 
 
@@ -177,6 +181,7 @@ def _named(word: str, names: tuple[str, ...]) -> str:
 AS_FORECAST, SLOW, FAST, UNKNOWN = "as forecast", "slow", "faster", "no forecast"
 UNTRACED = "slow, or others late"  # where some ranks are not in the traces
 SHOWN_SUSPECTS = 3
+FAR = math.log(2)  # from what was measured: what is further off explains nothing
 
 
 @dataclass(frozen=True)
@@ -247,6 +252,12 @@ SUSPECTS = (
         lambda facts: len(facts.cards) == 1 if facts.cards and facts.network != "Socket" else None,
     ),
     Suspect(
+        "GPUs' memory that goes to the network through the host's",
+        _network("{half} Gb/s {kind}"),
+        "NCCL_DEBUG=INFO must say GDRDMA; nvidia-peermem or DMA-BUF, NCCL_NET_GDR_LEVEL, ACS off",
+        lambda facts: facts.direct is False,
+    ),
+    Suspect(
         "half of the network cards, or half their rate",
         _network("{half} Gb/s {kind}"),
         "ibstat shows rate and state of each card; nvidia-smi topo -m, a card near each GPU",
@@ -298,10 +309,13 @@ class Judged:
 
     rows: pd.DataFrame
     suspects: tuple[Suspect, ...]
+    other_gpu: str = ""
 
     @property
     def said(self) -> Iterator[str]:
         """Yield what follows, in sentences."""
+        if self.other_gpu:
+            yield self.other_gpu
         judged = self.rows[self.rows["verdict"] != UNKNOWN]
         slow = judged[judged["verdict"] == SLOW]
         if not len(judged):
@@ -317,12 +331,14 @@ class Judged:
         if not len(slow):
             yield f"All of {counted(len(judged), 'row')} are as fast as forecast, or faster."
             return
-        worst = slow.loc[(slow[SECONDS] / slow["expected"]).idxmax()]
+        worst = slow.loc[(slow[SECONDS] - slow["expected"]).idxmax()]  # that loses most
         yield (
             f"{counted(len(slow), 'row')} of {len(judged)} took longer than forecast; the worst, "
             f"{worst['collective']} on {worst['ranks']} ranks, took "
             f"{worst[SECONDS] / worst['expected']:.1f} times as long."
         )
+        if not self.suspects:
+            yield "No single circumstance explains it."
         for number, one in enumerate(self.suspects, start=1):
             why = "NCCL says so" if one.is_told else "not told"
             yield (
@@ -374,10 +390,17 @@ def judged(rows: pd.DataFrame, gpu: str, network: str, facts: NcclFacts | None =
         [UNKNOWN, UNTRACED, SLOW, FAST],
         AS_FORECAST,
     )
+    told = facts or NcclFacts()
+    logged, asked_for = gpu_in(told.gpu), gpu_in(gpu)
+    other = ""
+    if logged and asked_for and logged.family != asked_for.family:
+        other = f"The log is of {told.gpu}, and the forecast of {asked_for.name}: give its GPU."
     slow = rows[known & (rows["verdict"] == SLOW)]
     if not len(slow):
-        return Judged(rows, ())
-    return Judged(rows, _likeliest(fitted, questions.loc[slow.index], slow, facts or NcclFacts()))
+        return Judged(rows, (), other)
+    return Judged(
+        rows, _likeliest(fitted, questions, rows.loc[questions.index], facts or NcclFacts())
+    )
 
 
 @functools.cache
@@ -390,12 +413,18 @@ def _parameters(fitted: FittedCollectives, row: dict[str, Any]) -> Parameters:
 
 
 def _likeliest(
-    fitted: FittedCollectives, questions: pd.DataFrame, slow: pd.DataFrame, facts: NcclFacts
+    fitted: FittedCollectives, questions: pd.DataFrame, rows: pd.DataFrame, facts: NcclFacts
 ) -> tuple[Suspect, ...]:
-    """Return the suspects that are told, then those whose forecasts come closest."""
+    """Return the suspects that are told, then those whose forecasts come closest.
+
+    That is to the rows that are slow, and to the others, of which a suspect says nothing new.
+    """
+    slow = (rows["verdict"] == SLOW).to_numpy()
     found = []
     asked = questions.to_dict("records")
     before = forecast(fitted, questions)["time_us"] * US
+    taken = rows[SECONDS].to_numpy()
+    nothing = float(np.median(np.abs(np.log(before / taken))[slow]))  # explained
     for one in SUSPECTS:
         is_told = one.told(facts)
         if is_told is False:
@@ -405,8 +434,10 @@ def _likeliest(
             continue
         changed = [row | (change or {}) for row, change in zip(asked, changes, strict=True)]
         times = forecast(fitted, pd.DataFrame(changed))["time_us"] * US
-        if np.allclose(times, before, rtol=0.05):
+        if np.allclose(times[slow], before[slow], rtol=0.05):
             continue
-        apart = float(np.median(np.abs(np.log(times / slow[SECONDS].to_numpy()))))
-        found.append(replace(one, apart=apart, is_told=bool(is_told)))
+        off = np.abs(np.log(times / taken))
+        apart = max(float(np.median(off[part])) for part in (slow, ~slow) if part.any())
+        if is_told or apart < min(FAR, nothing):
+            found.append(replace(one, apart=apart, is_told=bool(is_told)))
     return tuple(sorted(found, key=lambda one: (not one.is_told, one.apart))[:SHOWN_SUSPECTS])

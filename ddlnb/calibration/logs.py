@@ -123,10 +123,11 @@ def rows_of(
     nodes: int | None,
     gpus_per_node: int | None,
     network: str,
+    collective: str | None = None,
 ) -> pd.DataFrame:
     """Return the rows of a log, or of several; counts that they do not say are the given ones."""
     logs = [read_log(Path(log), gpus_per_node)] if isinstance(log, str | Path) else log
-    named = Facts(gpu=gpu, network=network or None, gpus_of_a_node=gpus_per_node)
+    named = Facts(collective, gpu, network=network or None, gpus_of_a_node=gpus_per_node)
     try:
         return with_seconds(measured(logs, named))
     except InputError:

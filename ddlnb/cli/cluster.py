@@ -126,6 +126,9 @@ def expect(
         ),
     ],
     hardware: Hardware,
+    collective: Annotated[
+        str | None, typer.Option(help="Of a log that does not name it, such as all_reduce.")
+    ] = None,
     csv: Csv = False,
 ) -> None:
     """Say whether measured collectives are as fast as the hardware should be, and what to test.
@@ -153,7 +156,7 @@ def expect(
         say([*facts.said, "Nothing in it is measured; give a log beside it."])
         return
     on = hardware.chosen()
-    rows = rows_of(logs, on.facts["gpu"], hardware.nodes, each, on.network)
+    rows = rows_of(logs, on.facts["gpu"], hardware.nodes, each, on.network, collective)
     if int(rows["nodes"].max()) > on.nodes:
         on = replace(hardware, nodes=int(rows["nodes"].max())).chosen()
     found = judged(rows, on.facts["gpu"], on.network, facts)
