@@ -17,14 +17,14 @@ import pandas as pd
 
 from ddlnb.advice.layouts import LayoutAdvice
 from ddlnb.advice.score import over_first
-from ddlnb.advice.settings import written_for
+from ddlnb.advice.settings import about
 from ddlnb.advice.sharded import shown_layout
 from ddlnb.advice.splits import PricedQuestion, link_times, network_times, split_on, with_parameters
 from ddlnb.errors import InputError, require
 from ddlnb.parallelism.config import find_shape
 from ddlnb.parallelism.forecast.fit import drawn_seconds
 from ddlnb.parallelism.forecast.layouts import Ranking, ranking_of
-from ddlnb.parallelism.launch_files import Launch, read_launch
+from ddlnb.parallelism.launch_files import Launch, changes, read_launch
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.model import Transformer
 from ddlnb.questions import Answer, Table, Verdict
@@ -43,9 +43,9 @@ NAMED = 4  # suspects
 MOST = 64.0  # times as bad, that a suspect is tried
 NOTICED = 1.05  # what changes the seconds by less is no suspect
 MOST_LAUNCH = 1e-3  # seconds that a host may take to hand over an operation
+MORE_MEMORY = 1.2  # measured over forecast: as much is worth a word
 LATE = 1.25  # of one step in twenty, over the median: as much is worth a word
 DRAWS = 400
-WRAPPED = " \\"  # ends a line of a script
 
 Changed = Callable[[PricedQuestion, Layout, float], tuple[PricedQuestion, Layout] | None]
 
@@ -291,6 +291,21 @@ class LaunchedAdvice(Answer):
                 low, high = gain["over_first_low"], gain["over_first_high"]
                 sure = f" ({low:.2f} to {high:.2f}), and faster in {gain['wins']:.0%} of the draws"
             yield f"{self.best} is forecast to be {times:.2f} times as fast{sure}."
+            yield from self._memory()
+
+    def _memory(self) -> Iterator[str]:
+        """Warn where the best layout may not fit, by the memory that was measured."""
+        gib = self.rows.set_index("what")["memory_gib"]
+        room = self.question.gpu.memory / GIB
+        measured = gib.get("measured", math.nan)
+        if measured > MORE_MEMORY * gib["as launched"] and measured <= room:
+            more = measured - gib["as launched"]
+            needs = gib["best"] + more
+            yield (
+                f"Measured are {measured:.1f} GiB, {more:.1f} more than forecast; with as much "
+                f"more, {self.best} takes {needs:.1f} of {room:.0f} GiB"
+                f"{', which does not fit' if needs > room else ''}."
+            )
 
     def _gap(self, log: TrainingLog) -> Iterator[str]:
         forecast, _, measured = self.rows.to_dict("records")
@@ -299,7 +314,12 @@ class LaunchedAdvice(Answer):
             f"Measured are {show_rate(rate)} tokens/s per GPU, forecast "
             f"{show_rate(forecast['tokens_per_s_per_gpu'])} ({show_rates(low, high)})"
         )
-        if rate > high:
+        if measured["mfu"] > 1:
+            yield (
+                f"{said}: more than the peak of the GPU, so that the log is of another GPU, batch "
+                f"or model than the launch file."
+            )
+        elif rate > high:
             yield f"{said}: faster than forecast."
         elif rate >= low:
             off = round(rate / forecast["tokens_per_s_per_gpu"] - 1, 2)
@@ -335,7 +355,12 @@ class LaunchedAdvice(Answer):
         if not unknown:
             return ()
         said = f"Options that are not known: {', '.join(unknown)}."
-        if not any("offload" in name for name in unknown):
+        offloaded = any(
+            "offload" in name
+            and self.launch.options.get(name.split()[0]) not in (False, None, "none")
+            for name in unknown
+        )
+        if not offloaded:
             return (said,)
         return (
             said,
@@ -350,12 +375,7 @@ class LaunchedAdvice(Answer):
             return ()
         form = self.launch.formats[0]
         with suppress(InputError):
-            old, new = (
-                written_for(self.question, one, form).splitlines()
-                for one in (self.layout, self.best)
-            )
-            lines = [f"- {one.rstrip(WRAPPED)}" for one in old if one not in new]
-            lines += [f"+ {one.rstrip(WRAPPED)}" for one in new if one not in old]
+            lines = changes(self.launch, self.best, **about(self.question))
             what = "Change", ""
             if self._gain and self._gain["over_first_low"] < 1:
                 what = "To try", ", as it may also be slower"
@@ -403,7 +423,7 @@ def advise_launched(
         sequence=tokens,
         precision=numbers,
         prices=prices,
-        framework=framework or launch.formats[0].framework,
+        framework=framework or launch.framework,
     )
     overlap = launch.said.get("overlap")
     posed = replace(asked, global_batch=layout.samples, cp=layout.cp, overlap=overlap)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 
@@ -73,15 +74,18 @@ def torch_code(layout: Layout, precision: str = "bf16") -> str:
 
 def written_for(asked: LayoutQuestion, layout: Layout, form: Format) -> str:
     """Return a layout of a question in a format. Raises InputError where it has no words for it."""
-    return written(
-        layout,
-        form,
-        layers=asked.model.layers,
-        sequence=asked.sequence,
-        precision=asked.precision,
-        overlap=asked.overlaps,
-        gpus_per_node=asked.gpus_per_node,
-    )
+    return written(layout, form, **about(asked))
+
+
+def about(asked: LayoutQuestion) -> dict[str, Any]:
+    """Return what of a question stands in launch files beside the layout."""
+    return {
+        "layers": asked.model.layers,
+        "sequence": asked.sequence,
+        "precision": asked.precision,
+        "overlap": asked.overlaps,
+        "gpus_per_node": asked.gpus_per_node,
+    }
 
 
 def layout_settings(asked: LayoutQuestion, layout: Layout, rows: pd.DataFrame) -> Iterator[str]:

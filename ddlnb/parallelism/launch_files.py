@@ -42,18 +42,24 @@ NEUTRAL = re.compile(
 TEXTS = ("model", "flavor")  # fields that are no numbers
 WRITTEN = ("micro_batch", "micro_batches", "global_batch", "zero")  # also if usual
 _WORD = re.compile(r"""(?:[^\s"'\\]|"[^"]*"|'[^']*')+""")
-_SET = re.compile(r"^\s*(?:export\s+|local\s+)?(\w+)=(\"[^\"]*\"|'[^']*'|[^\s;]*)", re.MULTILINE)
+_SET = re.compile(
+    r"(?:^|;)\s*(?:export\s+|local\s+)?(\w+)=(\"[^\"]*\"|'[^']*'|[^\s;]*)", re.MULTILINE
+)
 _NAMED = re.compile(r"\$\{?(\w+)(?::?-([^}]*))?\}?$")
 MOST_NAMES = 8  # of variables that stand for each other
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What launch files say: formats, fields by our names, and options that are not known."""
+    """What launch files say: formats, fields by our names, and options that are not known.
+
+    ``options`` are all that stand in them, by their own names.
+    """
 
     formats: tuple[Format, ...]
     said: Mapping[str, Any]
     unknown: tuple[str, ...]
+    options: Mapping[str, Any]
 
     @property
     def model(self) -> Transformer | str | None:
@@ -70,6 +76,13 @@ class Launch:
             return shape_of(sizes, f"model of {self.formats[0].name}", strict=False)
         name = str(self.said.get("model", ""))
         return shape_in(name.rpartition("/")[2]) or name or None
+
+    @property
+    def framework(self) -> str:
+        """Whose steps are forecast: those of the format, compiled only where the files say so."""
+        framework = self.formats[0].framework
+        is_compiled = self.said.get("compiled", False)
+        return framework if is_compiled else framework.removesuffix("-compiled")
 
     @property
     def layout(self) -> Layout:
@@ -122,14 +135,14 @@ def read_launch(
 
 def counts_in(paths: Sequence[str | Path]) -> dict[str, int]:
     """Return what launch files say of the nodes and of the GPUs in each, where they do."""
-    said, _, _ = _said({str(path): read_text(path) for path in paths})
+    said, *_ = _said({str(path): read_text(path) for path in paths})
     if "gpus" in said:
         said["gpus_per_node"] = said["gpus"] // said.setdefault("nodes", 1)
     return {name: said[name] for name in ("nodes", "gpus_per_node") if name in said}
 
 
 def _launch(texts: Mapping[str, str], given: Mapping[str, int | None]) -> Launch:
-    said, formats, unknown = _said(texts)
+    said, formats, unknown, options = _said(texts)
     said |= {name: value for name, value in given.items() if value is not None}
     if "nodes" in said and "gpus_per_node" in said:
         said["gpus"] = said["nodes"] * said["gpus_per_node"]
@@ -140,17 +153,19 @@ def _launch(texts: Mapping[str, str], given: Mapping[str, int | None]) -> Launch
     with reading(" and ".join(texts)):
         for form in formats:
             said = form.back(said)
-    return Launch(tuple(formats) or FORMATS[:1], said, tuple(unknown))
+    return Launch(tuple(formats) or FORMATS[:1], said, tuple(unknown), options)
 
 
-def _said(texts: Mapping[str, str]) -> tuple[Fields, list[Format], list[str]]:
-    """Return the fields that files are about, their formats, and options that are not known."""
+def _said(texts: Mapping[str, str]) -> tuple[Fields, list[Format], list[str], Fields]:
+    """Return the fields of files, their formats, options that are not known, and all options."""
     said: Fields = {}
+    every: Fields = {}
     formats: list[Format] = []
     unknown: list[str] = []
     for place, text in texts.items():
         with reading(place):
             options = options_in(text, Path(place).suffix)
+            every |= options
             form = max(FORMATS, key=lambda one: sum(name in _names(one) for name in options))
             known = {*_names(form), *(one.name for one in LAUNCHERS)}
             require(
@@ -166,7 +181,7 @@ def _said(texts: Mapping[str, str]) -> tuple[Fields, list[Format], list[str]]:
             )
         if any(name in _names(form) for name in options) and form not in formats:
             formats.append(form)
-    return said, formats, unknown
+    return said, formats, unknown, every
 
 
 def _names(form: Format) -> set[str]:
@@ -221,7 +236,8 @@ def _plain(value: str, variables: Mapping[str, str]) -> Any:
     for _ in range(MOST_NAMES):
         if not (named := _NAMED.match(value)):
             break
-        value = variables.get(named[1], named[2] or value)
+        set_to = variables.get(named[1], value)
+        value = named[2] or value if set_to == value else set_to  # PP=${PP:-2} is 2
     if re.fullmatch(r"-?\d{1,18}", value):
         return int(value)
     return {"true": True, "false": False}.get(value.lower(), value)
@@ -271,9 +287,37 @@ def written(
     ``overlap`` is whether replicas exchange while GPUs compute. Raises InputError, with the words
     of the layout, for one that the format cannot say: read again, it would be another one.
     """
-    counts = {"nodes": layout.ranks // gpus_per_node, "gpus_per_node": gpus_per_node}
+    counts = _counts(layout, gpus_per_node)
+    options = _options_for(layout, form, layers, sequence, precision, overlap)
+    lost = {*str(plain(layout)).split()}
+    with suppress(InputError):  # what it says may be no layout at all
+        again = _again(form, options, counts, layers)
+        if again == plain(layout):
+            return TEXT[form.kind](options, counts)
+        lost ^= {*str(again).split()}
+    raise InputError(
+        f"{form.name} has no words for {' '.join(sorted(lost))} in the layout {str(layout)!r}; "
+        f"take another layout or format"
+    )
+
+
+def _counts(layout: Layout, gpus_per_node: int) -> dict[str, int]:
     if layout.ranks % gpus_per_node:
-        counts = {"nodes": 1, "gpus_per_node": layout.ranks}
+        return {"nodes": 1, "gpus_per_node": layout.ranks}
+    return {"nodes": layout.ranks // gpus_per_node, "gpus_per_node": gpus_per_node}
+
+
+def _again(form: Format, options: Fields, counts: Mapping[str, int], layers: int) -> Layout:
+    """Return the layout that options say when they are read. Raises InputError."""
+    suffix = "" if form.kind == "flags" else f".{form.kind}"
+    text = TEXT[form.kind](options, counts)
+    return plain(_launch({f"settings{suffix}": text}, {**counts, LAYERS: layers}).layout)
+
+
+def _options_for(
+    layout: Layout, form: Format, layers: int, sequence: int, precision: str, overlap: bool
+) -> Fields:
+    """Return the options of a format that say a layout, as far as it has words for it."""
     said = asdict(layout) | {
         "copies": layout.dp * layout.cp // layout.shards,
         "global_batch": layout.samples,
@@ -295,18 +339,58 @@ def written(
         if texts:
             options[option.name] = texts[0]
             done.add(option.field)
-    text = TEXT[form.kind](options, counts)
-    suffix = "" if form.kind == "flags" else f".{form.kind}"
-    lost = {*str(plain(layout)).split()}
-    with suppress(InputError):  # what it says may be no layout at all
-        again = _launch({f"settings{suffix}": text}, {**counts, LAYERS: layers}).layout
-        if plain(again) == plain(layout):
-            return text
-        lost ^= {*str(plain(again)).split()}
-    raise InputError(
-        f"{form.name} has no words for {' '.join(sorted(lost))} in the layout {str(layout)!r}; "
-        f"take another layout or format"
+    return options
+
+
+def changes(
+    launch: Launch,
+    layout: Layout,
+    *,
+    layers: int,
+    sequence: int,
+    precision: str = "bf16",
+    overlap: bool = False,
+    gpus_per_node: int = 8,
+) -> list[str]:
+    """Return what to take out of launch files (-), and to write into them (+), for a layout.
+
+    Whoever does so has launch files that say the layout. Raises InputError where there are no such
+    changes.
+    """
+    form = launch.formats[0]
+    before, after = (
+        _options_for(one, form, layers, sequence, precision, overlap)
+        for one in (launch.layout, layout)
     )
+    fields = {one.name: one.field for one in (*form.options, *form.read)}
+    mine = {name: value for name, value in launch.options.items() if name in fields}
+    differs = {n for n, one in asdict(layout).items() if one != getattr(launch.layout, n)}
+    out = {
+        name
+        for name in mine
+        if (name in before and before[name] != after.get(name))
+        or (name not in after and fields[name] in differs)
+    }
+    other = {name for name, value in after.items() if before.get(name) != value}
+    batch = {name for name in after if fields[name] == "global_batch"}
+    for more in (other, other | batch, other | (after.keys() - mine.keys())):
+        added = {name: value for name, value in after.items() if name in more}
+        kept = {name: value for name, value in mine.items() if name not in {*out, *added}}
+        with suppress(InputError):
+            counts = _counts(layout, gpus_per_node)
+            if _again(form, kept | added, counts, layers) == plain(layout):
+                out |= {name for name in added if name in mine}
+                return [
+                    *(f"- {_line(form, name, mine[name])}" for name in mine if name in out),
+                    *(f"+ {_line(form, name, value)}" for name, value in added.items()),
+                ]
+    raise InputError(f"{form.name} has no words for {layout} beside the others of these files")
+
+
+def _line(form: Format, name: str, value: Any) -> str:
+    if form.kind == "flags":
+        return f"--{name.replace('_', '-')}{'' if value is True else f' {value}'}"
+    return f"{name}{' =' if form.kind == 'toml' else ':'} {json.dumps(value)}"
 
 
 def plain(layout: Layout) -> Layout:

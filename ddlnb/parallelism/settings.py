@@ -178,6 +178,7 @@ def _titan_out(said: Fields) -> Fields:
     """Return shards and copies; a rank's batch is that of its micro batches in a pipeline."""
     micro, piped = said["micro_batch"], said["pp"] > 1
     more: Fields = {"local_batch": micro * (said["micro_batches"] if piped else 1)}
+    more["compiled"] = True  # as it is forecast
     if piped:
         more |= {"piece": micro, "piped": said["schedule"]}
         if said["vpp"] > 1:
@@ -233,8 +234,10 @@ TORCHTITAN = Format(
         Option("parallelism.pipeline_parallel_microbatch_size", "piece"),
         Option("parallelism.pipeline_parallel_layers_per_stage", "chunk_layers"),
         Option("activation_checkpoint.mode", "recomputation", AGAIN),
+        Option("compile.enable", "compiled", ON),
     ),
     (
+        Option("training.compile", "compiled", ON),
         Option("model.name", "model"),
         Option("model.flavor", "flavor"),
         Option("training.batch_size", "local_batch"),
