@@ -2,7 +2,7 @@
 
 The bandwidth is that of the part of a collective's seconds that grows with its bytes: a line
 through its sizes, where it has two, else all of it. Without stragglers every rank computes as long
-as the median one of the step. Gradients are all-reduces and reduce-scatters: in one message they go
+as the median one of the step, of two ranks the quicker. Gradients are all-reduces and reduce-scatters: in one message they go
 when the last one is ready (BSP-A2A). A trace does not say when a gradient within a message was
 ready: messages half as large take them to arrive evenly over the computation before the message,
 of the first one at the pace of the others. Decoupled (DeAR, arXiv 2302.12445), half of every
@@ -157,6 +157,7 @@ def _latencies(replay: Replay) -> Seconds:
 def _fair(rows: pd.DataFrame) -> Seconds:
     own = rows[rows["optype"] == COMPUTE]
     totals = own.groupby(["step", "rank"])["duration"].sum()
-    fair = totals.groupby("step").transform("median") / totals
+    by_step = totals.groupby("step")
+    fair = by_step.transform(lambda one: one.quantile(interpolation="lower")) / totals
     keys = pd.MultiIndex.from_frame(rows[["step", "rank"]])
     return np.asarray(np.minimum(1.0, fair.reindex(keys).fillna(1.0)))
