@@ -121,9 +121,10 @@ def _in_words(option: str) -> str:
 
 
 def _smaller(rows: pd.DataFrame) -> pd.Series | None:
-    """Return the smallest number of GPUs that is no slower than all of them, None if none is."""
+    """Return the fewest GPUs that no other number beats, all of them among these; None for all."""
     smaller = rows[rows["kind"] == str(Kind.FEWER)]
-    found = smaller[smaller[THROUGHPUT] >= (1 - TIE) * fastest(rows)[THROUGHPUT]]
+    most = max(fastest(rows)[THROUGHPUT], smaller[THROUGHPUT].max())
+    found = smaller[smaller[THROUGHPUT] >= (1 - TIE) * most]
     return None if found.empty else found.loc[found["gpus"].idxmin()]
 
 
