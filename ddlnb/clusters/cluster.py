@@ -7,7 +7,7 @@ apart from the effects, which somebody fitted and which carry their uncertainty.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import add, attrgetter
 from typing import Any
@@ -505,14 +505,18 @@ _BUT_EFFECTS = attrgetter(
 )
 
 
-def together(clusters: Sequence[Cluster]) -> Iterator[tuple[list[int], Cluster]]:
+def together(
+    clusters: Sequence[Cluster], collectives: Collection[str] = ()
+) -> Iterator[tuple[list[int], Cluster]]:
     """Yield one cluster for all that are kin, with columns of effects, and which these are.
 
-    One that is alone keeps its numbers.
+    One that is alone keeps its numbers. Where one of the ``collectives`` of a plan is played on a
+    graph, all are alone.
     """
     kin: dict[tuple[object, ...], list[int]] = {}
+    played = any(name and name not in ALL_REDUCES for name in collectives)
     for number, cluster in enumerate(clusters):
-        kin.setdefault(cluster.kin, []).append(number)
+        kin.setdefault((number,) if played else cluster.kin, []).append(number)
     for numbers in kin.values():
         first, *others = (clusters[number] for number in numbers)
         each = [one.effects for one in (first, *others)]

@@ -239,10 +239,11 @@ def _of_plan(cell: Cell) -> tuple[int, ...]:
 def _lowered(cells: Sequence[Cell]) -> list[Prepared]:
     """Return the program of every cell: a plan is lowered once for clusters that are kin."""
     found: dict[int, Prepared] = {}
-    for _, alike in groupby(range(len(cells)), lambda number: _of_plan(cells[number])):
-        numbers = list(alike)
+    for _, of_plan in groupby(range(len(cells)), lambda number: _of_plan(cells[number])):
+        numbers = list(of_plan)
         workload, plan = cells[numbers[0]].workload, cells[numbers[0]].plan
-        for rows, cluster in together([cells[number].cluster for number in numbers]):
+        alike = [cells[number].cluster for number in numbers]
+        for rows, cluster in together(alike, plan.collectives):
             programs = prepared(lower(workload, cluster, plan), len(rows))
             found.update(zip([numbers[row] for row in rows], programs, strict=True))
     return [found[number] for number in range(len(cells))]

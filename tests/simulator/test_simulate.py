@@ -28,6 +28,7 @@ from ddlnb.clusters.effects import (
     slowest_of,
 )
 from ddlnb.clusters.fabric import ALL_REDUCES
+from ddlnb.clusters.named import cluster_of
 from ddlnb.errors import InputError
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.bucketing import PLACEMENTS, Bucketing, hashed, merged, message_of, partitioned
@@ -38,7 +39,7 @@ from ddlnb.simulator.draws import draw_clusters
 from ddlnb.simulator.events import Seconds, play, spans
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import Cell, plan_on, simulate, steady_seconds
-from ddlnb.workloads.workload import Gradient, Layer, Workload
+from ddlnb.workloads.workload import Gradient, Layer, Workload, read_profile
 from tests.simulator.oracle import play_plain
 
 TICK = 1 / 1024
@@ -202,6 +203,18 @@ def test_cells_together_or_alone_in_any_order_take_the_same(several):
     ]
     alone = [play(lower(one.workload, one.cluster, one.plan)) for one in cells]
     assert steady_seconds(cells) == alone == steady_seconds(cells[::-1])[::-1]
+
+
+def test_draws_of_a_plan_whose_collectives_are_played_on_a_graph_are_played_one_by_one():
+    cluster = cluster_of("A100", nodes=1, gpus_per_node=4)
+    workload = read_profile("resnet50_b64_rtx2080ti")
+    plan = plan_on(cluster, workload, "MG-WFBP")
+    named = ("recursive-doubling", *("ring",) * (len(plan.messages) - 1))
+    plan = replace(plan, collectives=named)
+    method = replace(METHODS["MG-WFBP"], planner=lambda *_: plan)
+    cells = [Cell(workload, one, method, planned_on=cluster) for one in draw_clusters(cluster, 3)]
+    alone = [play(lower(workload, one.cluster, plan)) for one in cells]
+    assert steady_seconds(cells) == alone
 
 
 def test_the_simulators_agree_where_tasks_take_no_time():
