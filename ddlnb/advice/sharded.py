@@ -182,7 +182,7 @@ def _row(asked: Question, degree: int) -> dict[str, Any]:
     layout = Layout(dp=on.workers, zero=degree)
     found = memory(model, layout, widths)
     fixed = found.states + found.gathered
-    room = int((asked.gpu_memory - fixed) // held.per_sample)
+    room = int((asked.gpu_memory - fixed) // max(held.per_sample, 1.0))
     micro = next((one for one in range(min(batch, max(room, 1)), 0, -1) if batch % one == 0), 1)
     layout = replace(layout, micro_batch=micro, micro_batches=batch // micro)
     machines = machines_of(

@@ -114,9 +114,15 @@ class LayoutQuestion:
         object.__setattr__(self, name, value)
 
     def _check(self) -> None:
+        from ddlnb.clusters.named import MOST_IN_A_NODE
         from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS
         from ddlnb.parallelism.schedules import INTERLEAVES, SCHEDULES
 
+        require(
+            self.gpus_per_node <= MOST_IN_A_NODE,
+            f"gpus_per_node {self.gpus_per_node:,} exceeds the {MOST_IN_A_NODE} GPUs of the "
+            f"largest nodes; take more nodes",
+        )
         require(
             self.global_batch <= MOST_SEQUENCES,
             f"global_batch {self.global_batch:,} must be at most {MOST_SEQUENCES:,} sequences of a "
