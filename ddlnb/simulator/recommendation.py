@@ -51,7 +51,8 @@ def _warning(rows: pd.DataFrame, largest: pd.DataFrame) -> str:
         found = f"{gpus} GPUs are no faster than one"
     else:
         found = f"{gpus} GPUs do the work of {speedup:.1f}, and {gpus - speedup:.0f} are wasted"
-    fewer = rows[(rows["gpus"] < gpus) & (rows["speedup"] >= (1 - TIE) * speedup)]
+    fewer = rows[rows["gpus"] < gpus]
+    fewer = fewer[fewer["speedup"] >= (1 - TIE) * max(speedup, fewer["speedup"].max())]
     way_out = "use fewer GPUs"
     if len(fewer):
         enough = fewer.loc[fewer["gpus"].idxmin()]
