@@ -2,12 +2,12 @@
 
 The bandwidth is that of the part of a collective's seconds that grows with its bytes: a line
 through its sizes, where it has two, else all of it. Without stragglers every rank computes as long
-as the median one of the step, of two ranks the quicker. Gradients are all-reduces and
-reduce-scatters: in one message they go when the last one is ready (BSP-A2A). A trace does not say
-when a gradient within a message was ready: messages half as large take them to arrive evenly over
-the computation before the message, of the first one at the pace of the others. Decoupled (DeAR, arXiv 2302.12445), half of every
-all-reduce is an all-gather at the start of the next step, before whose end no gradient is sent; in
-a step that goes on for ever, that is its own start.
+as the median one of the step, of two ranks the quicker. Gradients are all-reduces and reduce-
+scatters: in one message they go when the last one is ready (BSP-A2A). A trace does not say when a
+gradient within a message was ready: messages half as large take them to arrive evenly over the
+computation before the message, of the first one at the pace of the others. Decoupled (DeAR, arXiv
+2302.12445), half of every all-reduce is an all-gather at the start of the next step, before whose
+end no gradient is sent; in a step that goes on for ever, that is its own start.
 """
 
 from __future__ import annotations
