@@ -10,9 +10,12 @@ produces them.
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -24,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from ddlnb.errors import DdlnbError, ModelError, require_whole
+from ddlnb.errors import DdlnbError, ModelError, require, require_whole
 from ddlnb.workloads.counters import FLOPS, RecurrentCalls, TrafficCounter
 from ddlnb.workloads.memory import require_memory_for_batch, require_memory_for_values
 from ddlnb.workloads.resolve import get_task
@@ -39,6 +42,7 @@ from ddlnb.workloads.task import (
 )
 from ddlnb.workloads.workload import Gradient, Layer, Work, Workload
 
+LIMIT, USUAL = "DDLNB_TRACE_SECONDS", 120  # seconds that a module may run when it is traced
 Counted = TypeVar("Counted", float, Work)  # what a clock or a counter shows
 
 
@@ -58,8 +62,8 @@ def trace(task: str | Task, local_batch: int = 1) -> Workload:
     their own few gradients in an order that depends on the device; ``profile`` has the measured
     one. Raises UnknownName for an unknown task, ModelError for a model without trainable
     parameters, with unused ones, with sparse gradients, or with ones that no module reads, for one
-    that needs values and is too large to have them here, and for batches of another number of
-    samples.
+    that needs values and is too large to have them here, for batches of another number of samples,
+    and for one that runs longer than DDLNB_TRACE_SECONDS (120).
 
     >>> import ddlnb
     >>> workload = ddlnb.trace("small-conv", local_batch=64)
@@ -81,7 +85,8 @@ def trace(task: str | Task, local_batch: int = 1) -> Workload:
         ("the CPU with one batch", partial(_on_cpu, reasons)),
     ):
         try:
-            watch = run(task, drawn)
+            with _in_time(task.name):
+                watch = run(task, drawn)
         except DdlnbError:
             raise
         except Exception as error:  # whatever a user's code says to a tensor without values
@@ -93,6 +98,32 @@ def trace(task: str | Task, local_batch: int = 1) -> Workload:
         f"model {task.name!r} does not run on a batch of {local_batch:,}: "
         f"{_in_a_line(reasons[-1])}; make its batch fit the module, in shapes and types"
     ) from reasons[-1]
+
+
+@contextmanager
+def _in_time(name: str) -> Iterator[None]:
+    """Raise ModelError for what the block runs too long; only a main thread can be stopped so."""
+    said = os.environ.get(LIMIT, str(USUAL))
+    require(
+        said.isdecimal() and int(said) > 0, f"{LIMIT} {said!r} must be a whole number of seconds"
+    )
+
+    def end(*_: object) -> None:
+        raise ModelError(
+            f"model {name!r} ran for {said} s when it was traced, and had not ended; look for a "
+            f"loop without an end, or allow more ({LIMIT}=600)"
+        )
+
+    if threading.current_thread() is not threading.main_thread() or os.name != "posix":
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(int(said))
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _on_meta(task: Task, drawn: Batch) -> Watch:

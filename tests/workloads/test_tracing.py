@@ -1,6 +1,7 @@
 """The traced structure against what torch really does, on models made to be awkward."""
 
 import gc
+import time
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ddlnb.errors import ModelError
+from ddlnb.errors import InputError, ModelError
 from ddlnb.workloads.memory import require_memory_for_training
 from ddlnb.workloads.profiling import profile
 from ddlnb.workloads.resolve import get_task
@@ -372,3 +373,18 @@ def test_no_model_is_kept_when_it_was_looked_at(look):
     before = parameters_alive()
     look(own, 2)
     assert parameters_alive() == before
+
+
+class Endless(nn.Linear):
+    def forward(self, values):
+        while True:
+            time.sleep(0.01)
+
+
+def test_a_module_that_does_not_end_is_one_error(monkeypatch):
+    monkeypatch.setenv("DDLNB_TRACE_SECONDS", "1")
+    with pytest.raises(ModelError, match="ran for 1 s when it was traced, and had not ended"):
+        trace(task(Endless(4, 2), batch=draw, loss=mean_square), 2)
+    monkeypatch.setenv("DDLNB_TRACE_SECONDS", "never")
+    with pytest.raises(InputError, match="DDLNB_TRACE_SECONDS 'never' must be a whole number"):
+        trace(task(linear(), batch=draw, loss=mean_square), 2)
