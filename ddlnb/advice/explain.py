@@ -168,7 +168,8 @@ def last_of(line: Timeline) -> LastMessage | None:
 
 FACTORS = 2.0 ** (np.arange(33) / 4)  # an effect is tried up to 256 times as bad
 WIDE = 8  # of these at a time, at first
-SLOW_WORKER, SLOW_LINK = "slow worker", "slow link"
+SLOW_WORKER, SLOW_LINK, OUTSIDE = "slow worker", "slow link", "outside"
+SUSPECTS = 4  # that are named
 WITHIN = 3.0  # how far off one worker or one node is, where nobody knows: with 90 % certainty
 SAME_RATE = 0.1  # relative: a network that is as slow as a suspect
 CHANGED = 1.5  # how far an effect may have moved since it was fitted, with 90 % certainty
@@ -215,6 +216,13 @@ class Gap:
     high: float
     method: str
     suspects: tuple[Suspect, ...]
+
+    @property
+    def likeliest(self) -> tuple[Suspect, ...]:
+        """The least surprising suspects, and what is outside of the training step."""
+        first = self.suspects[:SUSPECTS]
+        outside = [one for one in self.suspects[SUSPECTS:] if one.effect == OUTSIDE]
+        return (*first[: SUSPECTS - len(outside)], *outside)
 
     @property
     def is_as_forecast(self) -> bool:
@@ -367,11 +375,11 @@ def _as_slow_as(effect: str, rate: float) -> str:
 
 def _outside(seconds: float) -> Suspect:
     return Suspect(
-        "outside",
+        OUTSIDE,
         "time outside the training step, such as loading data or writing logs",
         math.nan,
         math.nan,
-        TESTS["outside"],
+        TESTS[OUTSIDE],
         "none",
         f"{show_seconds(seconds)} per iteration",
     )
@@ -382,10 +390,11 @@ TESTS = {
     "(`ddlnb measure profile` on each node).",
     SLOW_LINK: "measure the bandwidth between all pairs of nodes (iperf3, or all_reduce_perf on "
     "pairs), and compare.",
-    "outside": "train on one batch that stays in memory, without logging: the iteration becomes "
+    OUTSIDE: "train on one batch that stays in memory, without logging: the iteration becomes "
     "shorter by so much.",
     "compute": "train on one GPU alone: its throughput shows the computation "
-    "(`ddlnb measure profile --device cuda`).",
+    "(`ddlnb measure profile --device cuda`); in another precision than forecast (autocast, "
+    "allow_tf32, --precision) it is several times as slow.",
     "contention": "time an all-reduce of 100 MB alone and during a backward pass.",
     "bandwidth between": "all_reduce_perf or iperf3 between two nodes with messages of 64 MB; also "
     "check that the traffic takes the interface that you mean.",

@@ -18,7 +18,6 @@ from ddlnb.search.search import SearchResult
 from ddlnb.simulator.recommendation import POOR, TIE, sizes_in_words
 from ddlnb.units import gpus_in_words, show_bytes, show_rate, show_rates, show_seconds
 
-SUSPECTS = 4  # that are named
 NAMED = 4  # options that change learning: the table has all
 
 
@@ -44,7 +43,7 @@ def sentences(
         _buy(question, rows, reasons),
     ]
     if gap is not None:
-        said = [str(gap), *(str(one) for one in gap.suspects[:SUSPECTS]), *said]
+        said = [str(gap), *map(str, gap.likeliest), *said]
     return [one for one in said if one]
 
 

@@ -17,7 +17,6 @@ from ddlnb.units import show_rate
 from ddlnb.workloads.workload import read_profile
 
 BETWEEN_BANDWIDTHS = ("between_bandwidth", "duplex_bandwidth", "connection_bandwidth")
-SUSPECTS = 3
 Answer = Advice | LayoutAdvice
 
 
@@ -61,7 +60,7 @@ def answer(found: Answer) -> Findings:
 
 def explanation(gap: Gap) -> Findings:
     """Return the gap in a sentence, and the least surprising suspects with their tests."""
-    return findings(str(gap), *(str(one) for one in gap.suspects[:SUSPECTS]))
+    return findings(str(gap), *map(str, gap.likeliest))
 
 
 def other_network(gap: Gap, model: str, network: str, gpus: int) -> Findings:
