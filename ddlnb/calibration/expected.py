@@ -398,9 +398,8 @@ def judged(rows: pd.DataFrame, gpu: str, network: str, facts: NcclFacts | None =
     slow = rows[known & (rows["verdict"] == SLOW)]
     if not len(slow):
         return Judged(rows, (), other)
-    return Judged(
-        rows, _likeliest(fitted, questions, rows.loc[questions.index], facts or NcclFacts())
-    )
+    likeliest = _likeliest(fitted, questions, rows.loc[questions.index], told)
+    return Judged(rows, likeliest, other)
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """Logs of collectives beside what their hardware should give, and what NCCL says of itself."""
 
+import pandas as pd
 import pytest
 
 from ddlnb.calibration.expected import (
@@ -103,3 +104,42 @@ def test_the_command_says_verdicts_and_suspects():
     assert "verdict" in ddlnb("cluster", *words, "--csv", check=True).stdout.splitlines()[0]
     refused = ddlnb("cluster", "expect", str(LOGS / "one_card.log"), "--cluster", "survey-10GbE")
     assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
+
+
+def test_a_suspect_explains_what_is_fine_as_well():
+    """Sockets make large messages slow: where those are quick, they are no suspect."""
+    sizes = [2.0**power for power in range(10, 31, 2)]
+    rows = pd.DataFrame(
+        {"collective": "all_reduce", "ranks": 32, "nodes": 4, "size_bytes": sizes, "seconds": 1.0}
+    )
+    expected = judged(rows, "H100", "8x400GbIB").rows["expected"]
+    by_sockets = judged(rows, "H100", "TCP 1x400 Gb/s").rows["expected"]
+    slow = judged(rows.assign(seconds=by_sockets), "H100", "8x400GbIB")
+    assert slow.suspects[0].name == "sockets in place of RDMA"
+    small = expected.where(rows["size_bytes"] > 2**20, 4 * expected)
+    found = judged(rows.assign(seconds=small), "H100", "8x400GbIB")
+    assert "sockets in place of RDMA" not in {one.name for one in found.suspects}
+    assert found.suspects or "No single circumstance explains it." in found.said
+
+
+def test_memory_by_way_of_the_host_is_a_suspect_where_nccl_says_so():
+    rows = pd.DataFrame(
+        {"collective": "all_reduce", "ranks": 16, "nodes": 2, "size_bytes": [2.0**30], "seconds": 1}
+    )
+    told = judged(rows, "H100", "8x400GbIB", NcclFacts(direct=False, gpu="NVIDIA A100-SXM4-80GB"))
+    assert told.suspects[0].name == "GPUs' memory that goes to the network through the host's"
+    assert next(told.said).startswith("The log is of NVIDIA A100-SXM4-80GB, and the forecast of H")
+    quiet = judged(rows, "H100", "8x400GbIB", NcclFacts(direct=True))
+    assert all("host's" not in one.name for one in quiet.suspects)
+
+
+def test_a_log_that_does_not_name_its_collective_takes_it_from_the_command(tmp_path):
+    text = (LOGS / "one_card.log").read_text()
+    path = tmp_path / "bare.log"
+    path.write_text("\n".join(line for line in text.splitlines() if "Collective" not in line))
+    words = ("expect", str(path), "--gpu", "H100", "--network", "8x400GbIB")
+    refused = ddlnb(*words)
+    assert refused.returncode == 2
+    assert "give --collective" in refused.stderr
+    said = ddlnb(*words, "--collective", "all_reduce", check=True).stdout
+    assert "all_reduce on 16 ranks" in said

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from ddlnb.errors import InputError
 from ddlnb.files import ROOT
 from ddlnb.parallelism.config import get_shape
-from ddlnb.parallelism.launch_files import options_in, plain, read_launch, written
+from ddlnb.parallelism.launch_files import changes, options_in, plain, read_launch, written
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.settings import (
     ACCELERATE,
@@ -214,3 +214,37 @@ def test_what_cannot_be_is_said_with_its_numbers(text, said, tmp_path):
 def test_a_variable_is_its_value_or_what_stands_in_for_it():
     text = "A=${B:-4}\nC=$A\n--num-layers $C --bf16 # --fp16\n--seq-length ${NONE:-128}"
     assert options_in(text) == {"num_layers": 4, "bf16": True, "seq_length": 128}
+
+
+def test_changes_make_a_launch_file_say_the_best_layout(tmp_path):
+    """Torchtitan's file has no global batch: with a smaller micro batch it must be written."""
+    path = tmp_path / "titan.toml"
+    path.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n'
+        "[training]\nlocal_batch_size = 8\nseq_len = 4096\nmax_norm = 1.0\n"
+        "[quantize.linear.float8]\nenable = false\n"
+    )
+    launch = read_launch(path, nodes=2, gpus_per_node=8)
+    about = {"layers": 32, "sequence": 4096}
+    lines = changes(launch, Layout.parse("dp16 zero3 mb2 acc4"), **about)
+    assert "- training.local_batch_size = 8" in lines
+    assert {"+ training.local_batch_size = 2", "+ training.global_batch_size = 128"} <= {*lines}
+    added = [one.removeprefix("+ ") for one in lines if one.startswith("+")]
+    again = tmp_path / "again.toml"
+    again.write_text('model.name = "llama3"\nmodel.flavor = "8B"\n' + "\n".join(added))
+    assert str(read_launch(again, nodes=2, gpus_per_node=8).layout) == "dp16 zero3 mb2 acc4"
+    assert launch.framework == "fsdp"  # not compiled unless it says so
+
+
+def test_changes_are_in_the_words_of_the_file(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "torchrun pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 "
+        "--vocab-size 32000 --seq-length 4096 --pipeline-model-parallel-size 4 "
+        "--num-virtual-stages-per-pipeline-rank 4 --micro-batch-size 1 --global-batch-size 64\n"
+    )
+    launch = read_launch(path, nodes=2, gpus_per_node=8)
+    wanted = Layout.parse("dp8 pp2 vpp8 interleaved acc8")
+    lines = changes(launch, wanted, layers=32, sequence=4096)
+    assert "- --num-virtual-stages-per-pipeline-rank 4" in lines
+    assert "+ --num-layers-per-virtual-pipeline-stage 2" in lines
