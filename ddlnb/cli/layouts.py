@@ -362,9 +362,9 @@ def balance(
 ) -> None:
     """Say how to share the batch, or the layers, among GPUs of two or more kinds.
 
-    Compares equal shares, shares by speed, each kind alone, and pipelines of all GPUs, simulated
-    from data sheets: an iteration takes as long as its slowest worker. A task of yours is not cut
-    into pipelines.
+    Compares equal shares, shares by speed, each kind alone, and pipelines of all GPUs, simulated:
+    an iteration takes as long as its slowest worker. A kind alone is what `ddlnb forecast` says of
+    it. A task of yours is not cut into pipelines.
 
     Examples: `ddlnb layouts balance --model my.py:task --gpu 4xA100 --gpu 4xV100` and
     `ddlnb layouts balance --model llama3-8b --gpu 8xH100 --gpu 8xA100`.

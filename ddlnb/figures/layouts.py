@@ -246,7 +246,7 @@ def unlike_ways(table: pd.DataFrame) -> plt.Figure:
     """
     figure, ax = plt.subplots(figsize=(7.5, 1.3 + 0.38 * len(table)))
     draw_ways(ax, table)
-    return note(figure, "source: simulated from data sheets")
+    return note(figure, "source: simulated")
 
 
 def draw_ways(ax: plt.Axes, table: pd.DataFrame) -> None:
