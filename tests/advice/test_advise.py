@@ -307,3 +307,13 @@ def test_what_was_measured_is_checked_before_anything_is_simulated(
     monkeypatch.setattr("ddlnb.advice.advise.method_options", None)
     with pytest.raises(InputError, match=said):
         advise_on(question, **wrong)
+
+
+def test_use_no_more_names_the_gpus_that_are_fastest():
+    """A node of eight beats four GPUs, and both beat four nodes on a slow network."""
+    cluster = ddlnb.cluster_of("A100", nodes=4, gpus_per_node=8, network="100GbE")
+    found = ddlnb.advise("bert-large", cluster, draws=0, most_plans=0)
+    said = next(one for one in found.sentences if "Use no more" in one)
+    assert said.startswith("8 GPUs by ")
+    rows = ddlnb.forecast("bert-large", cluster, "DDP", gpus=[1, 4, 8, 32], draws=0)
+    assert "Rather use 8 (speed-up" in rows.sentences[0]
