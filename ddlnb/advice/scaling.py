@@ -44,7 +44,6 @@ class Scaling(Answer):
     bottleneck: str
     title: str
     found: Verdict
-    is_split: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -54,6 +53,8 @@ class Scaling(Answer):
     @cached_property
     def tables(self) -> tuple[Table, ...]:
         """The best method at every size."""
+        if not len(self.rows):
+            return ()
         over = self.rows.assign(over=over_baseline(self.rows))
         shown = [
             {
@@ -72,9 +73,7 @@ class Scaling(Answer):
     @cached_property
     def sentences(self) -> tuple[str, ...]:
         """How far training scales, and what limits it."""
-        if self.verdict.fits is False and not self.is_split:
-            return ()
-        return (self._said,)
+        return (self._said,) if len(self.rows) else ()
 
     @property
     def _said(self) -> str:
@@ -143,12 +142,15 @@ def scaling(asked: ScalingQuestion) -> Scaling:
     }
     decided = answered(asked, unused, sizes, top=1)
     limits: Callable[[int], str]
-    is_split = isinstance(decided, Splits)
     if isinstance(decided, Splits):
         rows = decided.rows.join(split_efficiencies(decided.questions, asked.draws, asked.seed))
         title = f"{decided.questions[-1]}, a step of {decided.questions[-1].tokens:,} tokens"
         limits = partial(_slowest_part, decided.questions)
         verdict = decided.verdict
+    elif isinstance(decided, Sharded):
+        rows = _sharded_rows(decided, [on.with_workers(size) for size in sizes])
+        title = f"{asked.workload.model} on {on.label} ({on.network}), sharded"
+        limits, verdict = (lambda _: "what the shards exchange"), decided.verdict
     else:
         cells = [
             Cell(asked.workload, one, method)
@@ -158,14 +160,31 @@ def scaling(asked: ScalingQuestion) -> Scaling:
         rows["efficiency"] = rows["speedup"] / rows["gpus"]
         title = f"{asked.workload.model} on {on.label} ({on.network})"
         limits = partial(_bottleneck, cells)
-        verdict = decided.verdict if isinstance(decided, Sharded) else decided
+        verdict = decided
+    if not len(rows):
+        return Scaling(rows, share, 0, None, "", title, verdict)
     best = best_by_size(rows)
     reach = reach_of(best, "efficiency", share)
     poor = best[best["gpus"] > reach]
     if poor.empty:
-        return Scaling(rows, share, reach, None, "", title, verdict, is_split)
+        return Scaling(rows, share, reach, None, "", title, verdict)
     limit, beyond = limits(int(poor.index[0])), int(poor["gpus"].iloc[0])
-    return Scaling(rows, share, reach, beyond, limit, title, verdict, is_split)
+    return Scaling(rows, share, reach, beyond, limit, title, verdict)
+
+
+def _sharded_rows(decided: Sharded, clusters: Sequence[Cluster]) -> pd.DataFrame:
+    """Return the fastest degree of ZeRO on every cluster that holds one.
+
+    Linear scaling is that of a GPU of the first; the seconds are played, without draws.
+    """
+    asked = [replace(decided.question, cluster=one) for one in clusters]
+    rows = pd.concat([Sharded(one).rows.head(1) for one in asked], ignore_index=True)
+    rows = rows[rows["fits"]].rename(columns={"layout": "method"}).reset_index(drop=True)
+    per_gpu = rows["throughput_samples_per_s"] / rows["gpus"]
+    efficiency = per_gpu / per_gpu.head(1).sum()
+    speedup = rows["gpus"] * efficiency
+    unknown = {f"efficiency_{end}": math.nan for end in ("low", "high")}
+    return rows.assign(speedup=speedup, efficiency=efficiency, **unknown)
 
 
 def best_by_size(rows: pd.DataFrame) -> pd.DataFrame:

@@ -122,6 +122,22 @@ def test_what_no_gpu_holds_is_sharded_and_no_method_is_recommended(models):
     assert advise_on(asked, lossy=(), most_plans=0, draws=0).sentences == ()
 
 
+def test_scaling_of_what_no_gpu_holds_has_layouts_of_the_sizes_that_hold_one(models, monkeypatch):
+    cluster = ddlnb.cluster_of("V100", nodes=2, gpus_per_node=8, network="100GbE")
+    known = posed(AdviceQuestion(models["own"], cluster), cluster, unused={})
+    for share, least in [(0.8, 2), (0.2, 8), (0.001, None)]:
+        asked = replace(known, gpu_memory=share * known.footprint.fixed)
+        monkeypatch.setattr("ddlnb.advice.scaling.answered", lambda *_, a=asked, **__: Sharded(a))
+        found = ddlnb.scaling(models["own"], cluster)
+        require_equal([found.verdict, Sharded(asked).verdict])
+        sizes = [one for one in (2, 4, 8, 16) if least and one >= least]
+        assert found.rows["gpus"].tolist() == sizes
+        for row in found.rows.to_dict("records"):
+            own = Sharded(replace(asked, cluster=cluster.with_workers(row["gpus"]))).verdict
+            assert (row["method"], row["throughput_samples_per_s"]) == (own.way, own.samples_per_s)
+        assert bool(found.sentences) == bool(found.tables) == bool(sizes)
+
+
 @pytest.mark.parametrize("model", ["config", "own"])
 def test_an_iteration_that_is_played_says_the_verdict(models, model):
     """With the layout that is the fastest, its forecast and its memory are those of the verdict."""
