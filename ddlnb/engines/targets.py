@@ -138,8 +138,8 @@ def _methods(asked: Methods, able: list[Engine], settings: MeasurementSettings) 
     require(bool(listed), f"methods {asked!r} name none; name at least one, or 'all'")
     for name in BASELINES.keys() & {name for name in listed if isinstance(name, str)}:
         raise InputError(
-            f"{name!r} is a baseline, not a method; it runs beside the methods "
-            f"(baselines=True), or alone with engine={BASELINES[name]!r}"
+            f"{name!r} is a baseline, not a method; it runs beside the methods (not with "
+            f"--no-baselines, baselines=False), or alone as an engine (--engine {BASELINES[name]})"
         )
     if not able:
         return []

@@ -89,7 +89,8 @@ def task(
     """Return a task around your own module; every build is a deep copy of it as it is then.
 
     A function that makes the module may stand in its place: it is called for every build, also
-    where a module cannot be copied or sent to other processes, such as one with weight_norm.
+    where a module cannot be copied (``weight_norm``) or sent to other processes (whatever is
+    parametrized).
 
     ``batch(local_batch, seed)`` returns a tuple of tensors, others for every seed: each worker
     and step has its own. ``loss(module, batch)`` is their mean loss. Both must be picklable.
@@ -169,6 +170,9 @@ def build_on_meta(task: Task) -> nn.Module:
         memo[id(parameter)] = nn.Parameter(empty, parameter.requires_grad)
     for buffer in module.buffers():
         memo[id(buffer)] = torch.empty_like(buffer, device="meta")
+    for part in module.modules():  # weight_norm keeps what it computes from its parameters
+        for computed in (one for one in vars(part).values() if isinstance(one, Tensor)):
+            memo[id(computed)] = torch.empty_like(computed, device="meta")
     return copy.deepcopy(module, memo)
 
 

@@ -152,6 +152,16 @@ def test_awkward_models_are_traced_on_meta_in_the_order_of_a_real_run(name):
     assert workload.compute_seconds == 0
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_what_cannot_be_copied_is_traced_where_a_function_makes_it():
+    def old():
+        layers = [nn.Linear(WIDTH, WIDTH) for _ in range(2)]
+        return nn.Sequential(nn.utils.weight_norm(layers[0]), nn.utils.spectral_norm(layers[1]))
+
+    own = task(old, batch=draw, loss=mean_square)
+    assert [one.name for one in trace(own, 2).gradients] == arrivals_on_cpu(own)
+
+
 @pytest.mark.parametrize("name", AWKWARD)
 def test_the_layer_is_entered_before_the_parameter_is_needed(name):
     """Poison each layer's gradients' parameters until its forward pre-hook restores them."""
