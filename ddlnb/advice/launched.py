@@ -28,6 +28,7 @@ from ddlnb.parallelism.launch_files import Launch, changes, read_launch
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.model import Transformer
 from ddlnb.questions import Answer, Table, Verdict
+from ddlnb.simulator.questions import DRAWS
 from ddlnb.traces.training_logs import TrainingLog, read_training_log
 from ddlnb.units import GIB, show_rate, show_rates
 
@@ -45,7 +46,6 @@ NOTICED = 1.05  # what changes the seconds by less is no suspect
 MOST_LAUNCH = 1e-3  # seconds that a host may take to hand over an operation
 MORE_MEMORY = 1.2  # measured over forecast: as much is worth a word
 LATE = 1.25  # of one step in twenty, over the median: as much is worth a word
-DRAWS = 400
 
 Changed = Callable[[PricedQuestion, Layout, float], tuple[PricedQuestion, Layout] | None]
 

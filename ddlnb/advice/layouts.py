@@ -44,7 +44,7 @@ from ddlnb.parallelism.forecast.frameworks import (
 )
 from ddlnb.questions import Answer, Table, Verdict
 from ddlnb.registry import several
-from ddlnb.simulator.questions import Held
+from ddlnb.simulator.questions import DRAWS, Held
 from ddlnb.simulator.recommendation import TIE
 from ddlnb.units import GIB, count_from, digits, show_rate, show_rates
 
@@ -98,9 +98,11 @@ def _rivals(rows: pd.DataFrame) -> str:
         for row in others[others["chance_best"] >= LIKELY].to_dict("records")[:NAMED]
     ]
     instead = f"; {', '.join(named)}" if named else ""
+    leads = others["chance_best"].max() > best["chance_best"]
+    means = " It is the first by mean throughput, which such a share is not." if leads else ""
     return (
         f"Of the {len(splits)} best splits it is the fastest in {best['chance_best']:.0%} of the "
-        f"draws{instead}."
+        f"draws{instead}.{means}"
     )
 
 
@@ -218,9 +220,6 @@ def layout_unknowns(asked: PricedQuestion) -> Iterator[str]:
         yield "Prices were not given: costs are in GPU hours."
 
 
-DRAWS = 400
-
-
 @dataclass(frozen=True, repr=False)
 class LayoutAdvice(Answer):
     """Which way to split a large model, and why; ``str`` is the answer in sentences.
@@ -317,7 +316,7 @@ class Splits(Answer):
                 "memory": f"{row['memory_bytes'] / GIB:.0f} GiB",
                 "chance of slow": f"{row['chance_of_slow']:.0%}",
                 "slower by": row["loses_by"],
-                "tokens/s/GPU in": row["frameworks"],
+                "tokens/s/GPU by framework": row["frameworks"],
             }
             for row in self.rows.to_dict("records")
         ]
@@ -472,7 +471,7 @@ def shown_layouts(rows: pd.DataFrame) -> list[dict[str, Any]]:
             "memory": f"{row['memory_bytes'] / GIB:.0f} GiB",
             what: f"{row[column]:.3g}",
             "changes": row["kind"] if row["learning"] else "-",
-            "tokens/s/GPU in": row["frameworks"],
+            "tokens/s/GPU by framework": row["frameworks"],
         }
         for row in rows.to_dict("records")
     ]

@@ -24,7 +24,7 @@ from ddlnb.parallelism.iteration import play_iteration
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.machines import machines_of
 from ddlnb.parallelism.memory import Precision, memory
-from ddlnb.parallelism.model import model_of
+from ddlnb.parallelism.model import ModelShape, model_of
 from ddlnb.plans.methods import BASELINES
 from ddlnb.questions import Answer, Table, Verdict
 from ddlnb.simulator.simulate import Cell, steady_seconds
@@ -61,6 +61,12 @@ def needs_shards(asked: Question) -> bool:
     return asked.fits(1) is False and gpu_in(asked.cluster.hardware) is not None
 
 
+def ddp_seconds(asked: Question) -> float:
+    """Return the seconds of an iteration of replicas that exchange as PyTorch does (DDP)."""
+    cell = Cell(asked.workload, asked.cluster, BASELINES["DDP"])
+    return steady_seconds([cell])[0].iteration_seconds
+
+
 def of_replicas(asked: Question) -> Verdict:
     """Return the verdict on replicas that exchange as PyTorch does (DDP), or on their shards."""
     workload, on = asked.workload, asked.cluster
@@ -75,8 +81,7 @@ def of_replicas(asked: Question) -> Verdict:
             most = asked.footprint.most_samples(asked.gpu_memory)
             said = f"Verdict: it does not fit; at most {most:,} samples per GPU do: give --batch."
             return Verdict(needed, fits, "", math.nan, math.nan, (memory, said))
-    cell = Cell(workload, on, BASELINES["DDP"])
-    rate = cell.samples / steady_seconds([cell])[0].iteration_seconds
+    rate = batch * on.workers / ddp_seconds(asked)
     said = (
         f"Verdict: {'it fits' if fits else 'whether it fits is not known'}; DDP makes "
         f"{show_rate(rate)} samples/s on {gpus_in_words(on.workers)}."
@@ -157,15 +162,12 @@ class Sharded(Answer):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """How far what is played here is from what methods are forecast with."""
-        verdict, rows = self.verdict, self.rows.set_index("layout")
-        if verdict.way != "DDP":
+        """What tells the rows apart that are not made alike."""
+        if self.question.cluster.nodes_in_use == 1 or not any(self.shown):
             return ()
-        name = next(one for one in rows.index if "zero" not in one)
-        ratio = rows.loc[name, "throughput_samples_per_s"] / verdict.samples_per_s
         return (
-            f"{name}, played here from data sheets alone, makes {ratio:.2f} times the samples of "
-            f"DDP above, which is simulated with all effects of the cluster.",
+            "Without ZeRO it is DDP, which exchanges by rings or trees; ZeRO is played with rings "
+            "alone, as reduce-scatter and all-gather have them, and pays for that between nodes.",
         )
 
 
@@ -185,6 +187,24 @@ def _row(asked: Question, degree: int) -> dict[str, Any]:
     room = int((asked.gpu_memory - fixed) // max(held.per_sample, 1.0))
     micro = next((one for one in range(min(batch, max(room, 1)), 0, -1) if batch % one == 0), 1)
     layout = replace(layout, micro_batch=micro, micro_batches=batch // micro)
+    seconds = _played_seconds(asked, layout, model, widths) if degree else ddp_seconds(asked)
+    whole = fixed + micro * held.per_sample
+    return {
+        "model": workload.model,
+        "gpus": on.workers,
+        "layout": str(layout),
+        "zero": degree,
+        "throughput_samples_per_s": batch * on.workers / seconds,
+        "iteration_seconds": seconds,
+        "memory_bytes": whole,
+        "fits": bool(whole <= asked.gpu_memory),
+    }
+
+
+def _played_seconds(asked: Question, layout: Layout, model: ModelShape, widths: Precision) -> float:
+    """Return the seconds of an iteration in which states are sharded."""
+    workload, on, gpu = asked.workload, asked.cluster, gpu_in(asked.cluster.hardware)
+    assert gpu is not None
     machines = machines_of(
         gpu,
         on.nodes_in_use,
@@ -192,22 +212,12 @@ def _row(asked: Question, degree: int) -> dict[str, Any]:
         network=network_of(on) if on.nodes_in_use > 1 else None,
         precision=next(iter(gpu.flops)),  # of the network alone: seconds are the workload's
     )
-    line = play_iteration(
+    played = play_iteration(
         model,
         layout,
         machines.network,
-        model.iteration_flops(batch) / workload.compute_seconds,
+        model.iteration_flops(workload.local_batch) / workload.compute_seconds,
         memory_bandwidth=gpu.memory_bandwidth,
         precision=widths,
     )
-    whole = fixed + micro * held.per_sample
-    return {
-        "model": workload.model,
-        "gpus": on.workers,
-        "layout": str(layout),
-        "zero": degree,
-        "throughput_samples_per_s": batch * on.workers / line.iteration_seconds,
-        "iteration_seconds": line.iteration_seconds,
-        "memory_bytes": whole,
-        "fits": bool(whole <= asked.gpu_memory),
-    }
+    return played.iteration_seconds
