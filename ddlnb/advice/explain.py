@@ -182,7 +182,8 @@ class Suspect:
     ``factor`` is how many times as bad (below 1: as good) the effect would have to be as the
     cluster says, ``surprise`` how many standard deviations that is: of the effect's interval, and
     of what may have changed since it was found. ``test`` says what to measure, ``expected`` what it
-    shows if the cluster is right, ``explains`` if the suspect is.
+    shows if the cluster is right, ``explains`` if the suspect is; ``cluster`` is as slow, None
+    where it is not the cluster that is.
     """
 
     effect: str
@@ -192,6 +193,7 @@ class Suspect:
     test: str
     expected: str
     explains: str
+    cluster: Cluster | None = None
 
     def __str__(self) -> str:
         far = "" if math.isnan(self.surprise) else f" ({self.surprise:.1f} standard deviations)"
@@ -341,6 +343,7 @@ def _suspect(effect: str, change: Change, cell: Cell, factor: float) -> Suspect:
             TESTS[effect],
             "equal ones",
             f"one {factor:.2g} times as slow",
+            change(factor),
         )
     declared = EFFECTS[effect]
     unit = declared.unit
@@ -357,6 +360,7 @@ def _suspect(effect: str, change: Change, cell: Cell, factor: float) -> Suspect:
         TESTS[_test_of(declared)],
         unit.show(now),
         unit.show(then) + _as_slow_as(effect, then),
+        change(factor),
     )
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from ddlnb.advice.explain import NEGLIGIBLE, Gap, LastMessage
-from ddlnb.advice.options import Kind, LossyOption
+from ddlnb.advice.options import Kind, LossyOption, method_options
 from ddlnb.advice.question import Question
 from ddlnb.advice.score import THROUGHPUT
 from ddlnb.clusters.cluster import ASSUMED_ERROR
 from ddlnb.plans.methods import in_torch
 from ddlnb.search.search import SearchResult
 from ddlnb.simulator.recommendation import POOR, TIE, sizes_in_words
+from ddlnb.simulator.simulate import steady_seconds
 from ddlnb.units import gpus_in_words, show_bytes, show_rate, show_rates, show_seconds
 
 NAMED = 4  # options that change learning: the table has all
@@ -43,8 +45,27 @@ def sentences(
         _buy(question, rows, reasons),
     ]
     if gap is not None:
-        said = [str(gap), *map(str, gap.likeliest), *said]
+        said = [str(gap), *map(str, gap.likeliest), _meanwhile(question, gap), *said]
     return [one for one in said if one]
+
+
+def _meanwhile(question: Question, gap: Gap) -> str:
+    """Say what methods make for as long as the cluster is what the first suspect says."""
+    if not gap.suspects or (slow := gap.suspects[0].cluster) is None:
+        return ""
+    cells = {one.name: one.cell for one in method_options(replace(question, cluster=slow))}
+    played = steady_seconds(list(cells.values()))
+    seconds = dict(zip(cells, (one.iteration_seconds for one in played), strict=True))
+    best = min(seconds, key=lambda name: seconds[name])
+    rates = {name: show_rate(cells[name].samples / seconds[name]) for name in seconds}
+    how = "as if that were mended" if gap.measured < gap.low else "for the cluster as it is given"
+    said = (
+        f"The options are forecast {how}. If it is the first suspect, DDP makes {rates['DDP']} "
+        f"samples/s meanwhile, and "
+    )
+    if seconds["DDP"] <= (1 + TIE) * seconds[best]:
+        return f"{said}no method is faster."
+    return f"{said}the fastest, {best}, {rates[best]}."
 
 
 def _what(question: Question, rows: pd.DataFrame) -> str:
@@ -337,13 +358,15 @@ def shown_options(rows: pd.DataFrame) -> list[dict[str, Any]]:
     has_memory = rows["memory_bytes"].notna().any()
     has_cost = rows["cost"].notna().any()
     has_draws = rows["draws"].any()
+    is_ddp = rows["option"] == "DDP"
+    over, base = ("over DDP", rows[is_ddp]) if is_ddp.any() else ("over 1st", rows)
     shown = []
     for row in rows.to_dict("records"):
         line = {
             "option": row["option"],
-            "samples/s": show_rate(row["throughput_samples_per_s"]),
+            "samples/s": show_rate(row[THROUGHPUT]),
             "90 % interval": show_rates(row["low"], row["high"]),
-            "over 1st": f"{row['over_best']:.2f}",
+            over: f"{row[THROUGHPUT] / base[THROUGHPUT].iloc[0]:.2f}",
         }
         if has_memory:
             line["memory"] = show_bytes(int(row["memory_bytes"])) + _fits(row["fits"])

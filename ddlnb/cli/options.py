@@ -186,7 +186,7 @@ def print_table(rows: list[dict[str, Any]], csv: bool, title: str) -> None:
         table.add_row(*map(Text, cells[:count]))
     Console(width=room).print(table)
     if left_out := names[count:]:
-        typer.echo(f"Not shown: {', '.join(left_out)} (--wide).")
+        typer.echo(f"More columns with --wide: {'; '.join(left_out)}.")
 
 
 WIDE = ContextVar("WIDE", default=False)  # whether tables have all columns, however wide

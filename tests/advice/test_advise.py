@@ -15,8 +15,9 @@ from ddlnb.advice.options import bucket_option, measured_iterations
 from ddlnb.advice.question import Question
 from ddlnb.advice.sentences import fastest
 from ddlnb.errors import InputError
-from ddlnb.plans.methods import METHODS, get_method, in_torch
+from ddlnb.plans.methods import BASELINES, METHODS, get_method, in_torch
 from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
+from ddlnb.units import show_rate
 from ddlnb.workloads.memory import Footprint
 
 RATE = "throughput_samples_per_s"
@@ -225,6 +226,22 @@ def test_what_is_wrong_is_among_the_suspects_with_its_size(question, changed, ef
     sizes = {"compute_factor": 1.7, "between_bandwidth": 3.0, SLOW_WORKER: 1.6, SLOW_LINK: 3.0}
     assert suspects[effect].factor == pytest.approx(sizes[effect], rel=0.05)
     assert suspects[effect].test
+    there = steady_seconds([replace(cell, cluster=suspects[effect].cluster)])[0].iteration_seconds
+    assert cell.samples / there == pytest.approx(measured, rel=0.02)
+
+
+def test_options_of_a_measurement_say_what_they_make_while_it_lasts(question):
+    forecast = advise_on(question, lossy=(), most_plans=0, draws=0)
+    rate = forecast.verdict.samples_per_s
+    ask = {"lossy": (), "most_plans": 0, "draws": 0, "measured_method": "WFBP-A2A"}
+    for measured, how in [(0.3 * rate, "as if that were mended"), (1.1 * rate, "as it is given")]:
+        found = advise_on(question, measured=measured, **ask)
+        first = found.gap.suspects[0]
+        [said] = [one for one in found.sentences if how in one]
+        cell = Cell(question.workload, first.cluster, BASELINES["DDP"])
+        ddp = cell.samples / steady_seconds([cell])[0].iteration_seconds
+        assert f"DDP makes {show_rate(ddp)} samples/s meanwhile" in said
+        assert found.options.equals(forecast.options)
 
 
 def test_more_of_a_latency_that_is_occupied_is_worse(question):
