@@ -27,6 +27,12 @@ def test_the_readme_quotes_the_errors_of_the_last_blind_forecast():
     said, best = (" and ".join(f"{error:.1f} %" for error in one) for one in (ours, trivial))
     text = " ".join((ROOT / "README.md").read_text().split())
     assert f"16 and 32 GPUs have mean errors of {said} (the best trivial forecast: {best})" in text
+    networks = score_table(blind_rows(), "network").loc["without"]
+    one, two, three = networks.xs(BLIND[-1].name, level="forecast")["mean"].items()
+    of = "{1:.1f} % ({0})".format
+    assert f"by network, {of(*one)}, {of(*two)} and {of(*three)}." in text
+    cells = networks.xs(BLIND[-1].name, level="forecast")["cells"].sum()
+    assert f"[{126 - cells} suspicious cells]" in text
 
 
 def test_an_effect_explains_the_cells_that_meet_it():

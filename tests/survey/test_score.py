@@ -236,14 +236,6 @@ def test_the_pages_have_the_score_that_the_command_prints():
         assert f"{said} | {one['regret']:.1f} % |" in page
 
 
-def test_the_readme_quotes_the_last_blind_forecast_by_number_of_gpus():
-    means = score_table(blind_rows(), "gpus").loc["without", "mean"].unstack("gpus")
-    ours, trivial = means.loc[BLIND[-1].name], means.loc[list(TRIVIAL_FORECASTS)].min()
-    text = " ".join((ROOT / "README.md").read_text().split())
-    assert f"have mean errors of {ours[16]:.1f} % and {ours[32]:.1f} %" in text
-    assert f"(the best trivial forecast: {trivial[16]:.1f} % and {trivial[32]:.1f} %)" in text
-
-
 def test_cells_that_are_missing_are_named(forecast):
     lost = Cell("bert-base", 64, "100GbE", "MG-WFBP", 16)
     there = (forecast[KEY] != pd.Series(lost._asdict())).any(axis=1)
