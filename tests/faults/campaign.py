@@ -14,7 +14,7 @@ from tqdm import tqdm
 from tests.faults import commands, files, owners, ports, processes
 from tests.faults.outcome import Outcome
 from tests.faults.stage import Stage
-from tests.kept import code
+from tests.kept import code_of_faults
 
 TRIES = 5  # of a fault whose sweep was over before it came
 
@@ -44,7 +44,7 @@ def campaign(
         todo = [number for number in mine if number not in done]
         for number in tqdm(todo, initial=len(mine) - len(todo), total=len(mine), unit="fault"):
             outcome = one(stage, number, seed, kinds[number % len(kinds)])
-            outcome.code, outcome.date = code("faults"), f"{datetime.now(UTC):%F}"
+            outcome.code, outcome.date = code_of_faults(), f"{datetime.now(UTC):%F}"
             append(out, outcome)
             if not outcome.good:
                 tqdm.write(f"{number} {outcome.kind}: {asdict(outcome)}")

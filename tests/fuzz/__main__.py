@@ -12,12 +12,13 @@ import pandas as pd
 from ddlnb.files import write_atomically
 from tests.fuzz.play import MOST_MEGABYTES, play, row
 from tests.fuzz.readers import READERS
-from tests.kept import code as code_of
+from tests.kept import code_of_sources
 
 ROUND = 500  # inputs of a reader before the next one's turn: a run that is stopped tried them all
 TOGETHER = {
     **dict.fromkeys(("inputs", "read", "refused", "over_5_seconds"), "sum"),
     **dict.fromkeys(("longest_seconds", "grown_megabytes"), "max"),
+    "sources": lambda files: " ".join(sorted({one for row in files for one in row.split()})),
     "foreign": lambda places: "; ".join(filter(None, places)),
 }
 
@@ -25,7 +26,7 @@ TOGETHER = {
 def main() -> int:
     """Return status 0 if nothing but our own errors was raised, in time and in memory.
 
-    The table is written all the time; what it holds of these sources is not tried again.
+    The table is written all the time; what it holds of today's sources is not tried again.
     """
     words = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     words.add_argument("--inputs", type=int, default=1_000_000, help="in all")
@@ -33,18 +34,18 @@ def main() -> int:
     words.add_argument("--reader", action="append", choices=list(READERS), help="all by default")
     words.add_argument("--out", type=Path, default=Path("build/fuzz.csv"))
     asked = words.parse_args()
-    names, code = asked.reader or list(READERS), code_of("fuzz")
+    names = asked.reader or list(READERS)
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     rows = read(asked.out)
     each = -(-asked.inputs // len(names))
     for stop in [*range(ROUND, each, ROUND), each]:
         for name in names:
-            before = [rows[name]] if name in rows and rows[name]["code"] == code else []
+            before = [rows[name]] if name in rows and is_of_today(rows[name]) else []
             if (first := sum(one["inputs"] for one in before)) < stop:
                 found = row(play(name, READERS[name], stop - first, asked.seed, first))
                 both = pd.DataFrame([*before, found]).agg(TOGETHER).to_dict()
-                made_by = {"code": code, "date": f"{datetime.now(UTC):%F}"}
-                rows[name] = {"reader": name, **both, **made_by}
+                code, date = code_of_sources(both["sources"]), f"{datetime.now(UTC):%F}"
+                rows[name] = {"reader": name, **both, "code": code, "date": date}
                 write_atomically(asked.out, pd.DataFrame(rows.values()).to_csv(index=False))
         sys.stdout.write(f"{stop} inputs of each; went wrong: {wrong(rows) or 'nothing'}\n")
         sys.stdout.flush()
@@ -57,6 +58,11 @@ def read(path: Path) -> dict[str, dict]:
         return {}
     table = pd.read_csv(path, keep_default_na=False, dtype={"code": str})
     return {row["reader"]: row for row in table.to_dict("records")}
+
+
+def is_of_today(row: dict) -> bool:
+    """Return whether the sources that a row names are still what they were."""
+    return code_of_sources(row["sources"]) == row["code"]
 
 
 def wrong(rows: dict[str, dict]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import resource
 import signal
+import sys
 import tempfile
 import time
 import traceback
@@ -13,11 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddlnb.errors import DdlnbError
+from ddlnb.training.runs.train import PACKAGE
 from tests.fuzz.mutations import mutated
 from tests.fuzz.readers import Reader
 
 MOST_MEGABYTES = 500  # that the process may grow by
 LONGEST_SECONDS = 5.0  # of this process, whatever else the machine does
+
+
+WATCHED = 100  # inputs of which it is noted through which of our files they go
 
 
 class _TooLong(BaseException):
@@ -36,6 +41,7 @@ class Played:
     slow: list[int] = field(default_factory=list)
     longest_seconds: float = 0.0
     megabytes: float = 0.0
+    sources: set[str] = field(default_factory=set)  # files of ours that inputs went through
 
     @property
     def good(self) -> bool:
@@ -52,6 +58,8 @@ def play(name: str, reader: Reader, inputs: int, seed: int = 1, first: int = 0) 
         path = Path(folder, reader.file or "words")
         for good in seeds:  # is read; and what is imported and prepared is no input's
             _given(reader, good, path)
+        if not first:  # what goes on has them
+            found.sources = _sources(name, reader, seeds, path, seed)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for number in range(first, first + inputs):
             chance = random.Random(f"{seed} {name} {number}")
@@ -59,6 +67,21 @@ def play(name: str, reader: Reader, inputs: int, seed: int = 1, first: int = 0) 
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     found.megabytes = grown / 1024
     return found
+
+
+def _sources(name: str, reader: Reader, seeds: list[bytes], path: Path, seed: int) -> set[str]:
+    """Return the files of ours whose functions run for good inputs and for the first odd ones."""
+    files: set[str] = set()
+    odd = [random.Random(f"{seed} {name} {number}") for number in range(WATCHED)]
+    inputs = [*seeds, *(mutated(chance.choice(seeds), chance) for chance in odd)]
+    for number, content in enumerate(inputs):
+        sys.setprofile(lambda frame, *_: files.add(frame.f_code.co_filename))
+        try:
+            _one(reader, content, path, number, Played(name))
+        finally:
+            sys.setprofile(None)
+    ours = (Path(file) for file in files if file.startswith(f"{PACKAGE}/"))
+    return {str(file.relative_to(PACKAGE)) for file in ours}
 
 
 def _one(reader: Reader, odd: bytes, path: Path, number: int, found: Played) -> None:
@@ -106,4 +129,5 @@ def row(one: Played) -> dict[str, object]:
         "over_5_seconds": len(one.slow),
         "longest_seconds": round(one.longest_seconds, 3),
         "grown_megabytes": round(one.megabytes),
+        "sources": " ".join(sorted(one.sources)),
     }
