@@ -148,6 +148,9 @@ Block = tuple[LayerPart, ...]
 NORMS = {"none": 0, "rms": 1, "layer": 2}  # parameters of an element: none, a scale, a shift too
 
 
+MOST_LAYERS = 10_000
+
+
 @dataclass(frozen=True)
 class Transformer:
     """The shape of a decoder. ``shape`` has its layers.
@@ -204,6 +207,10 @@ class Transformer:
             sequence=self.sequence,
             kv_heads=self.kv_heads,
             ffn=self.ffn,
+        )
+        require(
+            self.layers <= MOST_LAYERS,
+            f"layers {self.layers:,} exceed {MOST_LAYERS:,}, the most that are played one by one",
         )
         require(
             self.heads % self.kv_heads == 0,

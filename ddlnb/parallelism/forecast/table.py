@@ -39,6 +39,7 @@ from ddlnb.parallelism.forecast.cases import (
 from ddlnb.parallelism.forecast.forecast import rate
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework, framework_in
 from ddlnb.parallelism.forecast.mixture import Open, mixed
+from ddlnb.parallelism.model import MOST_LAYERS
 from ddlnb.parallelism.schedules import INTERLEAVED, INTERLEAVES, SCHEDULES
 from ddlnb.reading import read_text, reading
 from ddlnb.units import BITS_PER_BYTE, GB, GIB, counted
@@ -327,6 +328,8 @@ _shape_in = lru_cache(maxsize=256)(shape_in)
 
 def _model(row: Row) -> dict[str, int]:
     layers, hidden = row.whole("layers"), row.whole("hidden")
+    if layers > MOST_LAYERS:
+        raise row.error("layers", f"{layers:,} exceed {MOST_LAYERS:,}, the most of a model")
     heads = row.whole("heads", default=max(1, hidden // 128), told="hidden / 128")
     model = {
         "layers": layers,
