@@ -38,6 +38,7 @@ from ddlnb.calibration.job_logs import (
     logged_rows,
 )
 from ddlnb.errors import InputError, ResultsError, UnknownName, require
+from ddlnb.hardware.catalogue import gpu_in
 from ddlnb.progress import Show, bar
 from ddlnb.reading import json_of, read_bytes, reading
 from ddlnb.units import GB
@@ -194,6 +195,11 @@ def _complete(row: dict[str, object], facts: Facts, path: Path) -> dict[str, obj
         for name, value in asdict(facts).items()
         if value is not None and not (is_group and name in COUNTS)
     }
+    logged, said = (gpu_in(str(one or "")) for one in (row.get("gpu"), facts.gpu))
+    if logged and said and logged.family != said.family:
+        raise InputError(
+            f"{path} was written on {row['gpu']}, and not on {said.name}; name that GPU (--gpu)"
+        )
     row = {"source": path.name, "block": path.stem, **row, **given}
     if facts.ranks is not None and not is_group:
         row["ranks"] = facts.ranks

@@ -32,6 +32,7 @@ from ddlnb.calibration.collectives import (
 )
 from ddlnb.calibration.nccl import Parameters, chosen, setting_of
 from ddlnb.hardware.catalogue import gpu_in, stated_rate
+from ddlnb.reading import reading
 from ddlnb.units import BITS_PER_BYTE, GB, US, counted, show_bytes
 
 ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
@@ -130,25 +131,30 @@ def nccl_facts(text: str) -> NcclFacts:
     )
 
 
-def topology_facts(elements: Sequence[tuple[int, str, dict[str, str]]]) -> NcclFacts:
+def topology_facts(
+    elements: Sequence[tuple[int, str, dict[str, str]]], place: object = "a topology of NCCL"
+) -> NcclFacts:
     """Return what a topology of NCCL says, by its elements with their depths.
+
+    Raises InputError, which names the place, for numbers that are none.
 
     >>> topology_facts([(1, "net", {"name": "mlx5_0", "speed": "400000"})]).card_gigabits
     (400.0,)
     """
-    cards = [one for _, tag, one in elements if tag == "net"]
-    links: list[int] = []  # of each GPU
-    for _, tag, one in elements:
-        links += [0] if tag == "gpu" else ()
-        if tag == "nvlink" and links:
-            links[-1] += int(one.get("count", 1))
-    direct = {one["gdr"] == "1" for one in cards if "gdr" in one}
-    return NcclFacts(
-        cards=tuple(sorted(one["name"] for one in cards if "name" in one)),
-        direct=None if not direct else direct == {True},
-        links=frozenset(f"NV{count}" if count else "PCIe" for count in links),
-        card_gigabits=tuple(float(one.get("speed", 0)) / 1e3 for one in cards),
-    )
+    with reading(place):
+        cards = [one for _, tag, one in elements if tag == "net"]
+        links: list[int] = []  # of each GPU
+        for _, tag, one in elements:
+            links += [0] if tag == "gpu" else ()
+            if tag == "nvlink" and links:
+                links[-1] += int(one.get("count", 1))
+        direct = {one["gdr"] == "1" for one in cards if "gdr" in one}
+        return NcclFacts(
+            cards=tuple(sorted(one["name"] for one in cards if "name" in one)),
+            direct=None if not direct else direct == {True},
+            links=frozenset(f"NV{count}" if count else "PCIe" for count in links),
+            card_gigabits=tuple(float(one.get("speed", 0)) / 1e3 for one in cards),
+        )
 
 
 def joined(one: NcclFacts, other: NcclFacts) -> NcclFacts:

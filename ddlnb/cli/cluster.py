@@ -151,7 +151,7 @@ def expect(
     for one in log:
         if one.suffix == ".xml":
             with reading(one):
-                facts = joined(facts, topology_facts(xml_of(read_text(one), one)))
+                facts = joined(facts, topology_facts(xml_of(read_text(one), one), one))
     if not logs:
         say([*facts.said, "Nothing in it is measured; give a log beside it."])
         return

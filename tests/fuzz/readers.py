@@ -189,7 +189,7 @@ READERS: dict[str, Reader] = {
         "job.log",
     ),
     "topology of NCCL": Reader(
-        lambda path: topology_facts(xml_of(read_text(path), path)),
+        lambda path: topology_facts(xml_of(read_text(path), path), path),
         _kept(LOGGED / "topology.xml"),
         "topology.xml",
     ),

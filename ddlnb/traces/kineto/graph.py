@@ -26,6 +26,7 @@ import numpy as np
 
 from ddlnb.errors import InputError, require
 from ddlnb.traces.kineto.events import GPU, Event, Recording, outermost
+from ddlnb.traces.kineto.libraries import count_in
 from ddlnb.traces.longest_path import Dependencies, EarliestTimes, Seconds, critical_path
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def wait_edges(
             continue
         device = wait.args.get("device", "")
         own, waited = (f"{device}:{wait.args.get(key)}" for key in ("stream", "wait_on_stream"))
-        recorded = int(wait.args.get("wait_on_cuda_event_record_corr_id", -1))
+        recorded = count_in(wait.args, "wait_on_cuda_event_record_corr_id", -1)
         told = wait.correlation if wait.correlation is not None else recorded
         after = streams[own].first_after(told) if own in streams else None
         if after is None:

@@ -138,10 +138,10 @@ def bytes_of(args: dict[str, Any]) -> int:
         return sum(prod(map(int, one)) for one in several) * element_bytes(_first(kinds[0]))
 
 
-def count_in(args: dict[str, Any], key: str) -> int:
-    """Return a count among an event's arguments, 0 where it is not. Raises InputError."""
+def count_in(args: dict[str, Any], key: str, absent: int = 0) -> int:
+    """Return a count among an event's arguments, ``absent`` where it is not. Raises InputError."""
     with reading(f"the {key} of an event", "record the trace again"):
-        return int(args.get(key, 0))
+        return int(args.get(key, absent))
 
 
 def _first(kind: Any) -> Any:
