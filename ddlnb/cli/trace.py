@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -282,6 +283,7 @@ def show_kineto(
     """Say what a traced rank did, and simulate the same on a cluster."""
     say([repr(trace)])
     _show_operations(trace)
+    _show_longest(trace)
     needed = bool(model or batch or cluster or out or perfetto or figure)
     if any(event.is_communication for event in trace.events):
         from ddlnb.traces.jobs.profiled import profiled_job
@@ -306,6 +308,8 @@ def show_kineto(
         f"{show_seconds(workload.backward_seconds)} (medians over "
         f"{counted(line.iterations, 'iteration')})."
     )
+    if len(workload.layers) > 1:
+        print_table(_longest_layers(workload), False, "Layers that take longest, of an iteration")
     lines = {"traced": line}
     if cluster is not None:
         lines |= _simulated(workload, cluster, methods or ["MG-WFBP"], throughput)
@@ -345,6 +349,42 @@ def _show_operations(trace: KinetoTrace) -> None:
     typer.echo(f"On the critical path: {shares}.")
 
 
+def _show_longest(trace: KinetoTrace) -> None:
+    """Print what takes the device longest, and what of it is in none of these lines."""
+    total = sum(one.seconds for one in trace.longest)
+    rows = [
+        {
+            "operation": one.name if len(one.name) <= NAME else f"{one.name[: NAME - 3]}...",
+            "an iteration": show_seconds(one.seconds),
+            "share": f"{one.seconds / total:.0%}",
+            "kernels" if trace.gpu else "calls": f"{one.calls:.3g}",
+        }
+        for one in trace.longest[:LONGEST]
+        if total
+    ]
+    if rows:
+        where = "the GPU longest, by what launched it" if trace.gpu else "the CPU longest"
+        print_table(rows, False, f"What takes {where}")
+
+
+def _longest_layers(workload: Workload) -> list[dict[str, str]]:
+    backward: dict[str, float] = defaultdict(float)
+    for gradient in workload.gradients:
+        backward[gradient.layer] += gradient.backward_seconds
+    whole = {one.name: one.forward_seconds + backward[one.name] for one in workload.layers}
+    longest = sorted(workload.layers, key=lambda one: -whole[one.name])[:LONGEST]
+    return [
+        {
+            "layer": one.name,
+            "forward": show_seconds(one.forward_seconds),
+            "backward": show_seconds(backward[one.name]),
+            "share": f"{whole[one.name] / workload.compute_seconds:.0%}",
+        }
+        for one in longest
+        if workload.compute_seconds
+    ]
+
+
 def _show_gpu(trace: KinetoTrace) -> None:
     """Say how busy the GPU was, and which of host and GPU the trace waits for."""
     times = trace.gpu_times
@@ -363,7 +403,8 @@ def _show_gpu(trace: KinetoTrace) -> None:
     if host > MUCH_LONGER * gpu:
         said += (
             "the GPU waits for the host. The profiler makes the host slower, and the seconds below "
-            "contain this waiting; `ddlnb measure profile --device cuda` measures without it."
+            "contain this waiting; `ddlnb measure profile --device cuda` measures without it. What "
+            "helps is fewer and longer kernels: a larger batch, torch.compile, CUDA graphs."
         )
     elif gpu > MUCH_LONGER * host:
         said += "the host waits for the GPU."
@@ -400,6 +441,7 @@ class TracedOn(Hardware):
 
 
 app = App()
+LONGEST, NAME = 8, 48  # operations that are listed, and letters of their names
 
 
 @app.command()

@@ -104,6 +104,14 @@ def edges_of(graph):
     return {(names[e.before], names[e.after], e.why) for e in graph.edges}
 
 
+def test_the_longest_operations_of_a_cpu_hold_no_one_another(recorded):
+    trace = read_trace(recorded[0])
+    names = {one.name for one in trace.longest}
+    assert {"aten::conv2d", "ConvolutionBackward0"} <= names
+    assert "aten::mkldnn_convolution" not in names  # it is inside of conv2d
+    assert sum(one.seconds for one in trace.longest) < trace.seconds
+
+
 def test_gpu_operations_wait_for_launches_streams_events_and_synchronisation():
     graph = gpu(two_streams()).operations
     copy = "Memcpy DtoH (Device -> Pinned)"

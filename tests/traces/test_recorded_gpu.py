@@ -125,6 +125,15 @@ def test_a_weight_may_arrive_before_its_bias_as_it_does_with_autocast(recorded):
     assert [second, first, *rest] == known
 
 
+def test_the_longest_operations_are_all_that_the_gpu_did(recorded):
+    for name, trace in recorded.items():
+        each = len(trace.iterations)
+        assert each * sum(one.calls for one in trace.longest) == pytest.approx(len(trace.gpu))
+        busy = sum(one.busy_seconds for one in trace.gpu_times)
+        assert each * sum(one.seconds for one in trace.longest) == pytest.approx(busy)
+        assert trace.longest[0].name == "ConvolutionBackward0", name
+
+
 def _covered(operations):
     """Return the seconds in which at least one operation ran, by counting at every instant."""
     edges = sorted([(e.start, 1) for e in operations] + [(e.stop, -1) for e in operations])

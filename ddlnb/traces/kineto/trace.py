@@ -6,7 +6,7 @@ import math
 import statistics
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,16 @@ from typing import Any
 from ddlnb.errors import InputError, require
 from ddlnb.results.timeline import Span, Timeline
 from ddlnb.traces.chrome import TraceEvent
-from ddlnb.traces.kineto.events import Arrival, Event, Passes, Recording, passes_of, recording
+from ddlnb.traces.kineto.events import (
+    EVALUATE,
+    Arrival,
+    Event,
+    Passes,
+    Recording,
+    outermost,
+    passes_of,
+    recording,
+)
 from ddlnb.traces.kineto.graph import OperationGraph, operation_graph
 from ddlnb.traces.kineto.libraries import bytes_of, element_bytes
 from ddlnb.units import counted
@@ -39,6 +48,15 @@ class GpuTime:
     busy_seconds: float
 
 
+@dataclass(frozen=True)
+class Longest:
+    """What all operations of a name take in an iteration, and how many there are (means)."""
+
+    name: str
+    seconds: float
+    calls: float
+
+
 def busy_seconds(operations: Sequence[Event]) -> list[float]:
     """Return for each operation, in order of start, its seconds beyond the ends of those before."""
     reached = float("-inf")
@@ -47,6 +65,17 @@ def busy_seconds(operations: Sequence[Event]) -> list[float]:
         found.append(max(0.0, one.stop - max(one.start, reached)))
         reached = max(reached, one.stop)
     return found
+
+
+def _launched_by(outer: Mapping[tuple[str, str], Sequence[Event]], call: Event | None) -> str:
+    """Return the operation of the host around a launch, "" where there is none."""
+    if call is None:
+        return ""
+    of_thread = outer.get(call.thread, ())
+    place = bisect_right(of_thread, call.start, key=lambda one: one.start) - 1
+    if place < 0 or call.start > of_thread[place].stop:
+        return ""
+    return of_thread[place].name.removeprefix(EVALUATE)
 
 
 def _group(trace: Recording, one: Event, passes: Sequence[Passes]) -> tuple[int | None, str]:
@@ -268,6 +297,27 @@ class KinetoTrace(Recording):
             )
             for number, kind in [*keys, (None, OUTSIDE)]
         )
+
+    @cached_property
+    def longest(self) -> tuple[Longest, ...]:
+        """What takes the device longest, by the outermost operations of the host, longest first.
+
+        The busy seconds of a GPU are those of the operation that launched them, or of a kernel that
+        none did. They add up to those of all passes.
+        """
+        outer: dict[tuple[str, str], list[Event]] = defaultdict(list)
+        for one in outermost([event for event in self.events if event.category == "cpu_op"]):
+            outer[one.thread].append(one)
+        found: dict[str, list[float]] = defaultdict(list)
+        if self.gpu:
+            for one, busy in zip(self.gpu, busy_seconds(self.gpu), strict=True):
+                found[_launched_by(outer, self.launch(one)) or one.name].append(busy)
+        else:
+            for one in (each for of_thread in outer.values() for each in of_thread):
+                found[one.name.removeprefix(EVALUATE)].append(one.seconds)
+        each = max(1, len(self.iterations))
+        rows = [Longest(name, sum(of) / each, len(of) / each) for name, of in found.items()]
+        return tuple(sorted(rows, key=lambda one: -one.seconds))
 
     @cached_property
     def operations(self) -> OperationGraph:
