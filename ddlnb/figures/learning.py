@@ -188,6 +188,7 @@ def draw_time(
 
     ``unit`` are the seconds of one on the axis. What has no finite time is said to be ``never``.
     """
+    ax.grid(visible=False, axis="y")  # it would strike what is written beside the bar
     if not math.isfinite(row["seconds"]):
         ax.text(0.02, place, never, transform=ax.get_yaxis_transform(), va="center")
         return math.nan

@@ -404,9 +404,19 @@ def legend_published() -> Patch:
     return Patch(facecolor=OTHER_COLOUR, edgecolor="white", label="published", **PUBLISHED)
 
 
+OF_TWO = 12.706  # half the 95 % t-interval of two values, over half their range
+
+
 def over_seeds(seeds: int) -> str:
-    """Say what the bars on a mean are."""
-    return f"mean and 95 % t-interval over {seeds} seeds" if seeds > 1 else "one seed"
+    """Say what the bars on a mean are: see `bars_of`."""
+    if seeds < 3:
+        return "mean and range of two seeds" if seeds == 2 else "one seed"
+    return f"mean and 95 % t-interval over {seeds} seeds"
+
+
+def bars_of(half_widths: pd.Series, seeds: int) -> pd.Series:
+    """Return the half widths to draw of 95 % t-intervals: of two seeds their range says more."""
+    return half_widths / OF_TWO if seeds == 2 else half_widths
 
 
 def note(figure: Figure, text: str) -> Figure:

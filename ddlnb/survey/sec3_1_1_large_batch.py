@@ -17,7 +17,15 @@ import numpy as np
 import pandas as pd
 
 from ddlnb.errors import require, require_known, require_whole
-from ddlnb.figures.style import PALETTE, doubling_axis, legend, over_seeds, say_source, styled
+from ddlnb.figures.style import (
+    PALETTE,
+    bars_of,
+    doubling_axis,
+    legend,
+    over_seeds,
+    say_source,
+    styled,
+)
 from ddlnb.results.statistics import Verdict, mean_interval, paired_comparison
 from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled, with_half_widths
 from ddlnb.survey.time_to_target import digits_workload
@@ -387,8 +395,8 @@ def large_batch_quality(quality: pd.DataFrame, remark: str = "") -> plt.Figure:
     """Final test loss and accuracy against the global batch, a line per recipe.
 
     ``quality`` is that of `ddlnb.survey.sec3_1_1_large_batch`. Bars are 95 % t-intervals over
-    seeds, cut where no loss or accuracy can be. Where runs diverged the mean loss is infinite: a
-    cross on the upper edge, no point.
+    seeds, of two their range, cut where no loss or accuracy can be. Where runs diverged the mean
+    loss is infinite: a cross on the upper edge, no point.
     """
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.4))
     recipes = list(quality.groupby("recipe", sort=False))
@@ -425,7 +433,8 @@ def _draw_quality(
     factor = QUALITIES[measure][1]
     x = part["batch"].to_numpy(dtype=float) * apart
     y = part[measure].to_numpy(dtype=float) * factor
-    half = np.nan_to_num(part[f"{measure}_half_width"].to_numpy(dtype=float)) * factor
+    bars = bars_of(part[f"{measure}_half_width"], int(part["seeds"].max()))
+    half = np.nan_to_num(bars.to_numpy(dtype=float)) * factor
     reach, fine = np.array(possible(y, half, measure)), np.isfinite(y)
     ax.errorbar(
         x[fine],

@@ -34,6 +34,7 @@ from ddlnb.figures.style import (
     OTHER_COLOUR,
     PALETTE,
     abridged_method,
+    bars_of,
     beside,
     colour_of,
     doubling_axis,
@@ -646,9 +647,9 @@ def loss_against_traffic(periods: pd.DataFrame) -> plt.Figure:
     be.
     """
     figure, panels = plt.subplots(1, 2, figsize=(10, 3.8), sharex=True)
-    megabytes = periods["bytes_sent"] / MB
+    megabytes, seeds = periods["bytes_sent"] / MB, int(periods["seeds"].min())
     for ax, (measure, (label, factor)) in zip(panels, QUALITIES.items(), strict=True):
-        half = factor * periods[f"{measure}_half_width"].fillna(0.0)
+        half = factor * bars_of(periods[f"{measure}_half_width"], seeds).fillna(0.0)
         y = factor * periods[measure]
         reach = possible(y.to_numpy(float), half.to_numpy(float), measure)
         ax.errorbar(megabytes, y, yerr=reach, marker="o", color=COLOURS["compute"], capsize=2)
@@ -657,7 +658,7 @@ def loss_against_traffic(periods: pd.DataFrame) -> plt.Figure:
         doubling_axis(ax, megabytes, lambda x: f"{x:.2g}")
         ax.margins(x=0.12)
         ax.set(xlabel="MB sent by a worker", ylabel=label)
-    return say_source(figure, periods, over_seeds(int(periods["seeds"].min())))
+    return say_source(figure, periods, over_seeds(seeds))
 
 
 def legend_activity() -> list[Patch]:
