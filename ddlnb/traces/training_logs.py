@@ -6,6 +6,7 @@ before them, are joined by their order; the first tenth of them is warm-up.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -98,7 +99,7 @@ def read_training_log(path: str | Path) -> TrainingLog:
             said = {
                 quantity: factor * _number(match[1])
                 for quantity, pattern, factor in PATTERNS
-                if (match := pattern.search(line)) and _number(match[1]) > 0
+                if (match := pattern.search(line)) and 0 < _number(match[1]) * factor < math.inf
             }
             steps += bool({*said} - {"memory_gib"})
             for quantity, value in said.items():
