@@ -143,11 +143,13 @@ def names() -> dict[str, Path]:
 def get_shape(name: str | Transformer) -> Transformer:
     """Return the shape of that name, or the shape itself; "llama-8b" is the newest Llama of it.
 
-    A name is one of SHAPES or of data/models/large, or the file or folder of a Hugging Face
-    ``config.json``. Raises UnknownName, and what `read_config` raises.
+    A name is one of SHAPES or of data/models/large, also as the hub has it, or the file or folder
+    of a Hugging Face ``config.json``. Raises UnknownName, and what `read_config` raises.
 
     >>> get_shape("llama-8b").name, get_shape("deepseek-v3").shape.active_parameters // 10**9
     ('llama3-8b', 37)
+    >>> get_shape("meta-llama/Llama-3.1-8B-Instruct").name
+    'llama3-8b'
     """
     if isinstance(name, Transformer):
         return name
@@ -161,9 +163,16 @@ def get_shape(name: str | Transformer) -> Transformer:
         return read_config(path)
     if name.casefold() in known:
         return known[name.casefold()]
+    called = {_plain(one): one for one in (*SHAPES, *configured)}
+    if (hub := ON_THE_HUB.fullmatch(name)) and (one := called.get(_plain(hub[1]))):
+        return get_shape(one)
     raise UnknownName("large model", name, [*SHAPES, *configured], otherwise=OF_YOUR_OWN)
 
 
+# An owner and a name, which says the tuning and the format beside.
+ON_THE_HUB = re.compile(
+    r"[\w.-]+/(?:meta-)?(.+?)(?:-(?:instruct|chat|base|hf|it|bf16|v\d\.\d))*", re.I
+)
 # What the words of a table have and a name has not: remarks, minor versions, marks between words.
 BESIDE_A_NAME = re.compile(r"\(.*|,.*|(?<=llama.[23])\.\d|(?<=llama[23])\.\d|[^a-z0-9.]")
 
@@ -177,14 +186,15 @@ def shape_in(words: str) -> Transformer | None:
     ('llama3-405b', 'nemotron3-nano-30b-a3b', None)
     """
 
-    def plain(name: str) -> str:
-        return BESIDE_A_NAME.sub("", name.casefold())
-
-    known = {plain(name): name for name in (*SHAPES, *names())}
-    said = plain(words)
+    known = {_plain(name): name for name in (*SHAPES, *names())}
+    said = _plain(words)
     found = [name for key, name in known.items() if said and key.startswith(said)]
     name = known.get(said) or (found[0] if len(found) == 1 else "")
     return get_shape(name) if name else None
+
+
+def _plain(name: str) -> str:
+    return BESIDE_A_NAME.sub("", name.casefold())
 
 
 def find_shape(model: object) -> Transformer | None:
