@@ -114,7 +114,8 @@ CIRCUMSTANCES = (
     Circumstance(
         "exchanges of replicas that do not overlap",
         _apart,
-        "`ddlnb trace` says what is exposed; overlap-grad-reduce, prefetch, no set of sync points",
+        "`ddlnb trace` says what is exposed; look at overlap-grad-reduce, at prefetching, and for "
+        "what waits amid a step (.item(), .cpu(), synchronize)",
         has_extent=False,
     ),
     Circumstance(

@@ -24,7 +24,7 @@ from ddlnb.reading import json_of, read_text, reading, toml_of, yaml_of
 
 # Options that change nothing which forecasts are about: data, learning, files, logs.
 NEUTRAL = re.compile(
-    r"^(?!.*(offload|parallel|quant|fp8|async|comm_overlap))(checkpoint\.|(.*[._])?("
+    r"^(?!.*(offload|parallel|quant|fp8|(?<!checkpoint\.)async|comm_overlap))(checkpoint\.|(.*[._])?("
     r"lr|learning_rate|warmup|decay|adam|beta[12_]|sgd|momentum|optimizer$|optimizer\.|clip|seed|"
     r"init_method|loss_scale|epsilon|eps|dropout|data|tokeniz|vocab_file|merge_file|split|"
     r"num_workers|pin_memory|drop_last|shuffle|log|report|wandb|tensorboard|metrics|profil|comm\.|"
@@ -37,7 +37,8 @@ NEUTRAL = re.compile(
     r"make_vocab|timeout|manual_gc|allow_tf32|tf32|ddp_find|print|dump|wall_clock|auto_map|"
     r"scheduler|zero_allow|compile|converters|hf_assets|folder|auto_wrap|wrap_policy|"
     r"transformer_layer_cls|state_dict_type|cpu_ram|backward_prefetch|forward_prefetch|use_orig|"
-    r"fsdp_version|contiguous_gradients|bucket_size|sub_group|sync_module|distributed_timeout))"
+    r"fsdp_version|contiguous_gradients|bucket_size|sub_group|sync_module|distributed_timeout|"
+    r"max_norm|max_grad_norm|moe_(grouped_gemm|router|aux|z_loss|permute_fusion)))"
 )
 TEXTS = ("model", "flavor")  # fields that are no numbers
 WRITTEN = ("micro_batch", "micro_batches", "global_batch", "zero")  # also if usual
@@ -101,7 +102,8 @@ class Launch:
         require_whole(dp=dp)
         require(
             gpus in (None, dp * tp * pp * cp),
-            f"dp {dp}, tp {tp}, pp {pp} and cp {cp} do not make {gpus} GPUs; correct one of them",
+            f"dp {dp}, tp {tp}, pp {pp} and cp {cp} make {dp * tp * pp * cp} GPUs, and not the "
+            f"{gpus} that there are; correct one of them, or give --nodes and --gpus-per-node",
         )
         rounds = said.setdefault("micro_batches", (batch or dp * micro) // (dp * micro))
         require(

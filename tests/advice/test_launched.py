@@ -150,7 +150,7 @@ def test_replicas_of_a_small_model_are_compared_as_ddp(tmp_path):
 def test_machines_that_are_not_those_of_the_run_are_refused(cluster, tmp_path):
     fewer = cluster.with_workers(8)
     (tmp_path / "run.yaml").write_text("parallelism: {dp: 16, tp: 1, pp: 1}")
-    with pytest.raises(InputError, match="do not make 8 GPUs"):
+    with pytest.raises(InputError, match="and not the 8 that there are"):
         advise_launched(tmp_path / "run.yaml", fewer, model="llama3-8b")
 
 

@@ -202,7 +202,7 @@ def test_files_of_one_run_are_joined_and_may_not_contradict(tmp_path):
             "--micro-batch-size 3 --global-batch-size 64",
             "is not 8 replicas times a micro batch of 3",
         ),
-        ("--micro-batch-size 1 --tensor-model-parallel-size 3", "do not make 8 GPUs"),
+        ("--micro-batch-size 1 --tensor-model-parallel-size 3", "and not the 8 that there are"),
     ],
 )
 def test_what_cannot_be_is_said_with_its_numbers(text, said, tmp_path):
