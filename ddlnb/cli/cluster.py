@@ -142,7 +142,7 @@ def expect(
     from ddlnb.calibration.expected import joined, judged, nccl_facts, topology_facts
     from ddlnb.calibration.logs import rows_of
     from ddlnb.cli.trace import size_row
-    from ddlnb.reading import read_text, reading, xml_of
+    from ddlnb.reading import read_text, xml_of
 
     refuse_unused("the log is judged by hardware by name", cluster=hardware.cluster)
     each = hardware.gpus_per_node
@@ -150,15 +150,13 @@ def expect(
     facts = nccl_facts("\n".join(one.text for one in logs))
     for one in log:
         if one.suffix == ".xml":
-            with reading(one):
-                facts = joined(facts, topology_facts(xml_of(read_text(one), one), one))
+            facts = joined(facts, topology_facts(xml_of(read_text(one), one), one))
     if not logs:
         say([*facts.said, "Nothing in it is measured; give a log beside it."])
         return
-    on = hardware.chosen()
-    rows = rows_of(logs, on.facts["gpu"], hardware.nodes, each, on.network, collective)
-    if int(rows["nodes"].max()) > on.nodes:
-        on = replace(hardware, nodes=int(rows["nodes"].max())).chosen()
+    named = hardware.found()
+    rows = rows_of(logs, named.facts["gpu"], hardware.nodes, each, named.network, collective)
+    on = replace(hardware, nodes=max(named.nodes, int(rows["nodes"].max()))).chosen()
     found = judged(rows, on.facts["gpu"], on.network, facts)
     if csv:
         return typer.echo(found.rows.to_csv(index=False), nl=False)

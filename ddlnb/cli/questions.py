@@ -79,12 +79,15 @@ class Hardware:
                 f"it",
             )
             require_writable_files(mine_yaml=save)
-        found = self._found()
+        found = self.found()
+        if not self.cluster:
+            typer.echo(assumptions(found), err=True)
         if save is not None:
             typer.echo(f"Cluster in {write_cluster(found, save)}", err=True)
         return found
 
-    def _found(self) -> Cluster:
+    def found(self) -> Cluster:
+        """Return the cluster as `chosen` does, and say nothing."""
         from ddlnb.clusters.file import get_cluster
         from ddlnb.clusters.named import cluster_of
 
@@ -99,9 +102,7 @@ class Hardware:
             "--gpu A100 --nodes 4 --gpus-per-node 8 --network 200GbIB, or --machine p4d --nodes 4",
         )
         nodes = 1 if self.nodes is None else self.nodes
-        found = cluster_of(self.gpu, nodes, self.gpus_per_node, self.network, machine=self.machine)
-        typer.echo(assumptions(found), err=True)
-        return found
+        return cluster_of(self.gpu, nodes, self.gpus_per_node, self.network, machine=self.machine)
 
 
 @dataclass(frozen=True)

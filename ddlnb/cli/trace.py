@@ -28,7 +28,7 @@ from ddlnb.cli.options import (
 from ddlnb.cli.questions import Hardware
 from ddlnb.errors import InputError, require
 from ddlnb.files import write_atomically
-from ddlnb.units import counted, show_bandwidth, show_bytes, show_seconds
+from ddlnb.units import GB, counted, digits, show_bytes, show_seconds
 from ddlnb.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -255,14 +255,14 @@ def size_row(row: Mapping[str, Any]) -> dict[str, Any]:
         "nodes": int(row["nodes"]),
         "size": show_bytes(row["size_bytes"]),
         "median": show_seconds(row["seconds"]),
-        "bus bandwidth": show_bandwidth(row["busbw"]) if row["busbw"] == row["busbw"] else "-",
+        "bus GB/s": digits(row["busbw"] / GB, 4) if row["busbw"] == row["busbw"] else "-",
     }
     if "verdict" not in row:
         return {**cells, "calls": int(row["calls"])}
     is_known = row["expected"] == row["expected"]
     interval = f"{show_seconds(row['low'])} to {show_seconds(row['high'])}" if is_known else "-"
     takes = row["chosen"] if is_known else "-"
-    return {**cells, "forecast (90 %)": interval, "NCCL takes": takes, "verdict": row["verdict"]}
+    return {**cells, "forecast (90 %)": interval, "verdict": row["verdict"], "NCCL takes": takes}
 
 
 USUAL_GPUS = 8  # of a node, where nothing is said
