@@ -415,6 +415,8 @@ class Call(TyperCommand):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
+        # Each paragraph is a line, which the terminal wraps: the source's lines have other widths.
+        self.help = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(self.help or ""))
         self.params.append(_wide_option())
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
