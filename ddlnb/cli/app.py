@@ -12,6 +12,7 @@ import io
 import logging
 import os
 import sys
+import warnings
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -157,6 +158,7 @@ def run(app: typer.Typer, name: str) -> NoReturn:
             stream.reconfigure(errors="backslashreplace")  # of what an old locale cannot write
     gc.set_threshold(NEW_OBJECTS)
     atexit.register(gc.freeze)
+    warnings.formatwarning = _noted
     try:
         status = app(prog_name=name, standalone_mode=False)
     except UsageError as error:
@@ -181,6 +183,19 @@ def run(app: typer.Typer, name: str) -> NoReturn:
         logging.getLogger("asyncio").disabled = True  # it would report tasks that never finished
         _end(name, "interrupted", INTERRUPTED)
     sys.exit(status)
+
+
+def _noted(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """Return a warning of ours as a note; those of others stand with the line that they are of."""
+    if Path(filename).is_relative_to(Path(__file__).parents[1]):
+        return f"note: {message}\n"
+    return AS_PYTHON_SAYS(message, category, filename, lineno, line)
 
 
 def _in_one_line(error: DdlnbError) -> str:
@@ -232,6 +247,9 @@ def _wrong_value(error: Exception) -> str:
 def _end(name: str, message: str, status: int) -> NoReturn:
     typer.echo(f"{name}: {message}", err=True)
     sys.exit(status)
+
+
+AS_PYTHON_SAYS = warnings.formatwarning
 
 
 @app.callback(invoke_without_command=True)

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from ddlnb.hardware.machine import Interconnect, Known, Machine
 
 
-app = App(cls=Family, help="Clusters: list, show, make, import and fit them; expect judges logs of collectives.")
+app = App(
+    cls=Family,
+    help="Clusters: list, show, make, import and fit them; expect judges logs of collectives.",
+)
 KINDS = ("clusters", "hardware", "gpus", "networks", "machines", "topologies")
 
 
