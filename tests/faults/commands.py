@@ -68,6 +68,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 SERVICES = {"SSH": "ssh_loopback.sh", "Slurm": "slurm_one_node.sh"}
 
+_HEARING: dict[Path, subprocess.Popen] = {}
 Act = Callable[[subprocess.Popen, Stage, Path, random.Random], object]
 
 
@@ -201,7 +202,7 @@ def fault(command: str, act: str) -> Kind:
         outcome.seconds = time.monotonic() - at
         outcome.hung = int(child.poll() is None)
         child.kill()
-        judge(outcome, child.wait(), (folder / "said").read_text(errors="replace"))
+        judge(outcome, child.wait(), heard(folder))
         onlooker.look()
         onlooker.stop()
         outcome.left = "; ".join(stage.left())
@@ -210,7 +211,7 @@ def fault(command: str, act: str) -> Kind:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 outcome.resumed = int(again.wait(END_SECONDS) == 0)
             again.kill()
-            said = (folder / "said").read_text()
+            said = heard(folder)
             if told := CUT.search(said):
                 (folder / told[1]).rename(folder / f"{told[1]} away")  # as its user would
             elif REFUSED not in said:
@@ -224,12 +225,28 @@ def fault(command: str, act: str) -> Kind:
 
 
 def run(folder: Path, words: Sequence[str]) -> subprocess.Popen:
-    """Start a command in a folder; what it says is in the file ``said`` there."""
+    """Start a command in a folder; what it says goes through a pipe into the file ``said`` there.
+
+    A limit on files that the command may write is none on its words then.
+    """
+    end, begin = os.pipe()
+    alone = {"env": {"PATH": os.environ["PATH"]}, "start_new_session": True}
     with (folder / "said").open("wb") as said:
-        return subprocess.Popen(
-            [str(Path(sys.executable).with_name("ddlnb")), *words],
-            **{"cwd": folder, "stdout": said, "stderr": said, "start_new_session": True},
-        )
+        _HEARING[folder] = subprocess.Popen(["cat"], stdin=end, stdout=said, **alone)
+    child = subprocess.Popen(
+        [str(Path(sys.executable).with_name("ddlnb")), *words],
+        **{"cwd": folder, "stdout": begin, "stderr": begin, "start_new_session": True},
+    )
+    os.close(end)
+    os.close(begin)
+    return child
+
+
+def heard(folder: Path) -> str:
+    """Return what the last command in a folder said, which may have processes that live on."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        _HEARING[folder].wait(2)
+    return (folder / "said").read_text(errors="replace")
 
 
 def judge(outcome: Outcome, status: int, text: str) -> None:

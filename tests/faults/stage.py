@@ -88,7 +88,8 @@ class Stage:
         if script not in self._services:
             folder = Path(tempfile.mkdtemp(prefix="serve-", dir=self._outside), "s")
             folder.parent.chmod(0o755)  # munge runs as a user of its own
-            said = subprocess.check_output([script, "start", folder], text=True)
+            unmarked = {key: value for key, value in os.environ.items() if key != MARK}
+            said = subprocess.check_output([script, "start", folder], text=True, env=unmarked)
             name, _, value = said.strip().removeprefix("export ").partition("=")
             os.environ[name], self._services[script] = value, folder
 
