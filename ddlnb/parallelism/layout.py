@@ -177,7 +177,7 @@ def require_divides(part: str, divisor: int, whole: str, number: int, model: str
 
 def _read(word: str) -> tuple[str, object]:
     """Return the field that a word is about, and its value."""
-    if (match := re.fullmatch(r"([a-z]+)=?(\d+)", word)) and match[1] in _COUNTS:
+    if (match := re.fullmatch(r"([a-z]+)=?(\d{1,12})", word)) and match[1] in _COUNTS:
         return _COUNTS[match[1]], int(match[2])
     if word in _SWITCHES:
         return _SWITCHES[word]

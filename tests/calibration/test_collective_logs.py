@@ -124,7 +124,11 @@ def test_what_is_written_reads_back(tmp_path):
         (DEVICES + WITH_ROOT, None, "does not name its collective; give --collective"),
         (OSU, None, "do not print the number of ranks"),
         (STARTED + DEVICES + WITH_ROOT, Facts(nodes=3), "4 ranks are not 3 nodes times 2 GPUs"),
-        (STARTED + DEVICES + WITH_ROOT, Facts(gpu="A100"), "NVIDIA H100 80GB HBM3, and not on A100"),
+        (
+            STARTED + DEVICES + WITH_ROOT,
+            Facts(gpu="A100"),
+            "NVIDIA H100 80GB HBM3, and not on A100",
+        ),
     ],
 )
 def test_a_log_that_does_not_say_enough_is_refused_with_the_way_out(tmp_path, text, facts, said):
