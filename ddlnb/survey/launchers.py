@@ -13,6 +13,7 @@ import pandas as pd
 from ddlnb.errors import DdlnbError, require_known
 from ddlnb.launch.rank import RankContext, process_group as process_group
 from ddlnb.launch.ranks import Ranks
+from ddlnb.training.runs.runner import hand_to
 
 # The variables that launchers leave in the environment of a rank, the most specific one first.
 _MARKS = {
@@ -48,6 +49,12 @@ def ranks_at(where: str, count: int, imports: tuple[str, ...] = ()) -> Ranks:
     """Return ranks started there; which device they compute on is up to what they run."""
     known = {k: v for k, v in place(where).items() if k in ("launcher", "hosts", "host")}
     return Ranks(count, imports=imports, **known)
+
+
+def train_at(where: str, engines: int) -> None:
+    """Hand the training of this process to so many engines there; "local": to its own cores."""
+    is_here = where == "local"
+    hand_to(None if is_here else ranks_at(where, engines, imports=("ddlnb.training.runs.train",)))
 
 
 def rank_inventory(ranks: Ranks) -> pd.DataFrame:

@@ -21,10 +21,11 @@ import pandas as pd
 import pytest
 import torch
 
-from ddlnb.errors import InputError, ResultsError
+from ddlnb.errors import InputError, RankError, ResultsError
 from ddlnb.figures import learning_curves
 from ddlnb.plans.requests import AllReduce
 from ddlnb.results.statistics import mean_interval
+from ddlnb.survey.launchers import ranks_at
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.runs import runner, train as training
 from ddlnb.training.runs.compare import (
@@ -40,7 +41,7 @@ from ddlnb.training.runs.compare import (
     tuned,
     tuned_rate,
 )
-from ddlnb.training.runs.runner import Runner, in_parallel, key
+from ddlnb.training.runs.runner import Runner, hand_to, in_parallel, key
 from ddlnb.training.runs.summaries import runs_by, summary, to_target
 from ddlnb.training.runs.train import run, train
 from ddlnb.training.settings import TrainingSettings, training_settings
@@ -320,6 +321,29 @@ def test_long_work_goes_on_in_others(monkeypatch):
 
 def _pid() -> int:
     return os.getpid()
+
+
+@pytest.mark.ranks
+def test_work_that_is_handed_to_engines_comes_back_as_if_it_was_done_here(tmp_path):
+    few = {"workers": 2, "steps": 6, "evaluate_every": 3}
+    runs = [training_settings("quadratic", "bsp", seed=seed, **few) for seed in range(3)]
+    here = Runner(jobs=1).curves(runs, "runs")
+    hand_to(ranks_at("local", 2))
+    try:
+        pids = in_parallel(_pid, [() for _ in range(5)])
+        assert len(set(pids)) == 2
+        assert os.getpid() not in pids
+        with pytest.raises(RankError, match="negative"):
+            in_parallel(math.factorial, [(3,), (-1,)])
+        there = Runner(tmp_path).curves(runs, "runs")
+        assert len(list((tmp_path / "runs").glob("*.json"))) == len(
+            runs
+        )  # in files of this machine
+    finally:
+        hand_to(None)
+    for one, other in zip(here, there, strict=True):
+        pd.testing.assert_frame_equal(one, other, check_exact=True)
+    assert in_parallel(_pid, [()]) == [os.getpid()]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Make runs on all cores, and save them: a comparison goes on where it stopped.
+"""Make runs on all cores or other machines, and save them: a comparison goes on where it stopped.
 
 Runs are independent pieces of work: done in order, with a bar, ended at once by Ctrl-C. joblib is
 not used, because its worker processes outlive a parent that was killed (for minutes, with joblib
@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -39,8 +40,13 @@ from ddlnb.training.tasks.catalogue import LEARNING_TASKS
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ddlnb.launch.rank import RankContext
+    from ddlnb.launch.ranks import Ranks
+
 T = TypeVar("T")
+Kept = Callable[[int, Any], object]
 JOBS_VARIABLE = "DDLNB_JOBS"
+A_WEEK = 7 * 86_400.0  # nobody knows how long a piece of work takes on other machines
 START_SECONDS = 6.0  # until new processes work: they load torch
 
 
@@ -50,10 +56,13 @@ def in_parallel(
     jobs: int | None = None,
     progress: Show = None,
     what: str = "runs",
+    kept: Kept | None = None,
 ) -> list[T]:
     """Return the results of calling the function with each of the tuples, in their order.
 
-    One job runs in this process, several in new ones; by default there is one per core, or as many
+    ``kept`` is called here with the number and the result of each piece as soon as it is there.
+    After `hand_to`, the ranks that it was given do the work, each a piece at a time. Without, one
+    job runs in this process, several in new ones; by default there is one per core, or as many
     as the variable DDLNB_JOBS says, as in notebooks that `ddlnb survey reproduce` runs side by
     side. Since new processes need START_SECONDS to begin, work is done here until a piece shows
     that they would save more. The first error, or Ctrl-C, ends all of them and is raised. Raises
@@ -61,20 +70,65 @@ def in_parallel(
     """
     jobs = default_jobs() if jobs is None else jobs
     require_whole(jobs=jobs)
+
+    def done(number: int, result: T) -> None:
+        if kept is not None:
+            kept(number, result)
+        runs.update()
+
     with bar(total=len(work), unit="run", desc=what, progress=progress if work else False) as runs:
-        results = []
+        if _handed_to:
+            return _on_ranks(_handed_to[-1], function, work, done)
+        results: list[T] = []
         for arguments in work:
             start = time.perf_counter()
             results.append(function(*arguments))
-            runs.update()
+            done(len(results) - 1, results[-1])
             left = len(work) - len(results)
             saved = (time.perf_counter() - start) * (left - math.ceil(left / jobs))
             if jobs > 1 and saved > START_SECONDS:
                 break
-        rest = work[len(results) :]
-        if rest:
-            results += _in_processes(function, rest, min(jobs, len(rest)), runs.update)
+        begun = len(results)
+        if rest := work[begun:]:
+            later = partial(_later, done, begun)
+            results += _in_processes(function, rest, min(jobs, len(rest)), later)
         return results
+
+
+def _later(done: Kept, begun: int, number: int, result: Any) -> None:
+    done(begun + number, result)
+
+
+_handed_to: list[Ranks] = []
+
+
+def hand_to(ranks: Ranks | None) -> None:
+    """Hand all work of `in_parallel` to these ranks from now on; None: to this machine's cores.
+
+    What was handed work before is closed.
+    """
+    while _handed_to:
+        _handed_to.pop().close()
+    _handed_to.extend([] if ranks is None else [ranks])
+
+
+def _on_ranks(
+    ranks: Ranks, function: Callable[..., T], work: Sequence[tuple[Any, ...]], done: Kept
+) -> list[T]:
+    """Return the results of as many pieces at a time as there are ranks."""
+    results: list[T] = []
+    for first in range(0, len(work), ranks.count):
+        pieces = work[first : first + ranks.count]
+        for result in ranks.run(
+            _piece, function, pieces, count=len(pieces), timeout_seconds=A_WEEK
+        ):
+            results.append(result)
+            done(len(results) - 1, result)
+    return results
+
+
+def _piece(context: RankContext, function: Callable[..., T], pieces: Sequence[Any]) -> T:
+    return function(*pieces[context.rank])
 
 
 def default_jobs() -> int:
@@ -91,16 +145,16 @@ def _in_processes(
     function: Callable[..., T],
     work: Sequence[tuple[Any, ...]],
     jobs: int,
-    advance: Callable[[], object],
+    done: Kept,
 ) -> list[T]:
     # Forked children of a process with threads, such as torch's, may hang.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
     try:  # from the first submission on, which starts processes: else they would do all the work
         futures = [pool.submit(function, *arguments) for arguments in work]
+        number = {future: place for place, future in enumerate(futures)}
         for future in as_completed(futures):
-            future.result()  # raises what the function raised
-            advance()
+            done(number[future], future.result())  # which raises what the function raised
         return [future.result() for future in futures]
     except BaseException:
         for process in list((pool._processes or {}).values()):
@@ -162,9 +216,14 @@ class Runner:
             _read(path) if path is not None and path.exists() else None for path in paths
         ]
         missing = [index for index, curve in enumerate(found) if curve is None]
-        work = [(runs[index], paths[index]) for index in missing]
-        done = in_parallel(run_and_save, work, self.jobs, self.progress, what)
-        for index, text in zip(missing, done, strict=True):
+        work = [(runs[index],) for index in missing]
+
+        def keep(number: int, text: str) -> None:
+            if (path := paths[missing[number]]) is not None:
+                write_atomically(path, text)
+
+        made = in_parallel(run_as_text, work, self.jobs, self.progress, what, keep)
+        for index, text in zip(missing, made, strict=True):
             found[index] = _parsed(text)
         return [curve for curve in found if curve is not None]
 
@@ -188,12 +247,9 @@ class Runner:
         return None if self.folder is None else self.folder / what / f"{key(settings)}.json"
 
 
-def run_and_save(settings: TrainingSettings, path: Path | None) -> str:
-    """Return the columns of the run's curve as JSON, which is also what the file then holds."""
-    text = _written(run(settings))
-    if path is not None:
-        write_atomically(path, text)
-    return text
+def run_as_text(settings: TrainingSettings) -> str:
+    """Return the columns of the run's curve as JSON, which is also what its file holds."""
+    return _written(run(settings))
 
 
 def _written(table: pd.DataFrame) -> str:
