@@ -58,6 +58,7 @@ from ddlnb.figures.style import (
 from ddlnb.results.statistics import Interval, mean_interval
 from ddlnb.seeding import generator
 from ddlnb.survey.items import Findings, Rows, findings, tabled
+from ddlnb.survey.launchers import train_at as train_at
 from ddlnb.training.executors.clock import Clock, LogNormal
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.gossip import (

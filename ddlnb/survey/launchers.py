@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from ddlnb.errors import DdlnbError, require_known
+from ddlnb.errors import DdlnbError, require, require_known
 from ddlnb.launch.rank import RankContext, process_group as process_group
 from ddlnb.launch.ranks import Ranks
 from ddlnb.training.runs.runner import hand_to
@@ -26,7 +26,9 @@ _MARKS = {
 }
 
 
-SAID = ("host", "device", "backend", "network")  # by name; machines are words of their own
+# What is said by name; machines are words of their own.
+SAID = ("host", "device", "backend", "network", "engines")
+ENGINES = 4  # that train, where neither they nor machines are named
 
 
 def place(where: str) -> dict[str, Any]:
@@ -37,6 +39,10 @@ def place(where: str) -> dict[str, Any]:
     >>> place("ssh:node1,node2,host=10.1.0.5")
     {'launcher': 'ssh', 'hosts': ['node1', 'node2'], 'host': '10.1.0.5'}
     """
+    return {name: value for name, value in _said(where).items() if name != "engines"}
+
+
+def _said(where: str) -> dict[str, Any]:
     launcher, _, rest = where.partition(":")
     words = [word.strip() for word in rest.split(",") if word.strip()]
     named = dict(word.split("=", 1) for word in words if "=" in word)
@@ -51,10 +57,18 @@ def ranks_at(where: str, count: int, imports: tuple[str, ...] = ()) -> Ranks:
     return Ranks(count, imports=imports, **known)
 
 
-def train_at(where: str, engines: int) -> None:
-    """Hand the training of this process to so many engines there; "local": to its own cores."""
-    is_here = where == "local"
-    hand_to(None if is_here else ranks_at(where, engines, imports=("ddlnb.training.runs.train",)))
+def train_at(where: str) -> None:
+    """Hand the training of this process to engines there; "local": to the cores of this machine.
+
+    Of engines there are as many as ``where`` says ("slurm:engines=8"), one on every machine that it
+    names, or ENGINES. Raises InputError for a number that is none.
+    """
+    said = _said(where)
+    if where == "local":
+        return hand_to(None)
+    engines = str(said.get("engines", len(said["hosts"]) or ENGINES))
+    require(engines.isdecimal(), f"engines={engines} must be a whole number, such as engines=8")
+    hand_to(ranks_at(where, int(engines), imports=("ddlnb.training.runs.train",)))
 
 
 def rank_inventory(ranks: Ranks) -> pd.DataFrame:

@@ -28,6 +28,7 @@ from ddlnb.figures.style import (
 )
 from ddlnb.results.statistics import Verdict, mean_interval, paired_comparison
 from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled, with_half_widths
+from ddlnb.survey.launchers import train_at as train_at
 from ddlnb.survey.time_to_target import digits_workload
 from ddlnb.training.optimizers import LinearScaling, get_optimizer as get_optimizer, get_schedule
 from ddlnb.training.runs.compare import tuned_rate

@@ -52,6 +52,7 @@ from ddlnb.plans.server_rules import Rule
 from ddlnb.results.statistics import Verdict, mean_interval, paired_comparison
 from ddlnb.results.timeline import Span
 from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled, with_half_widths
+from ddlnb.survey.launchers import train_at as train_at
 from ddlnb.survey.sec3_1_1_large_batch import QUALITIES, possible
 from ddlnb.training.cost.estimate import compute_seconds, iteration_cost
 from ddlnb.training.executors.clock import Clock, Link, Straggler, get_straggler

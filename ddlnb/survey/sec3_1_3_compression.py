@@ -35,6 +35,7 @@ from ddlnb.plans.requests import AllGather, AllReduce, answer_together, lockstep
 from ddlnb.results.schema import read_frame
 from ddlnb.results.statistics import Verdict
 from ddlnb.survey.items import Rows, tabled, with_half_widths
+from ddlnb.survey.launchers import train_at as train_at
 from ddlnb.training.cost.requests import compression_ratio, requests, traffic_table
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import training_method

@@ -32,6 +32,7 @@ from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.requests import AllReduce
 from ddlnb.results.statistics import Verdict, bracket_interval, ratio_interval
 from ddlnb.survey.items import Findings, findings, item_verdict
+from ddlnb.survey.launchers import train_at as train_at
 from ddlnb.survey.time_to_target import (
     digits_behind_links as digits_behind_links,
     require_one_model,

@@ -34,6 +34,7 @@ from ddlnb.figures.style import (
 from ddlnb.plans.requests import Flow
 from ddlnb.results.statistics import Verdict, mean_interval
 from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled
+from ddlnb.survey.launchers import train_at as train_at
 from ddlnb.training.executors.clock import Clock, LogNormal
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import TrainingMethod, training_method

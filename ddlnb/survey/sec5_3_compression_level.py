@@ -37,6 +37,7 @@ from ddlnb.figures.style import (
 )
 from ddlnb.results.statistics import Verdict, ratio_interval
 from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled
+from ddlnb.survey.launchers import train_at as train_at
 from ddlnb.survey.sec5_1_adaptive_periods import over_fixed
 from ddlnb.survey.time_to_target import (
     digits_behind_links,

@@ -33,6 +33,7 @@ from ddlnb.plans.methods import SURVEYED
 from ddlnb.results.schema import read_cells
 from ddlnb.simulator.simulate import plan_on
 from ddlnb.survey.items import Findings, Rows, findings, tabled
+from ddlnb.survey.launchers import train_at as train_at
 from ddlnb.survey.sec2_message_size import quoted_fits
 from ddlnb.survey.sec3_3_1_protocols import facts
 from ddlnb.survey.sec3_3_2_topologies import rings_of, topologies_of

@@ -34,6 +34,7 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.survey.items import Findings, Rows, findings, tabled
+from ddlnb.survey.launchers import train_at as train_at
 from ddlnb.training.cost.time_to_target import (
     NO,
     UNSURE,
