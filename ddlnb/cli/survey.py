@@ -87,7 +87,9 @@ def reproduce(
         str, typer.Option(help="quick, full or paper: a file of notebooks/parameters.")
     ] = "quick",
     jobs: Annotated[int, typer.Option(help="Notebooks at a time that do not take times.")] = 2,
-    only: Annotated[str, typer.Option(help="Only notebooks whose name matches.")] = "*",
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only notebooks whose name matches. Repeatable.")
+    ] = None,
     fresh: Annotated[bool, typer.Option(help="Run again what is already there.")] = False,
     parameter: Annotated[
         list[str] | None,
@@ -122,7 +124,7 @@ def reproduce(
     site = run_all(
         profile,
         jobs=jobs,
-        only=only,
+        only=only or "*",
         fresh=fresh,
         progress=True,
         parameters=parameters_from(parameter or []) | elsewhere,

@@ -36,6 +36,7 @@ from ddlnb.files import (
 )
 from ddlnb.progress import bar
 from ddlnb.reading import read_json, read_text, yaml_of
+from ddlnb.registry import several
 from ddlnb.survey.evidence import Entry, entries
 from ddlnb.survey.execution import ROWS_FILE, Worker
 from ddlnb.survey.notebooks import (
@@ -131,7 +132,7 @@ class NotebookRun:
 def reproduce(
     profile: str = "quick",
     jobs: int = 2,
-    only: str = "*",
+    only: str | Sequence[str] = "*",
     fresh: bool = False,
     progress: bool = True,
     *,
@@ -146,8 +147,8 @@ def reproduce(
     with the notebook that it executes (``notebook: fig4_forecast``) and a ``title`` on the site.
     Notebooks that take times run alone, ``jobs`` others at a time. A notebook that was executed
     before is kept while its cells, its parameters, the package and its data are the same, unless
-    ``fresh``. ``only`` is a pattern of names, of entries or of notebooks. ``parameters`` replace
-    those of the profile in all chosen notebooks that have them; a mapping, such as ``options``, is
+    ``fresh``. ``only`` is a pattern of names, of entries or of notebooks, or several of them.
+    ``parameters`` replace those of the profile in all chosen notebooks that have them; a mapping, such as ``options``, is
     added to the profile's. ``before`` is called with the seconds that all will take, by kept times,
     before the first one.
 
@@ -166,10 +167,14 @@ def reproduce(
     chosen = [
         run
         for run in runs
-        if fnmatch.fnmatch(run.notebook.name, only) or fnmatch.fnmatch(run.notebook.path.stem, only)
+        if any(
+            fnmatch.fnmatch(name, one)
+            for name in (run.notebook.name, run.notebook.path.stem)
+            for one in several(only)
+        )
     ]
     if not chosen:
-        raise UnknownName("notebook", only, [run.notebook.name for run in runs])
+        raise UnknownName("notebook", " ".join(several(only)), [run.notebook.name for run in runs])
     runs, chosen = _with_parameters(runs, chosen, parameters or {})
     for run in chosen:
         check_parameters(run.notebook, run.parameters)
