@@ -148,9 +148,9 @@ def reproduce(
     Notebooks that take times run alone, ``jobs`` others at a time. A notebook that was executed
     before is kept while its cells, its parameters, the package and its data are the same, unless
     ``fresh``. ``only`` is a pattern of names, of entries or of notebooks, or several of them.
-    ``parameters`` replace those of the profile in all chosen notebooks that have them; a mapping, such as ``options``, is
-    added to the profile's. ``before`` is called with the seconds that all will take, by kept times,
-    before the first one.
+    ``parameters`` replace those of the profile in all chosen notebooks that have them; a mapping,
+    such as ``options``, is added to the profile's. ``before`` is called with the seconds that all
+    will take, by kept times, before the first one.
 
     Raises UnknownName for an unknown profile, notebook or parameter before anything runs. A failing
     notebook does not stop the others; one DdlnbError at the end, when the site is built, names
