@@ -45,8 +45,8 @@ class Watched(Answer):
     no gradients (``no_sync``) belong to the iteration of the next one that does.
     """
 
-    def __init__(self, on_gpu: bool, rank: int):
-        self.rank = rank
+    def __init__(self, on_gpu: bool, rank: int, ranks: int):
+        self.rank, self.ranks = rank, ranks
         self._now: Callable[[], Any] = _event if on_gpu else time.perf_counter
         self._waits: list[tuple[Any, Any]] = []
         self._open: deque[tuple[list[tuple[Any, Any]], Any]] = deque()
@@ -101,6 +101,11 @@ class Watched(Answer):
     def sentences(self) -> tuple[str, ...]:
         """What is exposed, and of what it consists."""
         seconds, exposed = self.rows.median()
+        if self.ranks == 1:
+            return (
+                f"One rank sends nothing: torch's own hooks take {show_seconds(exposed)} of an "
+                f"iteration of {show_seconds(seconds)} (medians).",
+            )
         return (
             f"Of an iteration of {show_seconds(seconds)} on rank {self.rank} communication is "
             f"exposed for {show_seconds(exposed)} ({exposed / seconds:.0%}, medians), waiting for "
@@ -128,7 +133,7 @@ def watch(model: torch.nn.Module) -> Iterator[Watched]:
     2
     >>> dist.destroy_process_group()
     """
-    from torch.distributed import get_rank
+    from torch.distributed import get_rank, get_world_size
     from torch.distributed.fsdp import FSDPModule
     from torch.nn.parallel import DistributedDataParallel
 
@@ -138,7 +143,7 @@ def watch(model: torch.nn.Module) -> Iterator[Watched]:
         f"fully_shard can; record it by torch.profiler on all ranks and read that with "
         f"`ddlnb trace FOLDER`",
     )
-    seen = Watched(next(model.parameters()).is_cuda, get_rank())
+    seen = Watched(next(model.parameters()).is_cuda, get_rank(), get_world_size())
     with ExitStack() as hooks:
         if isinstance(model, DistributedDataParallel):
             _watch_replica(model, seen, hooks)
