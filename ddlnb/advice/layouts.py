@@ -213,8 +213,8 @@ def layout_unknowns(asked: PricedQuestion) -> Iterator[str]:
             f"({asked.gpu.source_of('port')})."
         )
     yield (
-        "Not in the forecast: how ranks are placed, exchanges of tensors beside the computation, "
-        "other jobs on the network, failures (`ddlnb goodput`)."
+        "Not in the seconds of a step: how ranks are placed, exchanges of tensors beside the "
+        "computation, other jobs on the network, and failures, which are in days alone."
     )
     if not asked.prices.are_given:
         yield "Prices were not given: costs are in GPU hours."
