@@ -99,7 +99,7 @@ def _rivals(rows: pd.DataFrame) -> str:
     ]
     instead = f"; {', '.join(named)}" if named else ""
     leads = others["chance_best"].max() > best["chance_best"]
-    means = " It is the first by mean throughput, which such a share is not." if leads else ""
+    means = " It stands first because its mean throughput is the highest." if leads else ""
     return (
         f"Of the {len(splits)} best splits it is the fastest in {best['chance_best']:.0%} of the "
         f"draws{instead}.{means}"

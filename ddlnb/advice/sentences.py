@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from ddlnb.advice.explain import NEGLIGIBLE, Gap, LastMessage
-from ddlnb.advice.options import Kind, LossyOption, method_options
+from ddlnb.advice.options import Kind, LossyOption, bucket_option, method_options
 from ddlnb.advice.question import Question
 from ddlnb.advice.score import THROUGHPUT
 from ddlnb.clusters.cluster import ASSUMED_ERROR
@@ -51,21 +51,26 @@ def sentences(
 
 def _meanwhile(question: Question, gap: Gap) -> str:
     """Say what methods make for as long as the cluster is what the first suspect says."""
-    if not gap.suspects or (slow := gap.suspects[0].cluster) is None:
+    slow = gap.suspects[0].cluster if gap.suspects else None
+    if slow is None or question.cluster.workers == 1:
         return ""
-    cells = {one.name: one.cell for one in method_options(replace(question, cluster=slow))}
+    there = replace(question, cluster=slow)
+    options = [*method_options(there), *bucket_option(there)]
+    cells = {one.name: one.cell for one in options if not one.server_machines}
     played = steady_seconds(list(cells.values()))
     seconds = dict(zip(cells, (one.iteration_seconds for one in played), strict=True))
     best = min(seconds, key=lambda name: seconds[name])
     rates = {name: show_rate(cells[name].samples / seconds[name]) for name in seconds}
-    how = "as if that were mended" if gap.measured < gap.low else "for the cluster as it is given"
+    rates |= {gap.method: show_rate(gap.measured)}
     said = (
-        f"The options are forecast {how}. If it is the first suspect, DDP makes {rates['DDP']} "
-        f"samples/s meanwhile, and "
+        "The options are forecast for the cluster as it is given. If the first suspect is right, "
     )
+    if gap.measured < gap.low:
+        said = "The options are forecast as if the first suspect was mended. As long as it is not, "
+    said += f"DDP makes {rates['DDP']} samples/s"
     if seconds["DDP"] <= (1 + TIE) * seconds[best]:
-        return f"{said}no method is faster."
-    return f"{said}the fastest, {best}, {rates[best]}."
+        return f"{said}, and no method without further machines is faster."
+    return f"{said}; the fastest without further machines is {best} with {rates[best]}."
 
 
 def _what(question: Question, rows: pd.DataFrame) -> str:

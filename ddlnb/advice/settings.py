@@ -131,11 +131,12 @@ def method_settings(rows: pd.DataFrame, best: pd.Series) -> Iterator[str]:
     if not in_torch(best["option"]) and best["over_best"] > 1 + TIE and "PS" not in best["option"]:
         method = "searched" if best["kind"] == str(Kind.PLAN) else best["option"]
         yield f"Or{_over_ddp(best)}:\n{OURS.format(method=method)}"
-    halves = rows[(rows["kind"] == str(Kind.PRECISION)) & (rows["over_first"] > 1 + TIE)]
+    halves = rows[(rows["kind"] == str(Kind.PRECISION)) & (rows["over_best"] > 1 + TIE)]
     if len(halves):
+        most = halves.loc[halves["over_first"].idxmax()]
         yield (
-            f"What rounds gradients to 16 bits ({halves['over_first'].max():.2f} times DDP as it "
-            f"is, changes learning):\n{HOOK}"
+            f"DDP's hook that rounds gradients to 16 bits, which changes learning; forecast is "
+            f"{most['option']}, {most['over_first']:.2f} times DDP as it is:\n{HOOK}"
         )
 
 

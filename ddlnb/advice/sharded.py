@@ -20,9 +20,9 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, require
 from ddlnb.hardware.catalogue import get_interconnect, gpu_in
 from ddlnb.hardware.machine import Interconnect
+from ddlnb.networks.topologies import Star, with_islands
 from ddlnb.parallelism.iteration import play_iteration
 from ddlnb.parallelism.layout import Layout
-from ddlnb.parallelism.machines import machines_of
 from ddlnb.parallelism.memory import Precision, memory
 from ddlnb.parallelism.model import ModelShape, model_of
 from ddlnb.plans.methods import BASELINES
@@ -163,16 +163,20 @@ class Sharded(Answer):
     @property
     def sentences(self) -> tuple[str, ...]:
         """What tells the rows apart that are not made alike."""
-        if self.question.cluster.nodes_in_use == 1 or not any(self.shown):
+        if self.question.cluster.nodes_in_use == 1 or 0 not in self.shown or not any(self.shown):
             return ()
         return (
-            "Without ZeRO it is DDP, which exchanges by rings or trees; ZeRO is played with rings "
-            "alone, as reduce-scatter and all-gather have them, and pays for that between nodes.",
+            "Without ZeRO it is DDP, simulated with all effects of the cluster, whose all-reduces "
+            "may take trees. ZeRO is played with its links and rings alone, as reduce-scatter and "
+            "all-gather have them.",
         )
 
 
 def _row(asked: Question, degree: int) -> dict[str, Any]:
-    """Return a degree of ZeRO, in micro batches as large as fit and make up the batch."""
+    """Return a degree of ZeRO, in micro batches as large as fit and make up the batch.
+
+    Degree 0 is DDP on the whole batch.
+    """
     held, workload, on = asked.footprint, asked.workload, asked.cluster
     gpu = gpu_in(on.hardware)
     assert held is not None
@@ -184,7 +188,7 @@ def _row(asked: Question, degree: int) -> dict[str, Any]:
     layout = Layout(dp=on.workers, zero=degree)
     found = memory(model, layout, widths)
     fixed = found.states + found.gathered
-    room = int((asked.gpu_memory - fixed) // max(held.per_sample, 1.0))
+    room = int((asked.gpu_memory - fixed) // max(held.per_sample, 1.0)) if degree else batch
     micro = next((one for one in range(min(batch, max(room, 1)), 0, -1) if batch % one == 0), 1)
     layout = replace(layout, micro_batch=micro, micro_batches=batch // micro)
     seconds = _played_seconds(asked, layout, model, widths) if degree else ddp_seconds(asked)
@@ -205,18 +209,17 @@ def _played_seconds(asked: Question, layout: Layout, model: ModelShape, widths: 
     """Return the seconds of an iteration in which states are sharded."""
     workload, on, gpu = asked.workload, asked.cluster, gpu_in(asked.cluster.hardware)
     assert gpu is not None
-    machines = machines_of(
-        gpu,
-        on.nodes_in_use,
-        gpus_per_node=on.workers // on.nodes_in_use,
-        network=network_of(on) if on.nodes_in_use > 1 else None,
-        precision=next(iter(gpu.flops)),  # of the network alone: seconds are the workload's
-    )
+    effects, nodes = on.effects, on.nodes_in_use
+    # A hop between nodes, or GPUs, has two links: their latencies add up to that of the hop.
+    hosts = Star(max(2, nodes)).network(effects.between_bandwidth, effects.between_latency / 2)
+    inside = min(effects.inside_bandwidth, gpu.inside_bandwidth)  # which may be unlimited
+    network = with_islands(hosts, on.workers // nodes, inside, effects.inside_latency / 2)
     played = play_iteration(
         model,
         layout,
-        machines.network,
-        model.iteration_flops(workload.local_batch) / workload.compute_seconds,
+        network,
+        model.iteration_flops(workload.local_batch)
+        / (effects.compute_factor * workload.compute_seconds),
         memory_bandwidth=gpu.memory_bandwidth,
         precision=widths,
     )

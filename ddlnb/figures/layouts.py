@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.patches import Patch, Rectangle
 
-from ddlnb.errors import require
 from ddlnb.figures.style import (
     DARK,
     GREY,
@@ -332,7 +331,6 @@ def scaling_curves(rows: pd.DataFrame, share: float, title: str = "") -> plt.Fig
     ``rows`` are those of `ddlnb.scaling`; the line across is the share that is good enough. The
     band is the 90 % interval of the share that the best method keeps at each size.
     """
-    require(len(rows) > 0, "no number of GPUs holds the model, so there is no curve to draw")
     figure, ax = plt.subplots(figsize=(7.5, 4))
     for number, method in enumerate(in_order(list(rows["method"].unique()))):
         line = rows[rows["method"] == method].sort_values("gpus")

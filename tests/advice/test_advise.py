@@ -15,7 +15,7 @@ from ddlnb.advice.options import bucket_option, measured_iterations
 from ddlnb.advice.question import Question
 from ddlnb.advice.sentences import fastest
 from ddlnb.errors import InputError
-from ddlnb.plans.methods import BASELINES, METHODS, get_method, in_torch
+from ddlnb.plans.methods import METHODS, get_method, in_torch
 from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
 from ddlnb.units import show_rate
 from ddlnb.workloads.memory import Footprint
@@ -234,14 +234,27 @@ def test_options_of_a_measurement_say_what_they_make_while_it_lasts(question):
     forecast = advise_on(question, lossy=(), most_plans=0, draws=0)
     rate = forecast.verdict.samples_per_s
     ask = {"lossy": (), "most_plans": 0, "draws": 0, "measured_method": "WFBP-A2A"}
-    for measured, how in [(0.3 * rate, "as if that were mended"), (1.1 * rate, "as it is given")]:
+    for measured, how in [(0.3 * rate, "suspect was mended"), (1.1 * rate, "suspect is right")]:
         found = advise_on(question, measured=measured, **ask)
-        first = found.gap.suspects[0]
         [said] = [one for one in found.sentences if how in one]
-        cell = Cell(question.workload, first.cluster, BASELINES["DDP"])
-        ddp = cell.samples / steady_seconds([cell])[0].iteration_seconds
-        assert f"DDP makes {show_rate(ddp)} samples/s meanwhile" in said
+        there = replace(question, cluster=found.gap.suspects[0].cluster)
+        rows = advise_on(there, lossy=(), most_plans=0, draws=0).options.set_index("option")
+        rates = rows[rows["kind"].eq("method") & rows["server_machines"].eq(0)][
+            "throughput_samples_per_s"
+        ]
+        assert f"DDP makes {show_rate(rates['DDP'])} samples/s" in said
+        if rates.max() > 1.02 * rates["DDP"]:
+            assert said.endswith(f"is {rates.idxmax()} with {show_rate(rates.max())}.")
+        else:
+            assert said.endswith("no method without further machines is faster.")
         assert found.options.equals(forecast.options)
+
+
+def test_a_measurement_of_one_gpu_is_explained(question):
+    alone = replace(question, cluster=question.cluster.with_workers(1))
+    ask = {"lossy": (), "most_plans": 0, "draws": 0, "measured_method": "DDP"}
+    found = advise_on(alone, measured=0.3 * alone.workload.local_batch, **ask)
+    assert "DDP was measured at" in found.sentences[0]
 
 
 def test_more_of_a_latency_that_is_occupied_is_worse(question):

@@ -122,6 +122,16 @@ def test_what_no_gpu_holds_is_sharded_and_no_method_is_recommended(models):
     assert advise_on(asked, lossy=(), most_plans=0, draws=0).sentences == ()
 
 
+def test_shards_are_played_on_the_links_of_the_cluster_as_fitted(models):
+    cluster = ddlnb.cluster_of("V100", nodes=2, gpus_per_node=8, network="100GbE")
+    half = cluster.with_effects(between_bandwidth=cluster.effects.between_bandwidth / 2)
+    seconds = {}
+    for name, on in {"whole": cluster, "half": half}.items():
+        rows = Sharded(posed(AdviceQuestion(models["own"], on), on, unused={})).rows
+        seconds[name] = rows.set_index("zero")["iteration_seconds"]
+    assert (seconds["half"] > 1.5 * seconds["whole"]).all()  # of DDP as of every degree of ZeRO
+
+
 def test_scaling_of_what_no_gpu_holds_has_layouts_of_the_sizes_that_hold_one(models, monkeypatch):
     cluster = ddlnb.cluster_of("V100", nodes=2, gpus_per_node=8, network="100GbE")
     known = posed(AdviceQuestion(models["own"], cluster), cluster, unused={})
