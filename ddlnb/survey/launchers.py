@@ -67,7 +67,8 @@ def train_at(where: str) -> None:
     if where == "local":
         return hand_to(None)
     engines = str(said.get("engines", len(said["hosts"]) or ENGINES))
-    require(engines.isdecimal(), f"engines={engines} must be a whole number, such as engines=8")
+    is_count = engines.isdecimal() and int(engines) > 0
+    require(is_count, f"engines={engines} must be a whole number, such as engines=8")
     hand_to(ranks_at(where, int(engines), imports=("ddlnb.training.runs.train",)))
 
 

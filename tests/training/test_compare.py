@@ -25,7 +25,7 @@ from ddlnb.errors import InputError, RankError, ResultsError
 from ddlnb.figures import learning_curves
 from ddlnb.plans.requests import AllReduce
 from ddlnb.results.statistics import mean_interval
-from ddlnb.survey.launchers import ranks_at
+from ddlnb.survey.launchers import ranks_at, train_at
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.runs import runner, train as training
 from ddlnb.training.runs.compare import (
@@ -333,17 +333,23 @@ def test_work_that_is_handed_to_engines_comes_back_as_if_it_was_done_here(tmp_pa
         pids = in_parallel(_pid, [() for _ in range(5)])
         assert len(set(pids)) == 2
         assert os.getpid() not in pids
-        with pytest.raises(RankError, match="negative"):
-            in_parallel(math.factorial, [(3,), (-1,)])
+        kept: dict[int, int] = {}
+        with pytest.raises(RankError, match="1 piece of work failed, rank 0: ValueError"):
+            in_parallel(math.factorial, [(3,), (4,), (-1,), (5,)], kept=kept.__setitem__)
+        assert kept == {0: 6, 1: 24, 3: 120}  # also what was done beside the piece that failed
         there = Runner(tmp_path).curves(runs, "runs")
-        assert len(list((tmp_path / "runs").glob("*.json"))) == len(
-            runs
-        )  # in files of this machine
+        assert len(list((tmp_path / "runs").glob("*.json"))) == len(runs)
     finally:
         hand_to(None)
     for one, other in zip(here, there, strict=True):
         pd.testing.assert_frame_equal(one, other, check_exact=True)
     assert in_parallel(_pid, [()]) == [os.getpid()]
+
+
+@pytest.mark.parametrize("where", ["slurm:engines=many", "local:engines=1.5", "mpi:engines=0"])
+def test_a_number_of_engines_that_is_none_is_refused(where):
+    with pytest.raises(InputError, match=r"engines=\S+ must be a whole number, such as engines=8"):
+        train_at(where)
 
 
 @pytest.mark.slow

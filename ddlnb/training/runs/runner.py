@@ -29,13 +29,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ddlnb.errors import InputError, ResultsError, require, require_whole
+from ddlnb.errors import (
+    InputError,
+    RankError,
+    ResultsError,
+    reason_of,
+    require,
+    require_whole,
+)
 from ddlnb.files import cores, write_atomically
 from ddlnb.progress import Show, bar
 from ddlnb.reading import json_of, read_text, reading
 from ddlnb.training.runs.train import made_by, run
 from ddlnb.training.settings import TrainingSettings
 from ddlnb.training.tasks.catalogue import LEARNING_TASKS
+from ddlnb.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +69,7 @@ def in_parallel(
     """Return the results of calling the function with each of the tuples, in their order.
 
     ``kept`` is called here with the number and the result of each piece as soon as it is there.
-    After `hand_to`, the ranks that it was given do the work, each a piece at a time. Without, one
+    After `hand_to`, the ranks that it was given do the work, in waves of a piece each. Without, one
     job runs in this process, several in new ones; by default there is one per core, or as many
     as the variable DDLNB_JOBS says, as in notebooks that `ddlnb survey reproduce` runs side by
     side. Since new processes need START_SECONDS to begin, work is done here until a piece shows
@@ -119,16 +127,22 @@ def _on_ranks(
     results: list[T] = []
     for first in range(0, len(work), ranks.count):
         pieces = work[first : first + ranks.count]
-        for result in ranks.run(
-            _piece, function, pieces, count=len(pieces), timeout_seconds=A_WEEK
-        ):
+        wave = ranks.run(_piece, function, pieces, count=len(pieces), timeout_seconds=A_WEEK)
+        for place, (result, failure) in enumerate(wave):
             results.append(result)
-            done(len(results) - 1, result)
+            if not failure:
+                done(first + place, result)
+        if failed := [f"rank {place}: {said}" for place, (_, said) in enumerate(wave) if said]:
+            raise RankError(f"{counted(len(failed), 'piece')} of work failed, {failed[0]}")
     return results
 
 
-def _piece(context: RankContext, function: Callable[..., T], pieces: Sequence[Any]) -> T:
-    return function(*pieces[context.rank])
+def _piece(context: RankContext, function: Callable[..., T], pieces: Sequence[Any]) -> Any:
+    """Return the result of this rank's piece, or what went wrong: others of the wave are kept."""
+    try:
+        return function(*pieces[context.rank]), ""
+    except Exception as error:
+        return None, f"{type(error).__name__}: {reason_of(error)}"
 
 
 def default_jobs() -> int:
