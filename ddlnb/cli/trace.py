@@ -350,14 +350,14 @@ def _show_operations(trace: KinetoTrace) -> None:
 
 
 def _show_longest(trace: KinetoTrace) -> None:
-    """Print what takes the device longest, and what of it is in none of these lines."""
+    """Print what takes the device longest, of an iteration."""
     total = sum(one.seconds for one in trace.longest)
     rows = [
         {
-            "operation": one.name if len(one.name) <= NAME else f"{one.name[: NAME - 3]}...",
+            "what": one.name if len(one.name) <= NAME else f"{one.name[: NAME - 3]}...",
             "an iteration": show_seconds(one.seconds),
             "share": f"{one.seconds / total:.0%}",
-            "kernels" if trace.gpu else "calls": f"{one.calls:.3g}",
+            "operations" if trace.gpu else "calls": f"{one.calls:.3g}",
         }
         for one in trace.longest[:LONGEST]
         if total

@@ -302,16 +302,17 @@ class KinetoTrace(Recording):
     def longest(self) -> tuple[Longest, ...]:
         """What takes the device longest, by the outermost operations of the host, longest first.
 
-        The busy seconds of a GPU are those of the operation that launched them, or of a kernel that
-        none did. They add up to those of all passes.
+        What a GPU does is of the operation that launched it; communication, and what none launched,
+        stands by itself. Seconds of operations that overlap count for each of them.
         """
         outer: dict[tuple[str, str], list[Event]] = defaultdict(list)
         for one in outermost([event for event in self.events if event.category == "cpu_op"]):
             outer[one.thread].append(one)
         found: dict[str, list[float]] = defaultdict(list)
         if self.gpu:
-            for one, busy in zip(self.gpu, busy_seconds(self.gpu), strict=True):
-                found[_launched_by(outer, self.launch(one)) or one.name].append(busy)
+            for one in self.gpu:
+                launched = "" if one.is_communication else _launched_by(outer, self.launch(one))
+                found[launched or one.name].append(one.seconds)
         else:
             for one in (each for of_thread in outer.values() for each in of_thread):
                 found[one.name.removeprefix(EVALUATE)].append(one.seconds)
