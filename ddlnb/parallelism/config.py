@@ -169,9 +169,11 @@ def get_shape(name: str | Transformer) -> Transformer:
     raise UnknownName("large model", name, [*SHAPES, *configured], otherwise=OF_YOUR_OWN)
 
 
-# An owner and a name, which says the tuning and the format beside.
+# An owner, and a name that also says the tuning and the format.
 ON_THE_HUB = re.compile(
-    r"[\w.-]+/(?:meta-)?(.+?)(?:-(?:instruct|chat|base|hf|it|bf16|v\d\.\d))*", re.I
+    r"(?:meta-llama|mistralai|qwen|deepseek-ai|openai|nvidia|state-spaces)/"
+    r"(?:meta-)?(.+?)(?:-(?:instruct|chat|base|hf|it|bf16|v\d\.\d))*",
+    re.I,
 )
 # What the words of a table have and a name has not: remarks, minor versions, marks between words.
 BESIDE_A_NAME = re.compile(r"\(.*|,.*|(?<=llama.[23])\.\d|(?<=llama[23])\.\d|[^a-z0-9.]")

@@ -38,7 +38,8 @@ NEUTRAL = re.compile(
     r"scheduler|zero_allow|compile|converters|hf_assets|folder|auto_wrap|wrap_policy|"
     r"transformer_layer_cls|state_dict_type|cpu_ram|backward_prefetch|forward_prefetch|use_orig|"
     r"fsdp_version|contiguous_gradients|bucket_size|sub_group|sync_module|distributed_timeout|"
-    r"max_norm|max_grad_norm|moe_(grouped_gemm|router|aux|z_loss|permute_fusion)))"
+    r"max_norm|max_grad_norm|"
+    r"moe_(grouped_gemm|router_(?!topk|num_groups|group_topk)|aux|z_loss|permute_fusion)))"
 )
 TEXTS = ("model", "flavor")  # fields that are no numbers
 WRITTEN = ("micro_batch", "micro_batches", "global_batch", "zero")  # also if usual

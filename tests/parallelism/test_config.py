@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import ddlnb
 from ddlnb.cli.app import app
-from ddlnb.errors import InputError
+from ddlnb.errors import InputError, UnknownName
 from ddlnb.parallelism.config import FAMILIES, get_shape, names, read_config, shape_of
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.memory import memory
@@ -65,6 +65,25 @@ def built(path: Path) -> int:
     from ddlnb.workloads.task import build_on_meta
 
     return sum(one.numel() for one in build_on_meta(task_of_file(path)).parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("meta-llama/Meta-Llama-3-8B", "llama3-8b"),
+        ("mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b"),
+        ("Qwen/Qwen3-30B-A3B", "qwen3-30b-a3b"),
+        ("deepseek-ai/DeepSeek-V3-Base", "deepseek-v3"),
+    ],
+)
+def test_models_go_by_the_names_that_the_hub_has(name: str, shape: str) -> None:
+    assert get_shape(name).name == shape
+
+
+@pytest.mark.parametrize("name", ["./llama3-8b", "checkpoints/llama3-8b", "Qwen/Qwen2-7B"])
+def test_a_folder_that_is_not_there_is_no_model_of_the_hub(name: str) -> None:
+    with pytest.raises(UnknownName, match="unknown large model"):
+        get_shape(name)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

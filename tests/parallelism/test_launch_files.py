@@ -98,6 +98,16 @@ def test_an_option_has_one_meaning_in_a_format():
         assert len(said) == len(set(said))
 
 
+def test_options_of_experts_that_change_their_work_are_not_neutral(tmp_path):
+    script = (RUNS / "megatron.sh").read_text()
+    (tmp_path / "run.sh").write_text(
+        script.rstrip() + " --moe-router-num-groups 4 --moe-router-load-balancing-type aux_loss\n"
+    )
+    launch = read_launch(tmp_path / "run.sh")
+    assert "moe_router_num_groups" in launch.unknown
+    assert not any("balancing" in one for one in launch.unknown)
+
+
 def test_a_script_of_megatron_says_layout_and_model():
     launch = read_launch(RUNS / "megatron.sh")
     assert str(launch.layout) == "dp4 tp4 zero1 sp acc32"
