@@ -20,7 +20,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from ddlnb.cli.options import OWN
+from ddlnb.cli.options import OWN, unwrapped
 from ddlnb.errors import DdlnbError, require, without
 from ddlnb.files import abandoned, write_atomically
 from ddlnb.survey.notebooks import command_help
@@ -73,6 +73,7 @@ class Commands(TyperGroup):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given | {"commands": dict.fromkeys((*COMMANDS, *OLD, *SHORT))})
+        self.help = unwrapped(self.help)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of today."""

@@ -407,6 +407,11 @@ def somebody_is_there() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
+def unwrapped(text: str | None) -> str:
+    """Return a line for each paragraph, which the terminal wraps: sources have other widths."""
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(text or ""))
+
+
 class Call(TyperCommand):
     """A command of ours: an option that takes one value is given once, and errors name it so.
 
@@ -415,8 +420,7 @@ class Call(TyperCommand):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        # Each paragraph is a line, which the terminal wraps: the source's lines have other widths.
-        self.help = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(self.help or ""))
+        self.help = unwrapped(self.help)
         self.params.append(_wide_option())
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

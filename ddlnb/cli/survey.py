@@ -102,8 +102,8 @@ def reproduce(
     where: Annotated[
         str | None,
         typer.Option(
-            help="Where ranks of notebooks run: mpi, slurm, ssh:node1,node2,host=10.1.0.5 or "
-            "slurm:device=cuda."
+            help="Where ranks of notebooks run, and the engines of those that train: mpi, "
+            "slurm:engines=8,device=cuda or ssh:node1,node2,host=10.1.0.5."
         ),
     ] = None,
     build: Annotated[

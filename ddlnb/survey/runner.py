@@ -164,17 +164,10 @@ def reproduce(
     """
     require_whole(jobs=jobs)
     runs = notebook_runs(profile, folder)
-    chosen = [
-        run
-        for run in runs
-        if any(
-            fnmatch.fnmatch(name, one)
-            for name in (run.notebook.name, run.notebook.path.stem)
-            for one in several(only)
-        )
-    ]
-    if not chosen:
-        raise UnknownName("notebook", " ".join(several(only)), [run.notebook.name for run in runs])
+    meant = {one: [run for run in runs if _matches(run, one)] for one in several(only)}
+    chosen = [run for run in runs if any(run in those for those in meant.values())]
+    for one in (pattern for pattern, those in meant.items() if not those):
+        raise UnknownName("notebook", one, [run.notebook.name for run in runs])
     runs, chosen = _with_parameters(runs, chosen, parameters or {})
     for run in chosen:
         check_parameters(run.notebook, run.parameters)
@@ -225,6 +218,11 @@ def last_outcomes(profile: str, *, folder: Path = NOTEBOOKS, build: Path = BUILD
     target = build / profile
     runs = [run for run in notebook_runs(profile, folder) if _state(run, target)]
     return [_outcome(run, target, kept=True) for run in runs]
+
+
+def _matches(run: NotebookRun, pattern: str) -> bool:
+    names = (run.notebook.name, run.notebook.path.stem)
+    return any(fnmatch.fnmatch(name, pattern) for name in names)
 
 
 def notebook_runs(profile: str, folder: Path = NOTEBOOKS) -> list[NotebookRun]:

@@ -78,6 +78,7 @@ def workshop(tmp_path):
         ("one: {parameters: {nam: x}}", {}, UnknownName, "did you mean 'name'"),
         ("one:", {"parameters": {"nam": "x"}}, UnknownName, "did you mean 'name'"),
         ("one:", {"only": "two"}, UnknownName, "unknown notebook 'two'"),
+        ("one:", {"only": ["one", "two"]}, UnknownName, "unknown notebook 'two'"),
         ("", {}, InputError, "must map names"),
         ("- one", {}, InputError, "must map names"),
         ("one: 3", {}, InputError, "must map names"),
