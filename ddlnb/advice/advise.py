@@ -31,6 +31,7 @@ from ddlnb.advice.sentences import (
     unknowns,
 )
 from ddlnb.advice.settings import method_settings, torch_code
+from ddlnb.advice.sharded import Sharded, needs_shards
 from ddlnb.advice.splits import PricedQuestion, posed, verdict_of
 from ddlnb.errors import require, require_positive, require_whole
 from ddlnb.parallelism.layout import Layout
@@ -68,12 +69,13 @@ class Advice(Answer):
 
     @cached_property
     def tables(self) -> tuple[Table, ...]:
-        """The options, and what one thing changed would make of the best one."""
+        """The options, what one thing changed would make of the best one, and how to shard."""
         workload, on = self.question.workload, self.question.cluster
         title = f"Simulated: {workload!r} on {on.label} ({on.network})"
         return (
             Table(f"{title}; options{self._taken}", shown_options(self.options)),
             Table(f"{self.best.name}, with one thing changed", shown_reasons(self.reasons)),
+            *(Sharded(self.question).tables if needs_shards(self.question) else ()),
         )
 
     @property

@@ -119,7 +119,9 @@ def test_what_no_gpu_holds_is_sharded_and_no_method_is_recommended(models):
     # of 16 bytes per parameter, ZeRO-1 leaves 8 + 8/16, ZeRO-2 4 + 12/16 (arXiv 1910.02054)
     assert shard["zero1"] - each == pytest.approx(states * (8 + 8 / 16) / 16, rel=1e-3)
     assert shard["zero2"] - each == pytest.approx(states * (4 + 12 / 16) / 16, rel=1e-3)
-    assert advise_on(asked, lossy=(), most_plans=0, draws=0).sentences == ()
+    advice = advise_on(asked, lossy=(), most_plans=0, draws=0)
+    assert advice.sentences == ()
+    assert advice.tables[-1] == Sharded(asked).tables[0]
 
 
 def test_shards_are_played_on_the_links_of_the_cluster_as_fitted(models):
