@@ -99,6 +99,8 @@ class ParameterEntry(BaseModel):
     @model_validator(mode="after")
     def _is_of_one_thing(self) -> ParameterEntry:
         require(not (self.network and self.model), "must name a network or models, not both")
+        is_of_many = self.effect == "compute_factor" and len(self.model) > 1
+        require(not is_of_many, f"seconds of {', '.join(self.model)} must be an entry for each")
         for name in self.method:
             get_method(name)
         return self

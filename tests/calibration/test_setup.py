@@ -31,6 +31,7 @@ def test_seconds_of_a_model_become_a_factor_of_its_workload():
         ({"network": "10GbE", "model": "resnet50"}, "a network or models, not both"),
         ({"method": "MG-WFPB"}, "unknown method 'MG-WFPB'.*did you mean 'MG-WFBP'"),
         ({"effect": "compute_factor", "model": "vgg"}, "unknown model with a workload 'vgg'"),
+        ({"effect": "compute_factor", "model": ["a", "b"]}, "a, b must be an entry for each"),
     ],
 )
 def test_a_wrong_entry_is_named_with_its_key_and_its_rule(tmp_path, change, message):
