@@ -42,6 +42,7 @@ ON_THE_WIRE: dict[float, float] = {
 }  # old ports are called by what includes the code
 
 SLOWEST, FASTEST = 0.01, 10_000.0  # Gb/s of a port that is not a slip of the pen
+MOST_LETTERS = 1_000  # in which a rate is looked for
 OF_NAME = re.compile(r"_b\d+_(.+)$")  # profiles are named MODEL_bBATCH_HARDWARE
 
 
@@ -70,13 +71,15 @@ class StatedRate:
 
 
 def stated_rate(words: str) -> StatedRate | None:
-    """Return the rate that words state, or None.
+    """Return the rate that words state, or None; in very many words none is looked for.
 
     >>> stated_rate("RoCE 8x200 Gb/s")
     StatedRate(port_rate=25000000000.0, ports=8, is_number=True)
     >>> stated_rate("HDR").is_number, stated_rate("fast")
     (False, None)
     """
+    if len(words) > MOST_LETTERS:  # the patterns take the square of that many steps
+        return None
     if times := re.search(TIMES + RATE, words):
         return StatedRate(bytes_per_second(times[2], times[3]), int(times[1]))
     if stated := re.search(RATE, words):

@@ -186,3 +186,9 @@ def test_a_generation_is_one_entry_and_most_was_measured_on_a_gpu_of_it(gpu):
 def test_a_generation_that_nobody_knows_is_like_others():
     later = replace(get_gpu("B200"), generation="Rubin")
     assert later.kin.name == "others"
+
+
+def test_no_rate_is_looked_for_in_very_many_digits():
+    """Patterns with repeated digits took the square of their number in steps, and seconds."""
+    with pytest.raises(InputError, match=r"names no(ne of the protocols| rate above 0)"):
+        get_interconnect("100GbE" + 100_000 * "9")
