@@ -48,11 +48,14 @@ _SAID = msgspec.json.Decoder()
 
 
 def said(args: msgspec.Raw) -> dict[str, Any]:
-    """Return what an event says of itself. Raises InputError for what is no text."""
+    """Return what an event says of itself. Raises InputError for what is no JSON.
+
+    A trace is decoded where it is looked at, and no sooner.
+    """
     try:
         found = _SAID.decode(args)
-    except UnicodeDecodeError as problem:  # a trace is decoded where it is looked at, and no sooner
-        raise InputError(f"an event of the trace is no UTF-8: {problem}; record it again") from None
+    except (UnicodeDecodeError, msgspec.MsgspecError) as problem:
+        raise InputError(f"an event of the trace is no JSON: {problem}; record it again") from None
     return found if isinstance(found, dict) else {}
 
 
