@@ -24,6 +24,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+LONGEST_NAME = 200  # characters of a name that nobody knows
+
 
 class DdlnbError(Exception):
     """The root of all errors that ddlnb raises on purpose: catch this to catch every one of them.
@@ -65,10 +67,14 @@ class UnknownName(InputError):
     ):
         known, also = list(known), list(also)
         folded = {option.casefold(): option for option in (*also, *known)}
-        near = difflib.get_close_matches(str(name).casefold(), folded, n=1, cutoff=0.5)
+        folded_name = str(name)[:LONGEST_NAME].casefold()
+        near = difflib.get_close_matches(folded_name, folded, n=1, cutoff=0.5)
         hint = f" (did you mean {folded[near[0]]!r}?)" if near else ""
         way_out = f"choose one of {', '.join(known)}{hint}" + (otherwise and f"; {otherwise}")
-        super().__init__(f"unknown {what} {name!r}; {way_out}")
+        shown = repr(name)
+        if len(shown) > LONGEST_NAME:
+            shown = f"{shown[:LONGEST_NAME]}... ({len(shown):,} characters)"
+        super().__init__(f"unknown {what} {shown}; {way_out}")
         self._given = (what, name, known, also, otherwise)
 
     def __reduce__(self) -> tuple[type[UnknownName], tuple[object, ...]]:

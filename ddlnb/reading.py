@@ -51,6 +51,9 @@ def reading(
         yield
     except DdlnbError:
         raise
+    except MemoryError as problem:  # which says nothing of the file
+        told = f"{place} cannot be read: no memory is left; give this process more"
+        raise error(told) from problem
     except Exception as problem:  # of any class: parsers, and what looks into their results
         raise error(f"{place} cannot be read: {_reason(problem)}; {way_out}") from problem
 

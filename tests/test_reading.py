@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import ddlnb
-from ddlnb.errors import DdlnbError, InputError, ResultsError
+from ddlnb.errors import DdlnbError, InputError, ResultsError, UnknownName
 from ddlnb.reading import MOST_LEVELS, json_of, read_bytes, read_text, reading, yaml_of
 from tests.fuzz.play import play
 from tests.fuzz.readers import READERS
@@ -149,3 +149,15 @@ def test_errors_of_ours_pass_and_others_name_the_place():
         {}["a"]
     with pytest.raises(DdlnbError, match=r"^as it is$"), reading("rows.csv"):
         raise DdlnbError("as it is")
+
+
+def test_a_lack_of_memory_is_no_fault_of_the_file():
+    said = r"^rows\.csv cannot be read: no memory is left; give this process more$"
+    with pytest.raises(ResultsError, match=said), reading("rows.csv", error=ResultsError):
+        raise MemoryError
+
+
+def test_a_long_name_that_nobody_knows_is_not_repeated_whole():
+    told = str(UnknownName("method", "M" * 10_000, ["MG-WFBP"]))
+    assert len(told) < 300
+    assert "(10,002 characters)" in told
