@@ -46,7 +46,7 @@ from ddlnb.training.runs.summaries import runs_by, summary, to_target
 from ddlnb.training.runs.train import run, train
 from ddlnb.training.settings import TrainingSettings, training_settings
 from ddlnb.training.tasks.built_in import quadratic
-from ddlnb.training.tasks.catalogue import LEARNING_TASKS
+from ddlnb.training.tasks.catalogue import LEARNING_TASKS, get_learning_task
 from ddlnb.training.tasks.task import SHARE, Samples, validation_task
 from tests.launch.owner import Owner, wait_until
 
@@ -185,9 +185,9 @@ def test_runs_of_other_settings_are_other_files(tmp_path):
 def test_a_run_of_other_code_is_made_again(tmp_path, monkeypatch):
     """As after an upgrade: the kept losses were those of the old code, without a word."""
     compare("quadratic", ["bsp"], seeds=1, folder=tmp_path, **QUICK)
-    made_before = training.made_by()
+    made_before = training.made_by(get_learning_task("quadratic"))
     for module in (runner, training):
-        monkeypatch.setattr(module, "made_by", lambda: "ddlnb 9, sources of tomorrow")
+        monkeypatch.setattr(module, "made_by", lambda task: "ddlnb 9, sources of tomorrow")
     again = compare("quadratic", ["bsp"], seeds=1, folder=tmp_path, **QUICK).curves
     assert len(list((tmp_path / "runs").iterdir())) == 2
     assert set(again["made_by"]) == {"ddlnb 9, sources of tomorrow"}
@@ -206,7 +206,7 @@ def test_the_sources_that_define_training_are_told_apart(tmp_path):
         copy(place, package / part)
     ours = training.source_hash(training.PACKAGE)
     assert training.source_hash(package) == ours
-    assert ours in training.made_by()
+    assert ours in training.made_by(get_learning_task("quadratic"))
     changed = package / "compression" / "top_k.py"
     changed.write_text(changed.read_text() + "# other code\n")
     assert training.source_hash(package) != ours

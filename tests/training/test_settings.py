@@ -6,6 +6,7 @@ task is so, and every sample has one owner.
 
 import math
 import pickle
+import platform
 from dataclasses import astuple, replace
 from functools import partial
 from itertools import pairwise
@@ -32,6 +33,7 @@ from ddlnb.training.optimizers import (
 from ddlnb.training.runs.compare import EXTENSIONS, SCANNED, SPACING
 from ddlnb.training.runs.train import train
 from ddlnb.training.settings import RATE_SPAN, training_settings
+from ddlnb.training.tasks import made
 from ddlnb.training.tasks.built_in import SYMBOLS, TEXT, logistic, quadratic, source
 from ddlnb.training.tasks.catalogue import (
     LEARNING_TASKS,
@@ -40,6 +42,7 @@ from ddlnb.training.tasks.catalogue import (
     get_learning_task,
     wikitext,
 )
+from ddlnb.training.tasks.made import LETTERS_OF, RENDERED, SIDE, TESTED
 from ddlnb.training.tasks.task import get_split
 
 LARGE_RATES = ("adam", "lars", "lamb")
@@ -425,6 +428,31 @@ def test_tasks_travel_and_repeat(name):
     pd.testing.assert_frame_equal(*curves, check_exact=True)
     other_seed = train(name, "bsp", workers=2, steps=3, seed=8)
     assert not np.array_equal(other_seed["test_loss"], curves[0]["test_loss"])
+
+
+def test_letters_are_as_many_of_every_class_and_none_is_there_twice():
+    samples = LEARNING_TASKS["letters"].samples()
+    assert samples.tensors[0].shape == (RENDERED - TESTED, 1, SIDE, SIDE)
+    counts = samples.labels.bincount(minlength=len(LETTERS_OF))
+    assert len(counts) == 62
+    assert counts.min() > 0.9 * counts.max()
+    some = samples.tensors[0][:5_000].flatten(1)
+    assert len(some.unique(dim=0)) == len(some)
+    parameters = LEARNING_TASKS["letters"].build(0).parameters()
+    assert sum(one.numel() for one in parameters) == 272_814  # as its docstring says
+
+
+def test_code_is_tested_on_files_that_are_not_trained_on(tmp_path, monkeypatch):
+    trained, tested = made._sources()
+    assert len(trained) > 4 * len(tested) > 0
+    assert tested[:1_000] not in trained
+    curve = train("code", "bsp", workers=2, steps=1)
+    assert platform.python_version() in curve["made_by"].iloc[0]
+    made._sources.cache_clear()
+    monkeypatch.setattr(made.sysconfig, "get_path", lambda name: str(tmp_path))
+    with pytest.raises(MissingPart, match="sources of Python's standard library"):
+        made._sources()
+    made._sources.cache_clear()
 
 
 def test_digits_are_learnt():

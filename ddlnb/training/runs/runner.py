@@ -208,7 +208,7 @@ def key(settings: TrainingSettings) -> str:
         "steps": settings.steps,
         "evaluate_every": settings.every,
         "clock": None if clock is None else fingerprint(clock),
-        "made_by": made_by(),
+        "made_by": made_by(task),
         **({"outside": outside} if outside else {}),
     }
     text = json.dumps(plain, sort_keys=True)

@@ -103,7 +103,7 @@ def run(settings: TrainingSettings, ranks: Ranks | None = None) -> pd.DataFrame:
             rows = curve_in_lockstep(settings)
     else:
         rows = _on_ranks(settings, ranks)
-    columns = settings.columns() | {"made_by": made_by()}
+    columns = settings.columns() | {"made_by": made_by(settings.task)}
     return pd.DataFrame([columns | row for row in rows])
 
 
@@ -123,12 +123,13 @@ def _on_ranks(settings: TrainingSettings, ranks: Ranks | None) -> list[Row]:
 
 
 @cache
-def made_by() -> str:
-    """Return versions and the hash of the sources that define training.
+def made_by(task: LearningTask) -> str:
+    """Return versions, the hash of the sources that define training, and what samples are made of.
 
     Changes of sources during the process are not seen.
     """
-    return f"{versions()}; sources {source_hash(PACKAGE)}"
+    made_of = task.made_of()
+    return f"{versions()}; sources {source_hash(PACKAGE)}" + (made_of and f"; {made_of}")
 
 
 def source_hash(package: Path, parts: Iterable[str] = ALGORITHMS) -> str:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from ddlnb.errors import InputError, MissingPart, UnknownName, require
 from ddlnb.training.tasks.built_in import (
@@ -24,9 +23,16 @@ from ddlnb.training.tasks.built_in import (
     evaluate_classifier,
     seeded,
 )
+from ddlnb.training.tasks.made import (
+    CODE,
+    LETTERS,
+    SMALL_GPT,
+    evaluate_on_bytes,
+    loss_of_bytes,
+    passages,
+)
 from ddlnb.training.tasks.task import Constants, Evaluation, LearningTask, Samples
-from ddlnb.workloads.models import BYTE_VALUES, CONTEXT_BYTES, SmallTransformer
-from ddlnb.workloads.task import Batch
+from ddlnb.workloads.models import CONTEXT_BYTES
 
 CIFAR_HELP = (
     "download cifar-10-binary.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html, unpack it, "
@@ -37,7 +43,6 @@ WIKITEXT_HELP = (
     "and wiki.test.raw"
 )
 RECORD = 1 + 3 * 32 * 32  # bytes of an image of CIFAR-10: its label and its pixels
-TESTED_CONTEXTS = 256  # passages of the test text that are evaluated
 AT_ONCE = 500  # images that are evaluated together
 
 
@@ -98,24 +103,13 @@ def cifar10(folder: str | Path) -> LearningTask:
 @cache
 def _wikitext(folder: Path, name: str) -> Samples:
     content = _content(folder, name, "wikitext", WIKITEXT_HELP)
-    text = torch.from_numpy(np.frombuffer(content, dtype=np.uint8).copy())
-    if len(text) <= CONTEXT_BYTES:
+    if len(content) <= CONTEXT_BYTES:
         raise MissingPart(f"{folder / name} is too short; {WIKITEXT_HELP}")
-    windows = text.unfold(0, CONTEXT_BYTES + 1, CONTEXT_BYTES)
-    positions = torch.arange(len(windows))
-    return Samples((windows,), positions * 10 // len(positions))  # "labels": tenths of the text
-
-
-def _wikitext_loss(module: nn.Module, batch: Batch) -> Tensor:
-    text = batch[0].long()
-    scores = module(text[:, :-1])
-    return F.cross_entropy(scores.reshape(-1, BYTE_VALUES), text[:, 1:].flatten())
+    return passages(content)
 
 
 def _evaluate_wikitext(folder: Path, module: nn.Module) -> Evaluation:
-    (windows,) = _wikitext(folder, "wiki.test.raw").tensors
-    with torch.no_grad():
-        return Evaluation(_wikitext_loss(module, (windows[:TESTED_CONTEXTS],)).item())
+    return evaluate_on_bytes(module, _wikitext(folder, "wiki.test.raw"))
 
 
 def wikitext(folder: str | Path) -> LearningTask:
@@ -126,9 +120,9 @@ def wikitext(folder: str | Path) -> LearningTask:
     folder = Path(folder)
     return LearningTask(
         "wikitext",
-        partial(seeded, partial(SmallTransformer, width=64, heads=4, blocks=2)),
+        partial(seeded, SMALL_GPT),
         partial(_wikitext, folder, "wiki.train.raw"),
-        _wikitext_loss,
+        loss_of_bytes,
         partial(_evaluate_wikitext, folder),
         Constants,
         local_batch=16,
@@ -137,7 +131,7 @@ def wikitext(folder: str | Path) -> LearningTask:
     )
 
 
-LEARNING_TASKS = {task.name: task for task in (DIGITS, TEXT, QUADRATIC, LOGISTIC)}
+LEARNING_TASKS = {task.name: task for task in (DIGITS, LETTERS, TEXT, CODE, QUADRATIC, LOGISTIC)}
 FROM_FILES: dict[str, Callable[[str | Path], LearningTask]] = {
     "cifar10": cifar10,
     "wikitext": wikitext,

@@ -158,6 +158,7 @@ class LearningTask:
     ``build(seed)`` makes the model, ``samples()`` loads the training data, ``loss`` is a mean over
     a batch, and ``evaluate`` tests on other data (the convex tasks: on all samples).
     ``learning_rate`` is a fair first guess for plain SGD with ``local_batch`` on eight workers.
+    ``made_of`` says what its samples are made of, where that may differ between machines.
     With ``replacement`` batches are drawn independently, as theory wants them; otherwise a worker
     goes through its samples in a new order every epoch.
     """
@@ -172,6 +173,7 @@ class LearningTask:
     learning_rate: float
     about: str = field(repr=False)
     replacement: bool = False
+    made_of: Callable[[], str] = field(default=str, repr=False)
 
     def batches(
         self, split: Split, workers: int, local_batch: int, seed: int
@@ -227,13 +229,15 @@ class _Batches:
         return generator(*self._seed, number)
 
 
-SHARE = 0.2  # of the training samples is held out
+SHARE, MOST_HELD = 0.2, 3_500  # of the training samples is held out, and at most how many
 SEED = 0  # of the choice of samples, the same for all runs
 AT_ONCE = 512  # samples that are evaluated together, to limit memory
 
 
 def validation_task(task: LearningTask) -> LearningTask:
-    """Return the task, trained on four fifths of its training samples, evaluated on the others.
+    """Return the task, evaluated on a fifth of its training samples, trained on the others.
+
+    No more than MOST_HELD are held out.
 
     An evaluation is the mean of the task's own loss, without accuracy; the task's test data are not
     used. Raises InputError if there are too few samples, when they are first needed.
@@ -249,7 +253,7 @@ def validation_task(task: LearningTask) -> LearningTask:
 def _parts(samples: Callable[[], Samples]) -> tuple[Samples, Samples]:
     """Return the samples that are kept for training, and those that are held out."""
     tensors, labels = samples()
-    held_out = round(SHARE * len(labels))
+    held_out = min(round(SHARE * len(labels)), MOST_HELD)
     require(held_out > 0, f"{len(labels)} training samples are too few to hold some out for tuning")
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SEED))
     kept, held = (
