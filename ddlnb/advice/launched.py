@@ -177,8 +177,8 @@ def _forecast(asked: PricedQuestion, *layouts: Layout) -> Ranking:
     found = ranking_of(asked, *layouts)
     require(
         found is not None,
-        f"layout {str(layouts[0])!r} has no forecast: adapters, hybrid sharding, other orders of "
-        f"ranks, all-to-all context and V schedules are played by `ddlnb layouts iteration`",
+        f"layout {str(layouts[0])!r} has no forecast: adapters, other orders of ranks, "
+        f"all-to-all context and V schedules are played by `ddlnb layouts iteration`",
     )
     assert found is not None
     return found

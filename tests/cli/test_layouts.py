@@ -103,3 +103,26 @@ def test_of_unlike_gpus_the_first_way_is_the_one_to_take(tmp_path):
     assert f"Take {rows_of(*UNLIKE)['way'][0]}:" in said
     assert "Not known:" in said
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_hybrid_sharding_gains_in_a_forecast_what_it_gains_when_messages_are_played():
+    """Message by message, ring by ring, on slow links between sixteen nodes."""
+    asked = [
+        "layouts",
+        "iteration",
+        "--model",
+        "llama3-8b",
+        "--gpu",
+        "H100",
+        "--nodes",
+        "16",
+        "--network",
+        "100GbE",
+    ]
+    both = ["--layout", "dp128 zero3 acc4", "--layout", "dp128 zero3 shard8 acc4"]
+    rows = rows_of(*asked, *both)
+    played, forecast = (
+        rows[name][1] / rows[name][0] for name in ("tokens/s/GPU", "forecast tokens/s/GPU")
+    )
+    assert played > 1.4
+    assert forecast == pytest.approx(played, rel=0.05)

@@ -22,7 +22,8 @@ ROUNDING = 1e-9
 NONE, SELECTIVE, FULL = RECOMPUTATIONS = 0, 1, 2  # what is computed again in the backward pass
 NAMED = ("schedule", "framework")  # columns of names
 # Columns that may be left out, and what they are then.
-DESCRIBED = dict.fromkeys(("dense", "expert", "core", "sent"), math.nan) | {"adapters": 0.0}
+DESCRIBED = dict.fromkeys(("dense", "expert", "core", "sent"), math.nan)
+UNUSUAL = {"adapters": 0.0, "shard": 0.0}  # are left out where there are none
 NEWER = ("Hopper", "Blackwell")  # and what is like them
 ATTENTION_MATRICES = 2  # queries and outputs are as wide as the model; keys and values may be less
 
@@ -34,7 +35,7 @@ class Cases:
     - layers, hidden, heads, kv_heads, ffn, vocab, sequence: the transformer; ``gated`` 1 for three
       matrices in the feed-forward part, 0 for two; ``tied`` 1 if the head is the embedding;
       experts, top_k: feed-forward parts of a layer, and how many of them a token takes.
-    - tp, pp, dp, cp, ep, vpp, schedule, zero, sequence_parallel, recomputation, micro_batch,
+    - tp, pp, dp, cp, ep, vpp, schedule, zero, shard, sequence_parallel, recomputation, micro_batch,
       micro_batches: as in `Layout`, with recomputation as 0 (none), 1 (selective) or 2 (full).
     - overlap: 1 if replicas exchange beside computation, 0 if after it.
     - gpus_per_node; peak, core_peak: FLOP/s of a GPU, and those for the core of attention, which
@@ -70,6 +71,7 @@ class Cases:
     schedule: Names
     overlap: Column
     zero: Column
+    shard: Column
     sequence_parallel: Column
     recomputation: Column
     micro_batch: Column
@@ -94,7 +96,7 @@ class Cases:
     @classmethod
     def of(cls, **columns: Any) -> Cases:
         """Return cases of these columns, numbers repeated. Raises InputError if lengths differ."""
-        columns = DESCRIBED | columns
+        columns = DESCRIBED | UNUSUAL | columns
         missing = {field.name for field in fields(cls)} - set(columns)
         require(not missing, f"cases lack the columns {', '.join(sorted(missing))}; give them")
         arrays = {
@@ -142,6 +144,11 @@ class Cases:
     def replicas(self) -> Column:
         """Ranks that hold the same parameters: they reduce gradients and share what ZeRO shards."""
         return self.dp * self.cp
+
+    @cached_property
+    def shards(self) -> Column:
+        """Ranks over which ZeRO shards: all replicas, or neighbours among them (HSDP)."""
+        return np.where(self.shard > 0, self.shard, self.replicas)
 
     @cached_property
     def tokens(self) -> Column:

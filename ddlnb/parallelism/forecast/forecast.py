@@ -87,8 +87,8 @@ def footprint(cases: Cases, fitted: Fitted, bound: Column) -> NDArray[np.float64
     index = np.arange(stages.layers.shape[1])
     flying = micro_batches_kept(cases, index)
     width = cases.way("gradient_bytes")
-    dense = state_bytes(cases, values, width, cases.replicas)[:, None]
-    own = state_bytes(cases, values, width, cases.replicas / cases.ep)[:, None]
+    dense = state_bytes(cases, values, width, cases.shards)[:, None]
+    own = state_bytes(cases, values, width, cases.shards / cases.ep)[:, None]
     states = (stages.parameters - stages.experts) * dense + stages.experts * own
     states = states / cases.tp[:, None]
     each = activation_bytes(cases, values, bound)

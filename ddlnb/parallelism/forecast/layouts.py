@@ -48,6 +48,9 @@ REASONS = {
 }
 
 
+OF_SHARDS = "exchanges of shards"  # that replicas gather, where no tensor is split
+
+
 @dataclass(frozen=True)
 class Ranking:
     """Layouts of a model on a machine, the fastest that fits first; and all that were looked at.
@@ -75,6 +78,7 @@ class Ranking:
             ep=int(cases.ep[index]),
             vpp=int(cases.vpp[index]),
             zero=int(cases.zero[index]),
+            shard=int(cases.shard[index]),
             sequence_parallel=tp > 1,
             recomputation=RECOMPUTED[int(cases.recomputation[index])],
             schedule=str(cases.schedule[index]) if cases.pp[index] > 1 else "1f1b",
@@ -83,7 +87,7 @@ class Ranking:
         )
 
     def rows(self, top: int = 10) -> list[dict[str, Any]]:
-        """Return one row per split (dp, tp, pp), the best first, and why each is no better.
+        """Return one row per split (dp, tp, pp, shard), the best first, and why each is no better.
 
         Of a split its best micro batch, chunks, ZeRO and recomputation stand for it.
         ``loses_by`` compares the seconds of a step with those of the row above it: the part that
@@ -133,7 +137,8 @@ class Ranking:
     def best_of_splits(self) -> NDArray[np.intp]:
         """Return the case of every split's fastest layout, the fastest split first."""
         cases = self.outlook.cases
-        splits = np.stack([cases.tp[self.order], cases.pp[self.order]], axis=1)
+        axes = (cases.tp, cases.pp, cases.shard)
+        splits = np.stack([axis[self.order] for axis in axes], axis=1)
         _, first = np.unique(splits, axis=0, return_index=True)
         return self.order[np.sort(first)]
 
@@ -141,7 +146,8 @@ class Ranking:
         """Return which part of the step makes one layout slower than another, and by how much."""
         seconds = {name: self.parts(worse)[name] - self.parts(better)[name] for name in REASONS}
         most = max(seconds, key=lambda name: seconds[name])
-        return f"{REASONS[most]} +{digits(seconds[most], 3)} s"
+        is_of_shards = most == "tensor" and self.outlook.cases.tp[worse] == 1
+        return f"{OF_SHARDS if is_of_shards else REASONS[most]} +{digits(seconds[most], 3)} s"
 
     def parts(self, index: int) -> dict[str, float]:
         """Return the seconds of a case by what they go to; ``slow`` is what slow runs lose."""
@@ -260,11 +266,11 @@ def cases_of(asked: LayoutQuestion, layouts: Sequence[Mapping[str, Any]]) -> Cas
 def ranking_of(asked: LayoutQuestion, *layouts: Layout) -> Ranking | None:
     """Return these layouts of a model in their order, None if no case describes one of them.
 
-    Those have adapters, hybrid sharding, another order of ranks, all-to-all context parallelism,
+    Those have adapters, another order of ranks, all-to-all context parallelism,
     gathered inputs that are kept, or a V schedule.
     """
     usual = Layout()
-    special = ("lora", "shard", "order", "context", "gather_again")
+    special = ("lora", "order", "context", "gather_again")
     if any(getattr(one, name) != getattr(usual, name) for one in layouts for name in special):
         return None
     if any(SCHEDULES[one.schedule].vee for one in layouts):
@@ -277,6 +283,7 @@ def ranking_of(asked: LayoutQuestion, *layouts: Layout) -> Ranking | None:
         "ep",
         "vpp",
         "zero",
+        "shard",
         "micro_batch",
         "micro_batches",
         "schedule",
@@ -300,7 +307,7 @@ def unsplit(asked: LayoutQuestion, optimizer: str = "adam") -> Footprint:
     needs most of those that are meant; a sample is a sequence.
     """
     whole: dict[str, Any] = {
-        "tp": 1, "pp": 1, "dp": asked.gpus // asked.cp, "ep": 1, "zero": 0, "vpp": 1,
+        "tp": 1, "pp": 1, "dp": asked.gpus // asked.cp, "ep": 1, "zero": 0, "shard": 0, "vpp": 1,
         "recomputation": NONE, "sequence_parallel": 0, "micro_batches": 1, "schedule": "1f1b",
     }  # fmt: skip
     found = _open(asked, [{**whole, "micro_batch": number} for number in (1, 2)])
@@ -340,13 +347,21 @@ def _layouts(asked: LayoutQuestion) -> Iterator[dict[str, Any]]:
                 shares = _divisors(gcd(dp, max(1, shape.experts)), asked.ep or MOST_EXPERT)
                 shares = [one for one in shares if asked.ep in (None, one)]
                 for vpp, zero, again, ep in product(chunks, zeros, (NONE, FULL), shares):
-                    yield {
-                        "tp": tp, "pp": pp, "dp": dp, "ep": ep, "zero": zero,
-                        "recomputation": again, "micro_batch": micro_batch,
-                        "sequence_parallel": float(tp > 1),
-                        "micro_batches": rounds, "vpp": vpp,
-                        "schedule": INTERLEAVED if vpp > 1 else asked.schedule,
-                    }  # fmt: skip
+                    for shard in _shard_degrees(asked, zero, dp, ep):
+                        yield {
+                            "tp": tp, "pp": pp, "dp": dp, "ep": ep, "zero": zero, "shard": shard,
+                            "recomputation": again, "micro_batch": micro_batch,
+                            "sequence_parallel": float(tp > 1),
+                            "micro_batches": rounds, "vpp": vpp,
+                            "schedule": INTERLEAVED if vpp > 1 else asked.schedule,
+                        }  # fmt: skip
+
+
+def _shard_degrees(asked: LayoutQuestion, zero: int, dp: int, ep: int) -> list[int]:
+    """Return over how many ranks FSDP shards: all (0), or those of a node (HSDP)."""
+    node, replicas = asked.gpus_per_node, dp * asked.cp
+    is_hybrid = zero == 3 and ep == 1 and 1 < node < replicas and replicas % node == 0
+    return [0, node] if is_hybrid else [0]
 
 
 def chunk_degrees(layers: int, pp: int, micro_batches: int) -> list[int]:

@@ -80,25 +80,46 @@ PARAMETER = 2  # bytes of a parameter that is gathered, and of a gradient that Z
 # to 32 of 108 to 132 multiprocessors (0.2); FSDP on two nodes lost as if nothing were hidden (1).
 TAKEN = 0.2
 GATHERS = 3  # of ZeRO-3 per layer and micro batch: parameters twice, gradients once
+REDUCED = 2  # passes of an all-reduce: bytes are scattered, then gathered
 
 
 def gathered_seconds(cases: Cases, values: Parameters) -> Column:
-    """Return seconds of a layer's gathered parameters and scattered gradients (ZeRO-3, FSDP)."""
+    """Return seconds of a layer's gathered parameters and scattered gradients (ZeRO-3, FSDP).
+
+    With hybrid sharding those of the shard are summed over its copies, with every micro batch, too.
+    """
     held = cases.experts / cases.ep * cases.expert_parameters
-    each = cases.attention_parameters * replica_rate(cases, values)
-    each = each + held * replica_rate(cases, values, cases.ep)
-    return np.where(cases.zero >= 3, GATHERS * PARAMETER / cases.tp * each, 0)
+    each = cases.attention_parameters * shard_rate(cases, values)
+    each = each + held * shard_rate(cases, values, cases.ep)
+    summed = REDUCED * cases.held_layer_parameters * copies_rate(cases, values)
+    return np.where(cases.zero >= 3, PARAMETER / cases.tp * (GATHERS * each + summed), 0)
 
 
-def replica_rate(cases: Cases, values: Parameters, ep: Column | float = 1.0) -> Column:
-    """Return seconds per byte of a gather over the replicas, inside nodes and across them.
+def shard_rate(cases: Cases, values: Parameters, ep: Column | float = 1.0) -> Column:
+    """Return seconds per byte of a gather over the ranks that shard, in nodes and across them.
 
     Replicas of an expert are those of every ``ep``-th rank.
     """
-    replicas = cases.replicas / ep
+    ranks = cases.shards / ep
     per_node = np.maximum(cases.gpus_per_node / (cases.tp * ep), 1)
-    near = np.minimum(replicas, np.where(cases.nodes > 1, per_node, replicas))
-    apart = np.maximum(replicas / near, 1)
+    near = np.minimum(ranks, np.where(cases.nodes > 1, per_node, ranks))
+    return group_rate(cases, values, ranks, near)
+
+
+def copies_rate(cases: Cases, values: Parameters) -> Column:
+    """Return seconds per gathered byte of a pass over the ranks that hold the same shard (HSDP).
+
+    A rank has one of so many shards; its copies are as many ranks apart. 0 where there are none.
+    """
+    copies = cases.replicas / cases.shards
+    per_node = np.maximum(cases.gpus_per_node / (cases.tp * cases.shards), 1)
+    near = np.minimum(copies, np.where(cases.nodes > 1, per_node, copies))
+    return group_rate(cases, values, copies, near) / cases.shards
+
+
+def group_rate(cases: Cases, values: Parameters, ranks: Column, near: Column) -> Column:
+    """Return seconds per byte of a gather over so many ranks, of which ``near`` share a node."""
+    apart = np.maximum(ranks / near, 1)
     inside = (near - 1) / near / (values.inside_share * cases.inside)
     growth = 1 + values.reduction_growth * (apart - 1)
     groups = cases.gpus_per_node / near  # of a node, which share its network
@@ -123,20 +144,23 @@ def gathered_beside(
 def replica_seconds(cases: Cases, values: Parameters, stage: Column, forward: Column) -> Column:
     """Return seconds of a step in which replicas exchange and nothing is computed.
 
-    Gradients are reduced, with ZeRO-1 and 2 parameters gathered; ZeRO-3 does both with every micro
+    Gradients are reduced, among the copies of a shard, too; with ZeRO-1 and 2 parameters are
+    gathered; ZeRO-3 does all of it with every micro
     batch instead (`gathered_beside`). ``stage``: seconds of a micro batch on the slowest stage,
     forward and backward; ``forward``: the share of the forward pass.
     """
     stages = cases.stages
-    dense = (stages.parameters - stages.experts) * replica_rate(cases, values)[:, None]
-    experts = stages.experts * replica_rate(cases, values, cases.ep)[:, None]
+    dense = (stages.parameters - stages.experts) * shard_rate(cases, values)[:, None]
+    experts = stages.experts * shard_rate(cases, values, cases.ep)[:, None]
     each = (dense + experts).max(axis=1) / cases.tp * trained(cases)
+    summed = stages.parameters.max(axis=1) / cases.tp * trained(cases) * copies_rate(cases, values)
     beside = stage * passes_beside(cases)
     width = cases.way("gradient_bytes")
-    reduced = np.select([cases.zero >= 3, cases.zero >= 1], [0, width], 2 * width)
+    reduced = np.select([cases.zero >= 3, cases.zero >= 1], [0, width], REDUCED * width)
+    copied = np.where(cases.zero >= 3, 0, REDUCED * width)
     gathered = np.where((cases.zero >= 1) & (cases.zero < 3), PARAMETER, 0)
     hides = (cases.overlap > 0) | (cases.way("hides_gradients") & (cases.zero == 0))
-    backward = exposed(cases, each * reduced, beside * (1 - forward), hides)
+    backward = exposed(cases, each * reduced + summed * copied, beside * (1 - forward), hides)
     return backward + exposed(cases, each * gathered, beside * forward, cases.overlap > 0)
 
 
@@ -553,7 +577,7 @@ def transferred(cases: Cases) -> Column:
 
 def optimizer_seconds(cases: Cases) -> Column:
     """Return seconds of the optimizer, which reads and writes its states once."""
-    stages, shards = cases.stages, np.where(cases.zero >= 1, cases.replicas, 1)
+    stages, shards = cases.stages, np.where(cases.zero >= 1, cases.shards, 1)
     own = np.where(cases.zero >= 1, cases.ep, 1)[:, None]  # experts have fewer replicas
     most = (stages.parameters + (own - 1) * stages.experts).max(axis=1) / cases.tp
     return np.asarray(OPTIMIZER_TRAFFIC * most / shards / cases.memory_bandwidth * trained(cases))

@@ -190,6 +190,7 @@ def alternatives(row: Row) -> list[Weighted]:
     for name in frameworks:
         ways = FRAMEWORKS[name]
         columns = {**model, **_layout(row, ways), **machines, "framework": name}
+        columns["shard"] = _shard(row, columns)
         batches = _batches(row, columns["dp"], columns["pp"])
         for (again, often), batch in product(_recomputations(row, ways).items(), batches):
             share, *sizes = batch
@@ -456,6 +457,14 @@ def _batches(row: Row, dp: int, pp: int) -> list[tuple[float, int, int]]:
         row.notes["grad_accum", "1"] += 1
     micro = micro or max(1, whole // (dp * accumulated) if accumulated else 1)
     return [(1.0, micro, accumulated or max(1, round(whole / (dp * micro))))]
+
+
+def _shard(row: Row, columns: Mapping[str, Any]) -> int:
+    """Return over how many ranks hybrid sharding shards: those of a node; 0 without."""
+    replicas = columns["dp"] * columns["cp"]
+    node = max(1, int(columns["gpus_per_node"]) // columns["tp"])
+    is_hybrid = "hybrid" in row.text("sharding").lower() and columns["ep"] == 1
+    return node if is_hybrid and 1 < node < replicas and replicas % node == 0 else 0
 
 
 def _zero(row: Row, ways: Framework) -> int:

@@ -16,6 +16,7 @@ from ddlnb.parallelism.forecast.fit import COUNTED, OWN_NETWORK, THEORY
 from ddlnb.parallelism.forecast.forecast import (
     WITHOUT_MEMORY,
     chance_of_slow,
+    footprint,
     forecast,
     links_across,
     spread_of,
@@ -32,16 +33,20 @@ from ddlnb.parallelism.forecast.step import (
     PLAIN,
     SMALL,
     bubble_seconds,
+    copies_rate,
     dispatch_seconds,
     exposed,
+    gathered_seconds,
     layer_seconds,
     operations_of,
-    replica_rate,
     score_seconds,
+    shard_rate,
     step,
 )
 from ddlnb.parallelism.forecast.table import Row, case
+from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.schedules import play, schedule
+from ddlnb.parallelism.volumes import exchanges
 from ddlnb.workloads.counters import TrafficCounter
 from ddlnb.workloads.roofline import efficiency_of
 from tests.parallelism.forecast.tables import RUN
@@ -334,7 +339,7 @@ def test_an_all_reduce_on_two_nodes_takes_as_long_as_in_a_forecast(
 ) -> None:
     cases = cases_on(network, framework=framework)
     both = cases.select(np.flatnonzero(cases.dp == 2)[:1])
-    each = replica_rate(both, saved_fit().of(framework))
+    each = shard_rate(both, saved_fit().of(framework))
     alone = cluster_of("A100-PCIe", nodes=2, gpus_per_node=1, network=network)
     expected = MESSAGE / alone.effects.between_bandwidth
     assert 2 * MESSAGE * each == pytest.approx(expected, rel=0.02)
@@ -422,3 +427,39 @@ def test_tokens_go_to_experts_inside_nodes_and_across_them() -> None:
     hit = 8 * (1 - (7 / 8) ** 8)  # nodes with one of the 8 experts, of 8 nodes
     assert dispatched(64, "nemo") == pytest.approx(4 * hit * 7 / 8)
     assert dispatched(1, "nemo") == 0
+
+
+def hybrid(cases: Cases, shard: float) -> Cases:
+    return replace(cases, shard=np.full(len(cases), shard))
+
+
+def test_sharding_over_all_replicas_is_no_hybrid_sharding() -> None:
+    cases = cases_on("100GbE", 8, framework="fsdp")
+    whole = cases.select(np.flatnonzero(cases.shard == 0))
+    asked = hybrid(whole, whole.replicas[0])
+    assert seconds(asked) == pytest.approx(seconds(whole), rel=1e-12)
+    values = saved_fit()
+    none = np.zeros(len(whole))
+    assert footprint(asked, values, none) == pytest.approx(footprint(whole, values, none))
+
+
+def test_the_copies_of_a_shard_send_what_the_plain_count_of_messages_says() -> None:
+    """Across four nodes of eight, a node's ranks send their own shard, twice, and no parameters."""
+    values = saved_fit().of("fsdp")
+    found = scale("llama3-1b", "A100", 4, gpus_per_node=8, network="100GbE", framework="fsdp")
+    every = replace(found.outlook.cases, inside=np.full(len(found.outlook.cases), np.inf))
+    whole, hsdp = (every.select(np.flatnonzero(every.shard == one)[:1]) for one in (0, 8))
+    assert shard_rate(hsdp, values) == 0  # all inside
+    assert copies_rate(hsdp, values) == pytest.approx(shard_rate(whole, values))
+    assert copies_rate(whole, values) == 0
+    sent = {}
+    for shard in (0, 8):
+        layout = Layout(dp=32, zero=3, shard=shard)
+        every_one = exchanges(found.model.shape, layout, "mixed")
+        among = [one for one in every_one if one.axis != "shard"]
+        ranks = 8 if shard else 1  # of a node, each with a shard of its own
+        sent[shard] = ranks * sum(
+            (1 + (one.primitive == "all-reduce")) * one.bytes * one.times for one in among
+        )
+    by_forecast = gathered_seconds(hsdp, values) / gathered_seconds(whole, values)
+    assert by_forecast == pytest.approx(sent[8] / sent[0], rel=1e-6)

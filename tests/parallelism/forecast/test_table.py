@@ -97,6 +97,15 @@ def test_sharding_is_read_from_words(path: Path, words: str, zero: str) -> None:
     assert {name: said[name] for name in ADDED} == {name: number[name] for name in ADDED}
 
 
+def test_hybrid_sharding_shards_within_a_node(path: Path) -> None:
+    """And gathers nothing across the network, whatever that costs."""
+    fsdp = {"tp": "1", "pp": "1", "dp": "16", "zero_stage": "", "framework": "PyTorch FSDP"}
+    fsdp |= {"micro_batch": "1", "grad_accum": "16", "network": "25GbE"}
+    whole, hybrid = (first(path, **fsdp, sharding=one) for one in ("FULL_SHARD", "HYBRID_SHARD"))
+    assert float(hybrid["seconds"]) < float(whole["seconds"])
+    assert float(hybrid["memory_gb"]) > float(whole["memory_gb"])
+
+
 @pytest.mark.parametrize(
     ("words", "name"),
     [("ZB-H1", "zero-bubble"), ("zero bubble", "zero-bubble"), ("1F1B", "1f1b"), ("", "1f1b"),
