@@ -13,11 +13,10 @@ import pandas as pd
 from ddlnb.advice.explain import LIMITS, NEGLIGIBLE
 from ddlnb.advice.layouts import Splits, answered
 from ddlnb.advice.question import ScalingQuestion
-from ddlnb.advice.sharded import Sharded
+from ddlnb.advice.sharded import Sharded, seconds_of
 from ddlnb.advice.splits import PricedQuestion
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.parallelism.forecast.fit import drawn_seconds
-from ddlnb.parallelism.forecast.layouts import REASONS
 from ddlnb.questions import Answer, Table, Verdict, asks
 from ddlnb.registry import several
 from ddlnb.simulator.forecast import efficiency_interval, forecast_cells, sound_pairs
@@ -150,7 +149,7 @@ def scaling(asked: ScalingQuestion) -> Scaling:
     elif isinstance(decided, Sharded):
         rows = _sharded_rows(decided, [on.with_workers(size) for size in sizes])
         title = f"{asked.workload.model} on {on.label} ({on.network}), sharded"
-        limits, verdict = (lambda _: "what the shards exchange"), decided.verdict
+        limits, verdict = partial(_bottleneck_of_shards, decided, on, rows), decided.verdict
     else:
         cells = [
             Cell(asked.workload, one, method)
@@ -227,7 +226,20 @@ def _slowest_part(questions: Sequence[PricedQuestion], number: int) -> str:
     """Return what the best layout's step takes longest for, beside the computation."""
     ranking = questions[number].ranking
     parts = ranking.parts(int(ranking.order[0]))
-    return REASONS[max((one for one in parts if one != "compute"), key=lambda one: parts[one])]
+    most = max((one for one in parts if one != "compute"), key=lambda one: parts[one])
+    return ranking.name_of(most, int(ranking.order[0]))
+
+
+def _bottleneck_of_shards(decided: Sharded, on: Cluster, rows: pd.DataFrame, number: int) -> str:
+    """Return the effect without which the fastest degree of ZeRO would gain most, played anew."""
+    row, cluster = rows.loc[number], on.with_workers(int(rows.loc[number, "gpus"]))
+    seconds = {
+        name: seconds_of(
+            replace(decided.question, cluster=cluster.with_effects(**effects)), int(row["zero"])
+        )
+        for name, effects in LIMITS.items()
+    }
+    return _largest({name: row["iteration_seconds"] / one for name, one in seconds.items()})
 
 
 def _bottleneck(cells: Sequence[Cell], number: int) -> str:
@@ -240,5 +252,10 @@ def _bottleneck(cells: Sequence[Cell], number: int) -> str:
     ]
     now, *then = (one.iteration_seconds for one in steady_seconds([planned, *without]))
     gains = {name: now / seconds for name, seconds in zip(LIMITS, then, strict=True)}
+    return _largest(gains)
+
+
+def _largest(gains: Mapping[str, float]) -> str:
+    """Return the name of the largest gain, or that none is alone."""
     name = max(gains, key=lambda one: gains[one])
     return name if gains[name] > 1 + NEGLIGIBLE else "several effects, none of them alone"

@@ -205,6 +205,11 @@ def _row(asked: Question, degree: int) -> dict[str, Any]:
     }
 
 
+def seconds_of(asked: Question, degree: int) -> float:
+    """Return the seconds of an iteration with this degree of ZeRO."""
+    return float(_row(asked, degree)["iteration_seconds"])
+
+
 def _played_seconds(asked: Question, layout: Layout, model: ModelShape, widths: Precision) -> float:
     """Return the seconds of an iteration in which states are sharded."""
     workload, on, gpu = asked.workload, asked.cluster, gpu_in(asked.cluster.hardware)

@@ -12,7 +12,7 @@ import ddlnb
 from ddlnb.advice.advise import advise_on
 from ddlnb.advice.layouts import Splits
 from ddlnb.advice.question import AdviceQuestion
-from ddlnb.advice.sharded import Sharded
+from ddlnb.advice.sharded import Sharded, seconds_of
 from ddlnb.advice.splits import PricedQuestion, posed, verdict_of
 from ddlnb.cli.layouts import app
 from ddlnb.errors import InputError
@@ -148,6 +148,10 @@ def test_scaling_of_what_no_gpu_holds_has_layouts_of_the_sizes_that_hold_one(mod
             own = Sharded(replace(asked, cluster=cluster.with_workers(row["gpus"]))).verdict
             assert (row["method"], row["throughput_samples_per_s"]) == (own.way, own.samples_per_s)
         assert bool(found.sentences) == bool(found.tables) == bool(sizes)
+        if sizes:  # 8 GPUs are one node, 16 two
+            assert (found.beyond, found.bottleneck) == (16, "the bandwidth between nodes")
+            quick = ddlnb.cluster_of("V100", nodes=2, gpus_per_node=8, network="8x400GbIB")
+            assert seconds_of(replace(asked, cluster=quick), 3) < seconds_of(asked, 3) / 2
 
 
 @pytest.mark.parametrize("model", ["config", "own"])

@@ -146,8 +146,12 @@ class Ranking:
         """Return which part of the step makes one layout slower than another, and by how much."""
         seconds = {name: self.parts(worse)[name] - self.parts(better)[name] for name in REASONS}
         most = max(seconds, key=lambda name: seconds[name])
-        is_of_shards = most == "tensor" and self.outlook.cases.tp[worse] == 1
-        return f"{OF_SHARDS if is_of_shards else REASONS[most]} +{digits(seconds[most], 3)} s"
+        return f"{self.name_of(most, worse)} +{digits(seconds[most], 3)} s"
+
+    def name_of(self, part: str, index: int) -> str:
+        """Return what a part of a case's step is called."""
+        is_of_shards = part == "tensor" and self.outlook.cases.tp[index] == 1
+        return OF_SHARDS if is_of_shards else REASONS[part]
 
     def parts(self, index: int) -> dict[str, float]:
         """Return the seconds of a case by what they go to; ``slow`` is what slow runs lose."""
