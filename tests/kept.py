@@ -27,14 +27,15 @@ def code_of_sources(sources: str) -> str:
 
 
 def sentence() -> str:
-    """Return what the kept inputs showed, and for how many readers the code has changed since."""
+    """Return what the kept inputs showed, and how many of them went through today's code."""
     table = pd.read_csv(FOLDER / "fuzz.csv", dtype={"code": str}, keep_default_na=False)
     failed = table.loc[(table["foreign"] != "") | (table["over_5_seconds"] > 0), "reader"]
-    changed = (table["sources"].map(code_of_sources) != table["code"]).sum()
+    today = table[table["sources"].map(code_of_sources) == table["code"]]
     return (
-        f"{table['inputs'].sum():,} odd inputs through {len(table)} readers: "
-        f"{', '.join(failed) or 'no reader'} raised another error than ours or took too long "
-        f"({table['date'].max()}; the code of {changed} readers has changed since)."
+        f"{table['inputs'].sum():,} odd inputs through {table['reader'].nunique()} readers: "
+        f"{', '.join(failed) or 'no reader'} raised another error than ours or took too long. "
+        f"{today['inputs'].sum():,} of them, through {today['reader'].nunique()} readers, were of "
+        f"today's code ({table['date'].max()})."
     )
 
 
