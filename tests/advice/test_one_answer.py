@@ -14,6 +14,7 @@ from ddlnb.advice.layouts import Splits
 from ddlnb.advice.question import AdviceQuestion
 from ddlnb.advice.sharded import Sharded, seconds_of
 from ddlnb.advice.splits import PricedQuestion, posed, verdict_of
+from ddlnb.cli.advise import advice_page
 from ddlnb.cli.layouts import app
 from ddlnb.errors import InputError
 from ddlnb.hardware.catalogue import get_gpu
@@ -122,6 +123,10 @@ def test_what_no_gpu_holds_is_sharded_and_no_method_is_recommended(models):
     advice = advise_on(asked, lossy=(), most_plans=0, draws=0)
     assert advice.sentences == ()
     assert advice.tables[-1] == Sharded(asked).tables[0]
+    page = advice_page(advice)
+    assert "How to shard it" in page
+    assert all(one["layout"] in page for one in advice.tables[-1].rows)
+    assert "is to be taken" not in page
 
 
 def test_shards_are_played_on_the_links_of_the_cluster_as_fitted(models):
