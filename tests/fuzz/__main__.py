@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from ddlnb.files import write_atomically
+from ddlnb.training.runs.train import PACKAGE
 from tests.fuzz.play import MOST_MEGABYTES, play, row
 from tests.fuzz.readers import READERS
 from tests.kept import code_of_sources
@@ -38,13 +39,14 @@ def main() -> int:
     names = asked.reader or list(READERS)
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     rows = read(asked.out)
-    each = -(-asked.inputs // len(names))
+    each, begun = -(-asked.inputs // len(names)), datetime.now(UTC)
     for stop in [*range(ROUND, each, ROUND), each]:
         for name in names:
             before = [row for row in rows if row["reader"] == name and is_of_today(row)]
             if (first := sum(one["inputs"] for one in before)) < stop:
                 found = row(play(name, READERS[name], stop - first, asked.seed, first))
                 both = pd.DataFrame([*before, found]).agg(TOGETHER).to_dict()
+                require_unchanged(both["sources"], begun)
                 code, date = code_of_sources(both["sources"]), f"{datetime.now(UTC):%F}"
                 rows = [row for row in rows if row not in before]
                 rows.append({"reader": name, **both, "code": code, "date": date})
@@ -59,6 +61,14 @@ def read(path: Path) -> list[dict]:
     if not path.exists():
         return []
     return pd.read_csv(path, keep_default_na=False, dtype={"code": str}).to_dict("records")
+
+
+def require_unchanged(sources: str, begun: datetime) -> None:
+    """End the program if a source was edited since it began: what ran is not what would be kept."""
+    for source in sources.split():
+        edited = datetime.fromtimestamp((PACKAGE / source).stat().st_mtime, UTC)
+        if edited > begun:
+            sys.exit(f"{source} was edited while it was tried; start again")
 
 
 def is_of_today(row: dict) -> bool:
