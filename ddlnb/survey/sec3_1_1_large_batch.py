@@ -168,6 +168,7 @@ def large_batches(
     epochs: float = 10,
     workers: int = 4,
     seeds: int = 5,
+    task: str = TASK,
     recipes: Sequence[Recipe] = RECIPES,
     jobs: int | None = None,
 ) -> LargeBatches:
@@ -189,7 +190,7 @@ def large_batches(
     cells = [(recipe, batch) for recipe in recipes for batch in batches]
     tuned_for = {cell: tuned_at(*cell, batches[0]) for cell in cells}
     searches = {
-        (recipe, batch): _settings(recipe, batch, batch / batches[0], workers, epochs)
+        (recipe, batch): _settings(recipe, batch, batch / batches[0], workers, epochs, task)
         for recipe, batch in tuned_for.values()
     }
     found = in_parallel(tuned_rate, [(one,) for one in searches.values()], jobs)
@@ -199,7 +200,7 @@ def large_batches(
         grown = batch / batches[0]
         # With a warm-up the schedule itself rises by the factor.
         times = grown if recipe.scaling == "linear" and not recipe.warm_up else 1.0
-        settings = _settings(recipe, batch, grown, workers, epochs)
+        settings = _settings(recipe, batch, grown, workers, epochs, task)
         own = replace(settings, lr=times * rates[sought])
         runs += [(recipe, batch, replace(own, seed=seed)) for seed in range(seeds)]
     # Rules of the rate agree at the smallest batch.
@@ -217,11 +218,10 @@ def large_batches(
 
 
 def _settings(
-    recipe: Recipe, batch: int, times: float, workers: int, epochs: float
+    recipe: Recipe, batch: int, times: float, workers: int, epochs: float, task: str = TASK
 ) -> TrainingSettings:
     """Return the settings of a global batch, ``times`` as large as the smallest one."""
-    task = get_learning_task(TASK)
-    steps = steps_for(task, epochs, batch)
+    steps = steps_for(get_learning_task(task), epochs, batch)
     return training_settings(
         task,
         METHOD,
@@ -241,6 +241,7 @@ def by_division(
     *,
     epochs: float = 10,
     seeds: int = 5,
+    task: str = TASK,
     jobs: int | None = None,
 ) -> pd.DataFrame:
     """Return the `quality` of one global batch that different numbers of workers share.
@@ -250,7 +251,7 @@ def by_division(
     rough = [count for count in counts if batch % count]
     require(not rough, f"{rough} workers cannot share a batch of {batch} equally")
     runs = [
-        replace(_settings(TUNED, batch, 1.0, count, epochs), lr=lr, seed=seed)
+        replace(_settings(TUNED, batch, 1.0, count, epochs, task), lr=lr, seed=seed)
         for count in counts
         for seed in range(seeds)
     ]
@@ -346,7 +347,7 @@ def large_batch_findings(curves: pd.DataFrame) -> Findings:
     judged = verdicts(curves)
     table = judged.groupby("verdict")["expected"].agg("; ".join)
     of_survey = judged[judged["source"].str.endswith("A20")]
-    samples = len(get_learning_task(TASK).samples().labels)
+    samples = len(get_learning_task(str(curves["task"].iloc[0])).samples().labels)
     tells = largest <= LARGEST_SHARE * samples
     return findings(
         f"From batch {smallest} to batch {largest} the recipes lose this share of their mean "

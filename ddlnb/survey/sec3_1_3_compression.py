@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -30,17 +29,13 @@ from ddlnb.figures.style import (
     short,
     styled,
 )
-from ddlnb.files import DATA, PUBLISHED
 from ddlnb.plans.requests import AllGather, AllReduce, answer_together, lockstep
-from ddlnb.results.schema import read_frame
-from ddlnb.results.statistics import Verdict
 from ddlnb.survey.items import Rows, tabled, with_half_widths
 from ddlnb.survey.launchers import train_at as train_at
 from ddlnb.training.cost.requests import compression_ratio, requests, traffic_table
 from ddlnb.training.executors.lockstep import Lockstep
-from ddlnb.training.method import training_method
 from ddlnb.training.runs.compare import Comparison
-from ddlnb.training.runs.summaries import ORDERINGS, judged
+from ddlnb.training.runs.summaries import judged
 from ddlnb.training.settings import training_settings
 from ddlnb.units import MB, MS
 from ddlnb.workloads.workload import read_profile
@@ -292,58 +287,10 @@ def learning_table(learnt: Comparison) -> pd.DataFrame:
     return table.assign(**{"diverged": found["diverged"], "traffic per worker (MB)": megabytes})
 
 
-def kept_curves(folder: Path = DATA / "measured") -> pd.DataFrame | None:
-    """Return the curves of the newest study of orderings in the folder, None without one."""
-    files = sorted(folder.glob("*orderings*/curves.csv"))
-    return read_frame(files[-1]) if files else None
-
-
-def orderings_table(curves: pd.DataFrame, kept: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Return one row per ordering of two methods of these curves, and what kept curves say of it.
-
-    ``verdict`` is that of `orderings.judged`, ``kept`` the verdict of the kept curves with
-    ``kept_workers`` workers, one row for each number of them; "-" where they do not tell.
-    """
-    found = judged(curves).drop(columns=["source"]).rename(columns={"why": "said to be because of"})
-    if kept is None:
-        return found.round(4).assign(kept="-", kept_workers="-")
-    then = judged(kept)[["better", "worse", "workers", "verdict"]].astype({"workers": str})
-    named = then.rename(columns={"verdict": "kept", "workers": "kept_workers"})
-    both = found.round(4).merge(named, on=["better", "worse"], how="left")
-    return both.fillna({"kept": "-", "kept_workers": "-"})
-
-
-def published_orderings(path: Path = PUBLISHED / "training_quality.csv") -> pd.DataFrame:
-    """Return by ordering in how many published cells it holds: better, worse, cells, supporting.
-
-    A cell is a model, and a number of workers or a batch; methods are compared by the mean test
-    accuracy of its runs. Orderings of which no cell has both methods are left out.
-    """
-    rows = read_frame(path, "source", "cell", "method", "accuracy")
-    means = rows.pivot_table("accuracy", ["source", "cell"], "method")
-    found = []
-    for one in ORDERINGS:
-        if {one.better, one.worse} <= set(means):
-            gains = (means[one.better] - means[one.worse]).dropna()
-            found.append((one.better, one.worse, len(gains), int((gains > 0).sum())))
-    table = pd.DataFrame(found, columns=["better", "worse", "cells", "supporting"])
-    return table[table["cells"] > 0].reset_index(drop=True)
-
-
-def beside_published(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the orderings of `orderings_table` that published runs tell of, with both verdicts.
-
-    ``published`` holds if most of the ``cells`` support an ordering; ``agrees`` says whether
-    verdict here is the same, and is "-" where these seeds cannot tell.
-    """
-    known = published_orderings()
-    text = {name: str(training_method(name)) for name in {*known["better"], *known["worse"]}}
-    known = known.assign(better=known["better"].map(text), worse=known["worse"].map(text))
-    both = table[["better", "worse", "verdict"]].merge(known, on=["better", "worse"])
-    most = 2 * both["supporting"] > both["cells"]
-    both["published"] = most.map({True: str(Verdict.HOLDS), False: str(Verdict.CONTRADICTED)})
-    same = both["verdict"].astype(str).eq(both["published"]).map({True: "yes", False: "no"})
-    return both.assign(agrees=same.where(both["verdict"] != Verdict.UNDECIDED, "-"))
+def orderings_table(curves: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per ordering of two methods of these curves, with its verdict, to be read."""
+    found = judged(curves).drop(columns=["source"])
+    return found.round(4).rename(columns={"why": "said to be because of"})
 
 
 @styled

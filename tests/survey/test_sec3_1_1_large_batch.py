@@ -102,6 +102,7 @@ def test_who_divides_a_batch_does_not_matter_for_its_size():
 def curves(ends: dict[tuple[str, int], list[float]], diverged: bool = False) -> pd.DataFrame:
     rows = [
         {
+            "task": "digits",
             "recipe": recipe,
             "batch": batch,
             "seed": seed,

@@ -16,21 +16,16 @@ from ddlnb.errors import InputError
 from ddlnb.figures import compression_losses
 from ddlnb.survey.sec3_1_3_compression import (
     COMPARED,
-    beside_published,
     compression_errors,
     compressor_table,
     digits_gradients,
     entropy_bits,
-    kept_curves,
     message_bytes,
     normal_like,
-    orderings_table,
-    published_orderings,
     residual_growth,
     traffic_claims,
     traffic_of_resnet50,
 )
-from ddlnb.training.method import training_method
 
 DRAWS = 40
 MATRIX = torch.randn(48, 96, generator=torch.Generator().manual_seed(3))
@@ -188,46 +183,3 @@ def test_losses_are_drawn_as_they_are(errors):
     lines = {str(line.get_label()): line for line in compression_losses(errors).axes[0].lines}
     of_digits = errors[errors["on"] == "digits"].set_index("compressor")["loss"]
     assert list(lines["digits"].get_xdata()) == of_digits[errors["compressor"].unique()].tolist()
-
-
-def curves(losses: dict[str, float], workers: int) -> pd.DataFrame:
-    """The last rows of runs of two seeds that end at these losses, one at a little more."""
-    columns = ["method", "workers", "seed", "step", "test_loss", "diverged"]
-    rows = [
-        (str(training_method(method)), workers, seed, 10, loss + 0.01 * seed, False)
-        for method, loss in losses.items()
-        for seed in range(2)
-    ]
-    return pd.DataFrame(rows, columns=columns)
-
-
-def test_published_orderings_are_counted_by_cell_and_stand_beside_ours(tmp_path):
-    good, bad = "bsp + ef-sign + feedback", "bsp + ef-sign"
-    path = tmp_path / "quality.csv"
-    runs = [("a", good, 90), ("a", bad, 80), ("b", good, 70), ("b", bad, 75), ("b", bad, 71)]
-    lines = [f"source,{cell},{method},{accuracy}" for cell, method, accuracy in runs]
-    path.write_text("\n".join(["source,cell,method,accuracy", *lines]) + "\n")
-    [row] = published_orderings(path).to_dict("records")
-    assert (row["better"], row["cells"], row["supporting"]) == (good, 2, 1)
-    found = published_orderings().set_index(["better", "worse"])
-    assert found.loc[(good, bad)].tolist() == [6, 6]  # every cell of EF-signSGD's table
-    for losses, agrees in (({good: 0.1, bad: 0.5}, "yes"), ({good: 0.5, bad: 0.1}, "no")):
-        [beside] = beside_published(orderings_table(curves(losses, 4))).to_dict("records")
-        assert (beside["published"], beside["agrees"]) == ("holds", agrees)
-
-
-def test_orderings_stand_beside_kept_ones(tmp_path):
-    good, bad = "bsp + top-k(0.01) + feedback", "bsp + top-k(0.01)"
-    now = curves({good: 0.1, bad: 0.5}, 4)
-    assert kept_curves(tmp_path) is None
-    (alone,) = orderings_table(now).to_dict("records")
-    assert (alone["verdict"], alone["kept"]) == ("holds", "-")
-    kept = pd.concat([curves({good: 0.5, bad: 0.1}, n) for n in (8, 16)])
-    folder = tmp_path / "2026-01-01_orderings"
-    folder.mkdir()
-    kept.to_csv(folder / "curves.csv", index=False)
-    both = orderings_table(now, kept_curves(tmp_path))[["verdict", "kept", "kept_workers"]]
-    expected = [["holds", "contradicted", "8"], ["holds", "contradicted", "16"]]
-    assert both.to_numpy().tolist() == expected
-    other = curves({"bsp": 0.1, "bsp + terngrad": 0.2}, 8)
-    assert orderings_table(now, other)["kept"].tolist() == ["-"]
