@@ -30,7 +30,7 @@ from ddlnb.training.runs.summaries import ORDERINGS, judged as judged
 from ddlnb.training.tasks.made import LETTERS, LETTERS_OF
 
 PAIR = ["better", "worse"]
-SHOWN = (4, 16)  # rows and columns of letters
+SHOWN = (2, 16)  # rows and columns of letters
 LINEAR = 0.02  # nats up to which the axis of differences is linear
 
 
@@ -39,10 +39,10 @@ def letters_drawn() -> plt.Figure:
     """The first letters that are trained on, each with its class."""
     images, labels = LETTERS.samples().tensors
     rows, columns = SHOWN
-    figure, panels = plt.subplots(rows, columns, figsize=(9.0, 2.9))
+    figure, panels = plt.subplots(rows, columns, figsize=(4.8, 1.0))
     for ax, image, label in zip(panels.flat, images, labels, strict=False):
-        ax.imshow(image[0].numpy(), cmap="gray", vmin=0, vmax=255)
-        ax.set_title(LETTERS_OF[label], fontsize=8, pad=2)
+        ax.imshow(image[0].numpy(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+        ax.set_title(LETTERS_OF[label], fontsize=6, pad=2)
         ax.set_axis_off()
     return figure
 

@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ddlnb.errors import MissingPart
+from ddlnb.reading import read_bytes
 from ddlnb.training.tasks.built_in import classification_loss, evaluate_classifier, seeded
 from ddlnb.training.tasks.task import Constants, Evaluation, LearningTask, Samples
 from ddlnb.workloads.models import BYTE_VALUES, CONTEXT_BYTES, SmallTransformer
@@ -211,8 +212,8 @@ def _sources() -> tuple[bytes, bytes]:
             f"{len(files)} files; take a Python that is installed with them, or the task wikitext"
         )
     tested = files[TESTED_FILES // 2 :: TESTED_FILES]
-    of_train = b"".join(path.read_bytes() for path in files if path not in tested)
-    return of_train, b"".join(path.read_bytes() for path in tested)
+    of_train = b"".join(read_bytes(path) for path in files if path not in tested)
+    return of_train, b"".join(map(read_bytes, tested))
 
 
 @cache
