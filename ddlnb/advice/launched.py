@@ -178,7 +178,8 @@ def _forecast(asked: PricedQuestion, *layouts: Layout) -> Ranking:
     require(
         found is not None,
         f"layout {str(layouts[0])!r} has no forecast: adapters, other orders of ranks, "
-        f"all-to-all context and V schedules are played by `ddlnb layouts iteration`",
+        f"all-to-all context, V schedules and shards that cross the end of a node are played by "
+        f"`ddlnb layouts iteration`",
     )
     assert found is not None
     return found

@@ -118,6 +118,9 @@ def reach_of(best: pd.DataFrame, column: str, share: float) -> int:
     return int(best["gpus"].where(is_good.cummin(), 0).max())
 
 
+BEYOND = 1e15  # bytes per second, a rate that limits nothing; the player wants a number
+
+
 @asks(ScalingQuestion)
 def scaling(asked: ScalingQuestion) -> Scaling:
     """Return how far training scales on a cluster, at a constant batch per GPU.
@@ -231,14 +234,16 @@ def _slowest_part(questions: Sequence[PricedQuestion], number: int) -> str:
 
 
 def _bottleneck_of_shards(decided: Sharded, on: Cluster, rows: pd.DataFrame, number: int) -> str:
-    """Return the effect without which the fastest degree of ZeRO would gain most, played anew."""
+    """Return the effect without which the fastest degree of ZeRO would gain most, played anew.
+
+    Contention is not played, so that its gain is none.
+    """
     row, cluster = rows.loc[number], on.with_workers(int(rows.loc[number, "gpus"]))
-    seconds = {
-        name: seconds_of(
-            replace(decided.question, cluster=cluster.with_effects(**effects)), int(row["zero"])
-        )
-        for name, effects in LIMITS.items()
-    }
+    seconds = {}
+    for name, effects in LIMITS.items():
+        lifted = {effect: min(value, BEYOND) for effect, value in effects.items()}
+        asked = replace(decided.question, cluster=cluster.with_effects(**lifted))
+        seconds[name] = seconds_of(asked, int(row["zero"]))
     return _largest({name: row["iteration_seconds"] / one for name, one in seconds.items()})
 
 

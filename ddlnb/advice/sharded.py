@@ -217,7 +217,9 @@ def _played_seconds(asked: Question, layout: Layout, model: ModelShape, widths: 
     effects, nodes = on.effects, on.nodes_in_use
     # A hop between nodes, or GPUs, has two links: their latencies add up to that of the hop.
     hosts = Star(max(2, nodes)).network(effects.between_bandwidth, effects.between_latency / 2)
-    inside = min(effects.inside_bandwidth, gpu.inside_bandwidth)  # which may be unlimited
+    inside = effects.inside_bandwidth
+    if math.isinf(inside):  # nobody said it
+        inside = gpu.inside_bandwidth
     network = with_islands(hosts, on.workers // nodes, inside, effects.inside_latency / 2)
     played = play_iteration(
         model,

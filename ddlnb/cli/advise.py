@@ -139,7 +139,6 @@ def advice_page(found: Advice | LayoutAdvice) -> str:
         **_about(found),
         found=found,
         options=found.tables[0].rows,
-        reasons=found.tables[1].rows,
         options_picture=_picture(advice_options(found.options)),
         reasons_picture=_picture(advice_reasons(found.reasons)),
     )
@@ -156,6 +155,8 @@ def _about(found: Advice | LayoutAdvice) -> dict[str, Any]:
             "about": f"{asked.tokens:,} tokens in a step of "
             f"{counted(asked.global_batch, 'sequence')}",
             "first": found.options["option"].iloc[0],
+            "run": found.run.table.rows if found.run else (),
+            "reasons": found.tables[-1].rows,
             "others": "others change learning, or use fewer GPUs",
         }
     on, workload = found.question.cluster, found.question.workload
@@ -165,6 +166,8 @@ def _about(found: Advice | LayoutAdvice) -> dict[str, Any]:
         f"{show_seconds(workload.compute_seconds)} and sends {show_bytes(workload.gradient_bytes)} "
         f"in an iteration; {gpus_in_words(on.workers)}, {on.network}",
         "first": found.best.name,
+        "reasons": found.tables[1].rows,
+        "shards": [row for one in found.tables[2:] for row in one.rows],
         "others": "others change learning, take further machines, or use fewer GPUs",
         "gap": found.gap,
     }

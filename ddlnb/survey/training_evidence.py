@@ -2,7 +2,7 @@
 
 Digits are learnt by all methods, so that most differences drown between seeds. Letters and code
 (`ddlnb.training.tasks.made`) are harder: in few steps nobody is done, and what a method loses is
-seen. Kept runs are those of folders of data/measured whose names end in "orderings": five seeds,
+seen. Kept runs are those of folders of data/measured whose names have "orderings": five seeds,
 and a learning rate for every method, found by the same rule (`ddlnb.training.runs.compare`). Losses
 are of training that ended early: that an ordering holds here says who learns faster, not who would
 end better.
@@ -69,9 +69,13 @@ def kept_table(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def kept_orderings(curves: pd.DataFrame) -> pd.DataFrame:
-    """Return the verdicts of `ddlnb.training.runs.summaries.judged`, for every task on its own."""
+    """Return the verdicts of `ddlnb.training.runs.summaries.judged`, for every task on its own.
+
+    ``p_holm`` is corrected for all rows of all tasks.
+    """
     found = [judged(part).assign(task=task) for task, part in curves.groupby("task", sort=False)]
     table = pd.concat(found, ignore_index=True)
+    table["p_holm"] = holm(table["p_value"].to_numpy())
     return table.assign(of=table["task"] + ", " + table["workers"].astype(str) + " workers")
 
 
@@ -80,7 +84,7 @@ def published_orderings(path: Path = PUBLISHED / "training_quality.csv") -> pd.D
 
     A cell is a model, and a number of workers or a batch; methods are compared by the mean test
     accuracy of its runs. Orderings of which no cell has both methods are left out. ``published``
-    holds if most of the cells support an ordering.
+    holds if most of the cells support an ordering, and is undecided if half of them do.
     """
     rows = read_frame(path, "source", "cell", "method", "accuracy")
     means = rows.pivot_table("accuracy", ["source", "cell"], "method")
@@ -92,8 +96,9 @@ def published_orderings(path: Path = PUBLISHED / "training_quality.csv") -> pd.D
             found.append((*text, len(gains), int((gains > 0).sum())))
     table = pd.DataFrame(found, columns=[*PAIR, "cells", "supporting"])
     table = table[table["cells"] > 0].reset_index(drop=True)
-    most = 2 * table["supporting"] > table["cells"]
-    return table.assign(published=most.map({True: Verdict.HOLDS, False: Verdict.CONTRADICTED}))
+    words = {1: Verdict.HOLDS, -1: Verdict.CONTRADICTED, 0: Verdict.UNDECIDED}
+    surplus = np.sign(2 * table["supporting"] - table["cells"]).astype(int)
+    return table.assign(published=surplus.map(words))
 
 
 def orderings_by_task(found: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
@@ -107,9 +112,12 @@ def orderings_by_task(found: pd.DataFrame, published: pd.DataFrame) -> pd.DataFr
 
 
 def agreement(found: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
-    """Return the decided verdicts that published cells tell of, with ``agrees``."""
-    decided = found[found["verdict"] != Verdict.UNDECIDED]
-    both = decided.merge(published, on=PAIR)
+    """Return the decided verdicts of which published cells decide, too, with ``agrees``."""
+    ours, theirs = (
+        table[table[name] != Verdict.UNDECIDED]
+        for table, name in ((found, "verdict"), (published, "published"))
+    )
+    both = ours.merge(theirs, on=PAIR)
     return both.assign(agrees=both["verdict"].astype(str) == both["published"].astype(str))
 
 
@@ -123,13 +131,14 @@ def evidence_findings(found: pd.DataFrame, published: pd.DataFrame) -> Findings:
         many = int(((part["verdict"] != Verdict.UNDECIDED) & (part["p_holm"] <= 0.05)).sum())
         sentences.append(
             f"{of}, {len(part)} orderings: {held} confirmed, {against} contradicted, "
-            f"{len(part) - held - against} undecided. After Holm's correction for all of them "
-            f"together, {many} stay decided."
+            f"{len(part) - held - against} undecided. After Holm's correction for all {len(found)} "
+            f"comparisons, {many} stay decided."
         )
     beside = agreement(found, published)
     return findings(
         *sentences,
-        f"Of {len(beside)} verdicts that published cells tell of, {beside['agrees'].sum()} agree.",
+        f"Of {len(beside)} verdicts on which most published cells agree, "
+        f"{beside['agrees'].sum()} are theirs.",
     )
 
 
@@ -138,7 +147,8 @@ def ordering_differences(found: pd.DataFrame) -> plt.Figure:
     """How much lower the better method's test loss is, by ordering and task, with 95 % intervals.
 
     ``found`` is from `kept_orderings`. Full marks are decided. Where runs diverged there is no
-    difference to draw; a triangle on the edge says which way it was decided, if it was.
+    difference to draw; a triangle on the edge says which way it was decided, a cross that it is
+    undecided.
     """
     pairs = list(found.set_index(PAIR).index.unique())
     tasks = list(found["of"].unique())

@@ -47,7 +47,7 @@ def test_a_machine_says_its_gpus_and_its_network():
 
 def test_advice_has_counterfactuals_costs_and_a_page(tmp_path):
     page = tmp_path / "advice.html"
-    words = ["--sequence", "4096", "--top", "3", "--advise", "--gpu-price", "2"]
+    words = ["--sequence", "4096", "--top", "3", "--advise", "--gpu-price", "2", "--tokens", "1e9"]
     said = " ".join(ddlnb(*SMALL, *words, "--page", str(page), check=True).stdout.split())
     for part in ("cost/M tokens", "no floor of starting kernels", "What would pay:",
                  "8 GPUs keep", "Not known:"):  # fmt: skip
@@ -55,6 +55,11 @@ def test_advice_has_counterfactuals_costs_and_a_page(tmp_path):
     text = page.read_text()
     assert text.count("data:image/png;base64,") == 2
     assert "What to do with llama3-8b on 16 x H100-SXM" in text
+    assert "The first option is to be taken" in text
+    assert "shard it" not in text
+    run, why = text.split("<h2>The whole run</h2>")[1].split("<h2>Why</h2>")
+    assert "days" in run.split("</tr>")[0]
+    assert "days" not in why.split("</tr>")[0]
 
 
 def test_layouts_are_played_traced_and_drawn(tmp_path):

@@ -77,10 +77,10 @@ def is_of_today(row: dict) -> bool:
 
 
 def wrong(rows: list[dict]) -> list[str]:
-    """Return the names of readers that raised errors of others, or took too long or too much."""
+    """Return the names of readers that raise errors of others, or take too long or too much."""
     return [
         row["reader"]
-        for row in rows
+        for row in filter(is_of_today, rows)
         if row["foreign"] or row["over_5_seconds"] or row["grown_megabytes"] >= MOST_MEGABYTES
     ]
 

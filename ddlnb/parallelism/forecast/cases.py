@@ -277,6 +277,17 @@ def gpu_columns(gpu: Gpu, precision: str) -> dict[str, Any]:
     }
 
 
+def shards_within(near: int, tp: int, replicas: int) -> int:
+    """Return over how many replicas hybrid sharding shards within so many GPUs; 0 where it cannot.
+
+    >>> shards_within(8, 2, 64), shards_within(8, 1, 20), shards_within(8, 1, 8)
+    (4, 0, 0)
+    """
+    shards = near // tp
+    fits = near % tp == 0 and 1 < shards < replicas and replicas % shards == 0
+    return shards if fits else 0
+
+
 @dataclass(frozen=True)
 class Stages:
     """Arrays (cases, stages): layers, heads (0 or 1), parameters; 0 where there is no stage.

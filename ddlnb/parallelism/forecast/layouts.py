@@ -23,6 +23,7 @@ from ddlnb.parallelism.forecast.cases import (
     Cases,
     gpu_columns,
     model_columns,
+    shards_within,
 )
 from ddlnb.parallelism.forecast.forecast import MOMENTS, footprint, rate
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework
@@ -150,7 +151,8 @@ class Ranking:
 
     def name_of(self, part: str, index: int) -> str:
         """Return what a part of a case's step is called."""
-        is_of_shards = part == "tensor" and self.outlook.cases.tp[index] == 1
+        cases = self.outlook.cases
+        is_of_shards = part == "tensor" and cases.tp[index] == 1 and cases.zero[index] == 3
         return OF_SHARDS if is_of_shards else REASONS[part]
 
     def parts(self, index: int) -> dict[str, float]:
@@ -174,8 +176,8 @@ def scale(
     the stages;
     ``overlap``: whether replicas reduce gradients and gather parameters while the GPU computes, by
     default the framework's way; ``fitted``: parameters other than the kept ones. Searched are
-    tensor, pipeline and data parallelism, ZeRO 0 and 1 (FSDP: 3), micro batches, and full
-    recomputation or none.
+    tensor, pipeline and data parallelism, ZeRO 0 and 1 (FSDP: 3, over all replicas or those
+    of a node), micro batches, and full recomputation or none.
 
     Raises UnknownName for unknown names, and InputError with what would do where nothing fits, or
     the batch or the layers do not divide.
@@ -270,14 +272,18 @@ def cases_of(asked: LayoutQuestion, layouts: Sequence[Mapping[str, Any]]) -> Cas
 def ranking_of(asked: LayoutQuestion, *layouts: Layout) -> Ranking | None:
     """Return these layouts of a model in their order, None if no case describes one of them.
 
-    Those have adapters, another order of ranks, all-to-all context parallelism,
-    gathered inputs that are kept, or a V schedule.
+    Those have adapters, another order of ranks, all-to-all context parallelism, gathered inputs
+    that are kept, a V schedule, or shards on whose ranks a node ends.
     """
     usual = Layout()
     special = ("lora", "order", "context", "gather_again")
     if any(getattr(one, name) != getattr(usual, name) for one in layouts for name in special):
         return None
     if any(SCHEDULES[one.schedule].vee for one in layouts):
+        return None
+    node = asked.gpus_per_node
+    held = [one.tp * one.shard for one in layouts if one.shard and asked.gpus > node]
+    if any(node % ranks and ranks % node for ranks in held):
         return None
     alike = (
         "tp",
@@ -351,7 +357,7 @@ def _layouts(asked: LayoutQuestion) -> Iterator[dict[str, Any]]:
                 shares = _divisors(gcd(dp, max(1, shape.experts)), asked.ep or MOST_EXPERT)
                 shares = [one for one in shares if asked.ep in (None, one)]
                 for vpp, zero, again, ep in product(chunks, zeros, (NONE, FULL), shares):
-                    for shard in _shard_degrees(asked, zero, dp, ep):
+                    for shard in _shard_degrees(asked, zero, tp, dp, ep):
                         yield {
                             "tp": tp, "pp": pp, "dp": dp, "ep": ep, "zero": zero, "shard": shard,
                             "recomputation": again, "micro_batch": micro_batch,
@@ -361,11 +367,12 @@ def _layouts(asked: LayoutQuestion) -> Iterator[dict[str, Any]]:
                         }  # fmt: skip
 
 
-def _shard_degrees(asked: LayoutQuestion, zero: int, dp: int, ep: int) -> list[int]:
-    """Return over how many ranks FSDP shards: all (0), or those of a node (HSDP)."""
-    node, replicas = asked.gpus_per_node, dp * asked.cp
-    is_hybrid = zero == 3 and ep == 1 and 1 < node < replicas and replicas % node == 0
-    return [0, node] if is_hybrid else [0]
+def _shard_degrees(asked: LayoutQuestion, zero: int, tp: int, dp: int, ep: int) -> list[int]:
+    """Return over how many replicas FSDP shards: all (0), or those that share a node or NVLink."""
+    host, replicas = asked.gpus_per_node, dp * asked.cp
+    joined = int(joined_by_nvlink(asked.gpu.nvlink_domain, host, asked.gpus))
+    within = {shards_within(near, tp, replicas) for near in (host, joined)}
+    return [0, *sorted(within - {0})] if zero == 3 and ep == 1 else [0]
 
 
 def chunk_degrees(layers: int, pp: int, micro_batches: int) -> list[int]:

@@ -91,7 +91,7 @@ def gathered_seconds(cases: Cases, values: Parameters) -> Column:
     held = cases.experts / cases.ep * cases.expert_parameters
     each = cases.attention_parameters * shard_rate(cases, values)
     each = each + held * shard_rate(cases, values, cases.ep)
-    summed = REDUCED * cases.held_layer_parameters * copies_rate(cases, values)
+    summed = REDUCED * cases.held_layer_parameters * copies_rate(cases, values) * trained(cases)
     return np.where(cases.zero >= 3, PARAMETER / cases.tp * (GATHERS * each + summed), 0)
 
 
@@ -144,10 +144,10 @@ def gathered_beside(
 def replica_seconds(cases: Cases, values: Parameters, stage: Column, forward: Column) -> Column:
     """Return seconds of a step in which replicas exchange and nothing is computed.
 
-    Gradients are reduced, among the copies of a shard, too; with ZeRO-1 and 2 parameters are
-    gathered; ZeRO-3 does all of it with every micro
-    batch instead (`gathered_beside`). ``stage``: seconds of a micro batch on the slowest stage,
-    forward and backward; ``forward``: the share of the forward pass.
+    Gradients are reduced, and those of a shard summed over its copies; with ZeRO-1 and 2 parameters
+    are gathered. ZeRO-3 does all of it with every micro batch instead (`gathered_beside`).
+    ``stage``: seconds of a micro batch on the slowest stage, forward and backward; ``forward``: the
+    share of the forward pass.
     """
     stages = cases.stages
     dense = (stages.parameters - stages.experts) * shard_rate(cases, values)[:, None]

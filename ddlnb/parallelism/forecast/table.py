@@ -35,6 +35,7 @@ from ddlnb.parallelism.forecast.cases import (
     Cases,
     gpu_columns,
     model_columns,
+    shards_within,
 )
 from ddlnb.parallelism.forecast.forecast import rate
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework, framework_in
@@ -146,7 +147,7 @@ def _line_rate(
 SHARDING = ("full_shard", "hybrid_shard", "shard_grad_op", "no_shard")
 SHARDINGS = {  # patterns of words, the first that is found counts
     r"no_shard|^(zero-?)?0(\.0)?$|^ddp$": 0,
-    r"shard_grad|^(zero-?)?2(\.0)?$": 2,
+    r"shard_grad|zero-?2$|^2(\.0)?$": 2,
     r"full|hybrid|fsdp|^(zero-?)?3(\.0)?$": 3,
     r"optim|distrib|^(zero-?)?1(\.0)?$": 1,
 }
@@ -460,11 +461,15 @@ def _batches(row: Row, dp: int, pp: int) -> list[tuple[float, int, int]]:
 
 
 def _shard(row: Row, columns: Mapping[str, Any]) -> int:
-    """Return over how many ranks hybrid sharding shards: those of a node; 0 without."""
+    """Return over how many ranks hybrid sharding shards: those of a host; 0 without."""
     replicas = columns["dp"] * columns["cp"]
-    node = max(1, int(columns["gpus_per_node"]) // columns["tp"])
-    is_hybrid = "hybrid" in row.text("sharding").lower() and columns["ep"] == 1
-    return node if is_hybrid and 1 < node < replicas and replicas % node == 0 else 0
+    host = row.whole("gpus_per_node", default=int(columns["gpus_per_node"]))
+    if "hybrid" not in row.text("sharding").lower() or not columns["zero"]:
+        return 0
+    shards = shards_within(host, columns["tp"], replicas) if columns["ep"] == 1 else 0
+    if not shards and replicas > 1:
+        row.notes["replicas that hybrid sharding divides", "sharding over all of them"] += 1
+    return shards
 
 
 def _zero(row: Row, ways: Framework) -> int:

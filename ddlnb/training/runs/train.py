@@ -122,14 +122,18 @@ def _on_ranks(settings: TrainingSettings, ranks: Ranks | None) -> list[Row]:
         return curve_of_ranks(settings.task, job, report)
 
 
-@cache
 def made_by(task: LearningTask) -> str:
     """Return versions, the hash of the sources that define training, and what samples are made of.
 
     Changes of sources during the process are not seen.
     """
     made_of = task.made_of()
-    return f"{versions()}; sources {source_hash(PACKAGE)}" + (made_of and f"; {made_of}")
+    return _code() + (made_of and f"; {made_of}")
+
+
+@cache
+def _code() -> str:
+    return f"{versions()}; sources {source_hash(PACKAGE)}"
 
 
 def source_hash(package: Path, parts: Iterable[str] = ALGORITHMS) -> str:

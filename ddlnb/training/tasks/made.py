@@ -41,6 +41,7 @@ FONTS = tuple(family.format(style) for family, styles in STYLES.items() for styl
 RENDERED, TESTED = 60_000, 2_000  # letters in all, and those to test on
 SIDE = 16  # pixels
 POINTS = 22  # of a letter on a canvas twice as wide as an image
+# The first scale is that of both axes, the second that of what turning mixes into the other axis.
 TURN, SHEAR, SCALE, SHIFT = 0.2, 0.2, 0.15, 0.1  # at most: radians, and shares of the whole
 NOISE = 16.0  # standard deviation, of 255
 MEAN, SPREAD = 25.0, 55.0  # of a pixel, about

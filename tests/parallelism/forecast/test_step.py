@@ -22,7 +22,7 @@ from ddlnb.parallelism.forecast.forecast import (
     spread_of,
 )
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, saved_fit
-from ddlnb.parallelism.forecast.layouts import scale
+from ddlnb.parallelism.forecast.layouts import ranking_of, scale
 from ddlnb.parallelism.forecast.published import FOUNDRY, H100, observed
 from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.parallelism.forecast.step import (
@@ -463,3 +463,32 @@ def test_the_copies_of_a_shard_send_what_the_plain_count_of_messages_says() -> N
         )
     by_forecast = gathered_seconds(hsdp, values) / gathered_seconds(whole, values)
     assert by_forecast == pytest.approx(sent[8] / sent[0], rel=1e-6)
+
+
+def test_shards_that_cross_the_end_of_a_node_have_no_forecast() -> None:
+    asked = LayoutQuestion("llama3-1b", "A100", 3, gpus_per_node=8, framework="fsdp")
+    layouts = {shard: Layout(dp=24, zero=3, shard=shard) for shard in (4, 6, 8)}
+    known = {shard: ranking_of(asked, one) is not None for shard, one in layouts.items()}
+    assert known == {4: True, 6: False, 8: True}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "per_node", "nodes", "framework", "offered"),
+    [
+        ("H100", 8, 4, "fsdp", {(1, 0), (1, 8)}),
+        ("GB200", 4, 32, "fsdp", {(1, 0), (1, 4), (1, 64)}),  # hosts of 4 that NVLink joins
+    ],
+)
+def test_hybrid_sharding_is_looked_at_within_hosts_and_within_nvlink(
+    gpu: str, per_node: int, nodes: int, framework: str, offered: set[tuple[int, int]]
+) -> None:
+    found = scale("llama3-8b", gpu, nodes, gpus_per_node=per_node, framework=framework)
+    cases = found.outlook.cases
+    assert set(zip(cases.tp.tolist(), cases.shard.tolist(), strict=True)) == offered
+
+
+def test_hybrid_sharding_beside_tensor_parallelism_stays_within_a_node() -> None:
+    cases = scale("llama3-8b", "H100", 4, framework="fsdp-compiled").outlook.cases
+    hybrid_ones = cases.select(np.flatnonzero(cases.shard > 0))
+    assert set((hybrid_ones.tp * hybrid_ones.shard).tolist()) == {8}
+    assert len(set(hybrid_ones.tp.tolist())) > 1

@@ -104,6 +104,9 @@ def test_hybrid_sharding_shards_within_a_node(path: Path) -> None:
     whole, hybrid = (first(path, **fsdp, sharding=one) for one in ("FULL_SHARD", "HYBRID_SHARD"))
     assert float(hybrid["seconds"]) < float(whole["seconds"])
     assert float(hybrid["memory_gb"]) > float(whole["memory_gb"])
+    two = [first(path, **fsdp, sharding=one) for one in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2")]
+    assert float(two[0]["memory_gb"]) < float(two[1]["memory_gb"])
+    assert float(two[1]["memory_gb"]) > float(hybrid["memory_gb"])  # which shards parameters, too
 
 
 @pytest.mark.parametrize(
