@@ -332,9 +332,10 @@ def smaller(picture: bytes) -> bytes:
         across = min(width, opaque.width)
         size = (across, round(opaque.height * across / opaque.width))
         written = io.BytesIO()
-        opaque.resize(size, Image.Resampling.LANCZOS).quantize(COLOURS).save(
-            written, "png", optimize=True
-        )
+        resized = opaque.resize(size, Image.Resampling.LANCZOS)
+        # The median cut gives shades of grey most of the palette, and two lines the same colour.
+        few = resized.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE)
+        few.save(written, "png", optimize=True)
         if written.tell() <= MOST_BYTES:
             return written.getvalue()
     raise DdlnbError(

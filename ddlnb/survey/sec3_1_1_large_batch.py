@@ -174,8 +174,9 @@ def large_batches(
 ) -> LargeBatches:
     """Train by every recipe at every global batch and with every seed, at equal epochs.
 
-    Rates are tuned by the rule of `ddlnb.training.runs.compare`. Raises InputError for batches that
-    do not rise or that the workers cannot share equally.
+    Rates are tuned by the rule of `ddlnb.training.runs.compare`. ``task`` is the name of one of
+    `ddlnb train --list`. Raises UnknownName, and InputError for batches that do not rise or that
+    the workers cannot share equally.
     """
     batches = list(batches)
     require_whole(workers=workers, seeds=seeds)

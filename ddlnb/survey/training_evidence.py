@@ -31,6 +31,7 @@ from ddlnb.training.tasks.made import LETTERS, LETTERS_OF
 
 PAIR = ["better", "worse"]
 SHOWN = (2, 16)  # rows and columns of letters
+MARKERS = "osD^vP"  # of tasks, which colours alone would not tell apart on every screen
 LINEAR = 0.02  # nats up to which the axis of differences is linear
 
 
@@ -137,8 +138,8 @@ def evidence_findings(found: pd.DataFrame, published: pd.DataFrame) -> Findings:
     beside = agreement(found, published)
     return findings(
         *sentences,
-        f"Of {len(beside)} verdicts on which most published cells agree, "
-        f"{beside['agrees'].sum()} are theirs.",
+        f"Most published cells agree on an ordering, too, in {len(beside)} of these verdicts; "
+        f"the verdict is the same in {beside['agrees'].sum()}.",
     )
 
 
@@ -159,20 +160,24 @@ def ordering_differences(found: pd.DataFrame) -> plt.Figure:
         for line, pair in enumerate(pairs):
             if pair in part.index:
                 place = line + (number - (len(tasks) - 1) / 2) * apart
-                _draw_difference(ax, part.loc[pair], place, PALETTE[number % len(PALETTE)])
+                _draw_difference(ax, part.loc[pair], place, *_look(number))
     ax.axvline(0.0, color=GREY, linewidth=0.8)
     ax.set_xscale("symlog", linthresh=LINEAR)
     names_down(ax, [f"{short(one)}\nover {short(other)}" for one, other in pairs], ruled=True)
     ax.set_xlabel("test loss of the worse minus that of the better, as stated (nats)")
     marks = [
-        Line2D([], [], color=PALETTE[number % len(PALETTE)], marker="o", linestyle="", label=of)
-        for number, of in enumerate(tasks)
+        Line2D([], [], color=colour, marker=marker, linestyle="", label=of)
+        for of, (colour, marker) in zip(tasks, map(_look, range(len(tasks))), strict=True)
     ]
     legend(figure, marks, "upper center", columns=4)
     return say_source(figure, found.assign(source="measured in lockstep"), "hollow: undecided")
 
 
-def _draw_difference(ax: plt.Axes, row: pd.Series, line: float, colour: str) -> None:
+def _look(number: int) -> tuple[str, str]:
+    return PALETTE[number % len(PALETTE)], MARKERS[number % len(MARKERS)]
+
+
+def _draw_difference(ax: plt.Axes, row: pd.Series, line: float, colour: str, marker: str) -> None:
     is_decided = row["verdict"] != Verdict.UNDECIDED
     face = colour if is_decided else "white"
     if not math.isfinite(row["difference"]) or not math.isfinite(row["half_width"]):
@@ -185,7 +190,7 @@ def _draw_difference(ax: plt.Axes, row: pd.Series, line: float, colour: str) -> 
         line,
         xerr=np.array([row["half_width"]]),
         color=colour,
-        marker="o",
+        marker=marker,
         markerfacecolor=face,
         markersize=5,
         elinewidth=0.9,

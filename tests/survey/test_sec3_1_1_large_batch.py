@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddlnb.errors import InputError
+from ddlnb.errors import InputError, UnknownName
 from ddlnb.figures import large_batch_quality
 from ddlnb.results.statistics import Verdict
 from ddlnb.survey.sec3_1_1_large_batch import (
@@ -199,3 +199,12 @@ TWO = {("my own", 64): [0.9], ("my own", 256): [0.5]}
 def test_bad_choices_are_named(call, said):
     with pytest.raises(InputError, match=said):
         call()
+
+
+def test_another_task_is_trained_and_named_in_its_curves():
+    study = large_batches(
+        [8, 16], epochs=0.002, workers=2, seeds=1, task="text", recipes=(TUNED,), jobs=1
+    )
+    assert set(study.curves["task"]) == set(study.tuning["task"]) == {"text"}
+    with pytest.raises(UnknownName, match="letter"):
+        large_batches([8, 16], workers=2, seeds=1, task="letter")

@@ -91,3 +91,19 @@ def test_a_picture_becomes_small_or_is_refused():
     assert Image.open(io.BytesIO(found)).size == (1000, 100)
     with pytest.raises(DdlnbError, match=r"more than 60,000 at 400 pixels; draw less in it"):
         smaller(png(800, 800, noise=True))
+
+
+def test_lines_keep_the_colours_that_tell_them_apart():
+    """Among many shades of grey, blue and green were one colour, and so were two tasks."""
+    shades = np.linspace(0, 255, 800).astype(np.uint8)[None, :, None]
+    drawn = np.tile(shades, (600, 1, 3))
+    colours = {"blue": (0, 114, 178), "green": (0, 158, 115), "orange": (213, 94, 0)}
+    for place, colour in enumerate(colours.values()):
+        drawn[100 * place : 100 * place + 4, :40] = colour
+    written = io.BytesIO()
+    Image.fromarray(drawn).save(written, "png")
+    kept = np.asarray(Image.open(io.BytesIO(smaller(written.getvalue()))).convert("RGB"))
+    high = len(kept) / 600
+    for place, colour in enumerate(colours.values()):
+        seen = kept[round((100 * place + 2) * high), 10].astype(int)
+        assert np.abs(seen - colour).max() < 60, colour

@@ -70,7 +70,7 @@ def test_kept_curves_of_all_folders_are_judged_task_by_task(tmp_path):
     assert row == ["holds", "contradicted", "6 of 6"]
     assert agreement(found, published)["agrees"].tolist() == [True, False]
     said = evidence_findings(found, published)
-    assert "Of 2 verdicts on which most published cells agree, 1 are theirs" in said
+    assert "in 2 of these verdicts; the verdict is the same in 1." in said
     assert found["p_holm"].tolist() == pytest.approx(holm(found["p_value"].to_numpy()).tolist())
 
 
