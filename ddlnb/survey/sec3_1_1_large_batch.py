@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -26,13 +27,15 @@ from ddlnb.figures.style import (
     say_source,
     styled,
 )
+from ddlnb.files import DATA, require_writable, write_atomically
+from ddlnb.results.schema import read_frame
 from ddlnb.results.statistics import Verdict, mean_interval, paired_comparison
 from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled, with_half_widths
 from ddlnb.survey.launchers import train_at as train_at
 from ddlnb.survey.time_to_target import digits_workload
 from ddlnb.training.optimizers import LinearScaling, get_optimizer as get_optimizer, get_schedule
-from ddlnb.training.runs.compare import tuned_rate
-from ddlnb.training.runs.runner import in_parallel
+from ddlnb.training.runs.compare import tuned
+from ddlnb.training.runs.runner import Runner, in_parallel
 from ddlnb.training.runs.summaries import final_losses, runs_by
 from ddlnb.training.runs.train import run
 from ddlnb.training.settings import TrainingSettings, training_settings
@@ -156,6 +159,16 @@ class LargeBatches:
     tuning: pd.DataFrame
 
 
+def kept_large_batches(folder: Path = DATA / "measured") -> LargeBatches:
+    """Return the newest study that is kept. Raises InputError if there is none."""
+    kept = sorted(folder.glob("*large-batches*"))
+    require(bool(kept), f"{folder} has no folder *large-batches*; run from a checkout")
+    tables = (
+        read_frame(kept[-1] / name, "task", "recipe") for name in ("curves.csv", "tuning.csv")
+    )
+    return LargeBatches(*tables)
+
+
 def steps_for(task: LearningTask, epochs: float, batch: int) -> int:
     """Return the rounded number of steps that the epochs take with a global batch of this size."""
     require(epochs > 0, f"epochs {epochs!r} must be above 0")
@@ -171,12 +184,15 @@ def large_batches(
     task: str = TASK,
     recipes: Sequence[Recipe] = RECIPES,
     jobs: int | None = None,
+    folder: str | Path | None = None,
 ) -> LargeBatches:
     """Train by every recipe at every global batch and with every seed, at equal epochs.
 
     Rates are tuned by the rule of `ddlnb.training.runs.compare`. ``task`` is the name of one of
-    `ddlnb train --list`. Raises UnknownName, and InputError for batches that do not rise or that
-    the workers cannot share equally.
+    `ddlnb train --list`. Finished runs are kept in ``folder``, where the same call goes on after an
+    interruption, and which has both tables of the result in the end, as curves.csv and tuning.csv.
+    Raises UnknownName, and InputError for batches that do not rise or that the workers cannot
+    share equally.
     """
     batches = list(batches)
     require_whole(workers=workers, seeds=seeds)
@@ -194,28 +210,34 @@ def large_batches(
         (recipe, batch): _settings(recipe, batch, batch / batches[0], workers, epochs, task)
         for recipe, batch in tuned_for.values()
     }
-    found = in_parallel(tuned_rate, [(one,) for one in searches.values()], jobs)
-    rates = dict(zip(searches, (rate for rate, _ in found), strict=True))
+    if folder is not None:
+        require_writable(folder)
+    runner = Runner(None if folder is None else Path(folder), jobs)
+    found = dict(zip(searches, tuned(list(searches.values()), runner), strict=True))
     runs = []
     for (recipe, batch), sought in tuned_for.items():
         grown = batch / batches[0]
         # With a warm-up the schedule itself rises by the factor.
         times = grown if recipe.scaling == "linear" and not recipe.warm_up else 1.0
         settings = _settings(recipe, batch, grown, workers, epochs, task)
-        own = replace(settings, lr=times * rates[sought])
+        own = replace(settings, lr=times * found[sought].best)
         runs += [(recipe, batch, replace(own, seed=seed)) for seed in range(seeds)]
     # Rules of the rate agree at the smallest batch.
     different = list(dict.fromkeys(settings for *_, settings in runs))
-    made = dict(zip(different, in_parallel(run, [(one,) for one in different], jobs), strict=True))
+    made = dict(zip(different, runner.curves(different, "runs"), strict=True))
     curves = [
         made[settings].assign(recipe=recipe.name, batch=batch, epochs=epochs)
         for recipe, batch, settings in runs
     ]
     tuning = [
-        frame.assign(recipe=recipe.name, batch=batch)
-        for (recipe, batch), (_, frame) in zip(searches, found, strict=True)
+        search.frame().assign(recipe=recipe.name, batch=batch)
+        for (recipe, batch), search in found.items()
     ]
-    return LargeBatches(pd.concat(curves, ignore_index=True), pd.concat(tuning, ignore_index=True))
+    study = LargeBatches(pd.concat(curves, ignore_index=True), pd.concat(tuning, ignore_index=True))
+    if folder is not None:
+        for name, table in (("curves.csv", study.curves), ("tuning.csv", study.tuning)):
+            write_atomically(Path(folder) / name, table.to_csv(index=False))
+    return study
 
 
 def _settings(

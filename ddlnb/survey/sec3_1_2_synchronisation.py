@@ -59,10 +59,9 @@ from ddlnb.training.executors.clock import Clock, Link, Straggler, get_straggler
 from ddlnb.training.executors.dry_run import dry_workers
 from ddlnb.training.executors.lockstep import COMPUTE, Lockstep, activity_table
 from ddlnb.training.method import TrainingMethod, training_method
-from ddlnb.training.runs.compare import Comparison, compare, tuned_rate
-from ddlnb.training.runs.runner import in_parallel
+from ddlnb.training.runs.compare import Comparison, compare, tuned
+from ddlnb.training.runs.runner import Runner
 from ddlnb.training.runs.summaries import final_losses, pair_of, runs_by, spent
-from ddlnb.training.runs.train import run
 from ddlnb.training.settings import training_settings
 from ddlnb.training.tasks.catalogue import get_learning_task
 from ddlnb.units import MB, MS, counted, show_seconds
@@ -396,14 +395,13 @@ def same_traffic(
         )
         for method, count in ((f"local({period}) on PS", steps), ("bsp on PS", steps // period))
     ]
-    rates = [rate for rate, _ in in_parallel(tuned_rate, [(cell,) for cell in cells], jobs)]
+    runner = Runner(jobs=jobs)
     runs = [
-        replace(cell, lr=rate, seed=seed)
-        for cell, rate in zip(cells, rates, strict=True)
+        replace(search.cell, lr=search.best, seed=seed)
+        for search in tuned(cells, runner)
         for seed in range(seeds)
     ]
-    curves = in_parallel(run, [(one,) for one in runs], jobs)
-    return pd.concat(curves, ignore_index=True)
+    return pd.concat(runner.curves(runs, "runs"), ignore_index=True)
 
 
 NEAR = 0.05  # Relative distance at which a mean staleness still agrees with its law.

@@ -8,7 +8,8 @@ from ddlnb.engines.targets import targets_of
 from ddlnb.errors import InputError
 from ddlnb.files import CLUSTERS
 from ddlnb.training.cost.estimate import iteration_cost
-from ddlnb.training.runs.compare import tuned_rate
+from ddlnb.training.runs.compare import tuned
+from ddlnb.training.runs.runner import Runner
 from ddlnb.training.settings import training_settings
 from ddlnb.workloads.workload import read_profile
 
@@ -37,7 +38,7 @@ def test_a_warm_up_ends_within_the_run(schedule):
 def test_a_search_for_a_rate_says_that_half_the_steps_are_too_few_for_the_warm_up():
     settings = training_settings("digits", "bsp", workers=2, steps=10, schedule="warm-up(6)")
     with pytest.raises(InputError, match="the search for a rate, with half of them, has 5"):
-        tuned_rate(settings)
+        tuned([settings], Runner(jobs=1))
 
 
 @pytest.mark.parametrize("key", ["hardware", "network", "about"])

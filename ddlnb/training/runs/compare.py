@@ -269,15 +269,6 @@ def tuned(cells: Sequence[TrainingSettings], runner: Runner) -> list[Search]:
     return searches
 
 
-def tuned_rate(settings: TrainingSettings) -> tuple[float, pd.DataFrame]:
-    """Return the rate found for these settings, and one row per rate tried.
-
-    Their own rate is the first guess. Everything runs in this process, and nothing is kept.
-    """
-    [search] = tuned([settings], Runner(jobs=1))
-    return search.best, search.frame()
-
-
 def is_stable(curve: pd.DataFrame) -> bool:
     """Return whether a run kept what it had gained, by the rule above."""
     losses = curve["test_loss"].to_numpy(dtype=float)
