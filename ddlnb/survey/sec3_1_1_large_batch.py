@@ -361,35 +361,34 @@ def verdict_table(curves: pd.DataFrame) -> pd.DataFrame:
 LARGEST_SHARE = 1 / 4  # of all samples in a batch that is to tell of large ones
 
 
-def large_batch_findings(curves: pd.DataFrame) -> Findings:
-    """Say what the largest batch costs each recipe in accuracy, and which expectations hold."""
-    means = _mean_accuracies(curves)
-    smallest, largest = means.columns.min(), means.columns.max()
-    lost = 1 - means[largest] / means[smallest]
-    costs = [f"{recipe} {share:.0%}" for recipe, share in lost.items()]
-    judged = verdicts(curves)
-    table = judged.groupby("verdict")["expected"].agg("; ".join)
-    of_survey = judged[judged["source"].str.endswith("A20")]
-    samples = len(get_learning_task(str(curves["task"].iloc[0])).samples().labels)
-    tells = largest <= LARGEST_SHARE * samples
-    return findings(
-        f"From batch {smallest} to batch {largest} the recipes lose this share of their mean "
-        f"accuracy: {', '.join(costs)}.",
-        *(
-            f"{str(verdict).capitalize()} in accuracy: {expected}."
-            for verdict, expected in table.items()
-        ),
-        items=[
-            item_verdict(
-                "A20",
-                [row["verdict"] if tells else Verdict.UNDECIDED],
-                "measured",
-                f"{row['expected']}, in accuracy: {row['verdict']}"
-                + ("" if tells else f"; a batch of {largest} of {samples} samples decides nothing"),
-            )
-            for row in of_survey.to_dict("records")
-        ],
-    )
+def large_batch_findings(*studies: pd.DataFrame) -> Findings:
+    """Say what the largest batch costs each recipe in accuracy, and which expectations hold.
+
+    Each of ``studies`` has the curves of one task. Those whose largest batch is more than
+    LARGEST_SHARE of the samples decide nothing, and are left out of the verdict if others do.
+    """
+    sentences, decisive, empty = [], [], []
+    for curves in studies:
+        means = _mean_accuracies(curves)
+        smallest, largest = means.columns.min(), means.columns.max()
+        lost = 1 - means[largest] / means[smallest]
+        costs = [f"{recipe} {share:.0%}" for recipe, share in lost.items()]
+        task, judged = str(curves["task"].iloc[0]), verdicts(curves)
+        sentences.append(
+            f"{task.capitalize()}: from batch {smallest} to batch {largest} the recipes lose this "
+            f"share of their mean accuracy: {', '.join(costs)}."
+        )
+        for verdict, expected in judged.groupby("verdict")["expected"].agg("; ".join).items():
+            sentences.append(f"{task.capitalize()}, {verdict} in accuracy: {expected}.")
+        samples = len(get_learning_task(task).samples().labels)
+        for row in judged[judged["source"].str.endswith("A20")].to_dict("records"):
+            said = f"{row['expected']}, in accuracy on {task}: {row['verdict']}"
+            if largest <= LARGEST_SHARE * samples:
+                decisive.append(item_verdict("A20", [row["verdict"]], "measured", said))
+            else:
+                said += f"; a batch of {largest} of {samples} samples decides nothing"
+                empty.append(item_verdict("A20", [Verdict.UNDECIDED], "measured", said))
+    return findings(*sentences, items=decisive or empty)
 
 
 def recovered(curves: pd.DataFrame) -> pd.Series:

@@ -173,9 +173,13 @@ def test_findings_and_tables_are_those_of_the_curves():
     )
     said = large_batch_findings(made)
     assert f"{WARM.name} 25%, {TUNED.name} 10%" in said
-    assert "Holds in accuracy: SGD loses even with a rate tuned there" in said
+    assert "Digits, holds in accuracy: SGD loses even with a rate tuned there" in said
     assert {one.verdict for one in said.items} == {Verdict.UNDECIDED}  # most samples in one batch
     assert all("of 1437 samples decides nothing" in one.said for one in said.items)
+    both = large_batch_findings(made, made.assign(task="letters"))  # 60,000 samples
+    assert "Letters, holds in accuracy: SGD loses" in both
+    assert {one.verdict for one in both.items} == {Verdict.HOLDS, Verdict.UNDECIDED}
+    assert all("accuracy on letters: " in one.said for one in both.items)
     assert set(verdict_table(made)["verdict"]) <= set(Verdict)
     found = quality(made)
     assert quality_table(found).loc[(TUNED.name, 1024), "test accuracy"] == "0.9000 ± 0.0000"
