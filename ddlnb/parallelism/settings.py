@@ -315,11 +315,28 @@ def _accelerate_back(said: Fields) -> Fields:
         copies = said.get("copies", 1)
         said |= {"dp": copies * shards, "zero": said.get("zero", 3)}
     if said.pop("hybrid", False):
-        said["shard"] = said.get("gpus_per_node", 8)
+        of_each = said.get("gpus", 0) // said.get("nodes", 1)
+        said["shard"] = said.get("gpus_per_node") or of_each or 8
     return said
 
 
-_FSDP = {"FULL_SHARD": 3, "HYBRID_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
+# By their names in accelerate; older files have their numbers, and the Trainer writes them small.
+_FSDP = {
+    "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2,
+}  # fmt: skip
+_FSDP_NUMBERS = {place: zero for place, zero in enumerate(_FSDP.values(), 1)}
+_HYBRID = {"HYBRID_SHARD": True, "HYBRID_SHARD_ZERO2": True}
+
+
+def _trainer(strategies: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the Trainer's words for strategies say, alone and with layers wrapped."""
+    return {
+        f"{name.lower()}{wrapped}": value
+        for name, value in strategies.items()
+        for wrapped in ("", " auto_wrap")
+    }
+
+
 ACCELERATE = Format(
     "Transformers",
     "yaml",
@@ -331,10 +348,8 @@ ACCELERATE = Format(
         _flag("bf16", "precision", "bf16"),
         _flag("fp16", "precision", "fp16"),
         Option("gradient_checkpointing", "recomputation", {True: "full", False: "none"}),
-        Option("fsdp", "zero", {
-            "full_shard": 3, "full_shard auto_wrap": 3, "shard_grad_op": 2,
-            "shard_grad_op auto_wrap": 2, "": 0,
-        }),
+        Option("fsdp", "zero", {**_trainer(_FSDP), "": 0}),
+        Option("fsdp", "hybrid", _trainer(_HYBRID)),
         Option("tp_size", "tp"),
         Option("model_name_or_path", "model"),
         Option("block_size", "sequence"),
@@ -345,8 +360,8 @@ ACCELERATE = Format(
         }),
         Option("num_processes", "gpus"),
         Option("num_machines", "nodes"),
-        Option("fsdp_config.fsdp_sharding_strategy", "zero", _FSDP),
-        Option("fsdp_config.fsdp_sharding_strategy", "hybrid", {"HYBRID_SHARD": True}),
+        Option("fsdp_config.fsdp_sharding_strategy", "zero", {**_FSDP, **_FSDP_NUMBERS}),
+        Option("fsdp_config.fsdp_sharding_strategy", "hybrid", {**_HYBRID, 4: True, 5: True}),
         Option("fsdp_config.fsdp_reshard_after_forward", "zero", {True: 3, False: 2, **_FSDP}),
         Option("fsdp_config.fsdp_activation_checkpointing", "recomputation", {
             True: "full", False: "none",

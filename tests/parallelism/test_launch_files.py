@@ -166,6 +166,14 @@ meta-llama/Llama-3-8B --per_device_train_batch_size 2 --gradient_accumulation_st
         ("ds.json", json.dumps(DEEPSPEED_JSON), DEEPSPEED, "dp16 zero3 mb4 acc8", ("amp.enabled",)),
         ("run.yaml", NANOTRON_YAML, NANOTRON, "dp4 tp2 pp2 zero1 sp full mb2 acc16", ()),
         ("a.yaml", ACCELERATE_YAML, ACCELERATE, "dp16 zero3 shard8 full", ()),
+        ("a.yaml", ACCELERATE_YAML.replace("SHARD,", "SHARD_ZERO2,"), ACCELERATE,
+         "dp16 zero2 shard8 full", ()),
+        ("a.yaml", ACCELERATE_YAML.replace("HYBRID_SHARD,", "4,"), ACCELERATE,
+         "dp16 zero3 shard8 full", ()),
+        (
+            "run.sh", TRAINER.replace("full_shard", "hybrid_shard"), ACCELERATE,
+            "dp16 zero3 shard8 full mb2 acc4", ("neftune_noise_alpha",),
+        ),
         (
             "run.sh", TRAINER, ACCELERATE, "dp16 zero3 full mb2 acc4", ("neftune_noise_alpha",),
         ),
@@ -178,6 +186,11 @@ def test_files_of_frameworks_are_read(name, text, form, layout, unknown, tmp_pat
     assert launch.formats == (form,)
     assert str(launch.layout) == layout
     assert launch.unknown == unknown
+
+
+def test_hybrid_sharding_is_within_a_node_of_the_file_s_own_counts(tmp_path):
+    (tmp_path / "a.yaml").write_text(ACCELERATE_YAML.replace("machines: 2", "machines: 4"))
+    assert read_launch(tmp_path / "a.yaml").layout.shard == 4
 
 
 def test_a_model_s_sizes_and_names_are_read(tmp_path):
