@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ddlnb.emulation.network import EmulatedNetwork
-from ddlnb.emulation.verify_links import fair_shares, trials
-from ddlnb.errors import InputError
+from ddlnb.emulation.verify_links import PAYLOAD_SHARE, fair_shares, trials, verify
+from ddlnb.errors import DdlnbError, InputError
 from ddlnb.launch.topology import EmulatedTopology, Link, Wire, star
 from tests.networks.oracles import Flow, unfair
 
@@ -115,3 +115,45 @@ def test_a_ring_fills_every_link_of_a_star():
 def test_the_forwarding_host_of_a_chain_is_filled_by_two():
     found = trials(chain(), 3)
     assert np.any([trial.full for trial in found], axis=0).all()
+
+
+class Played:
+    """A network that is not there, whose attempts at verification find these rates and trips."""
+
+    topology = star([Link(2.5e6, 4e-3)] * 2)
+
+    def __init__(self, *attempts: tuple[float, float]):
+        self.left = list(attempts)  # shares of the payload's bandwidth, and of the round trip
+
+    def route(self, routes: object) -> None:
+        self.routes = routes
+
+    def statistics(self) -> dict[str, float]:
+        return {"late": 0.0}
+
+    def run(self, _measure: object, orders: list, ranks_per_node: int) -> list:
+        bandwidth, trip = self.left.pop(0)
+        return [(bandwidth * PAYLOAD_SHARE * 2.5e6, trip * 8e-3)] * len(orders)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "left", "warns"),
+    [
+        ([(1.0, 1.0), (0.5, 1.0)], 1, ""),
+        ([(0.6, 1.0), (1.0, 2.0), (1.0, 1.0)], 0, ""),
+        ([(0.8, 1.0), (0.6, 1.0), (0.6, 1.0)], 0, "was to have 2.35 MB/s and has 1.88 MB/s"),
+        ([(1.0, 2.0)] * 3, 0, "round trips over 4 of 4 links are long"),
+    ],
+)
+def test_the_best_of_the_attempts_at_a_network_counts(attempts, left, warns, recwarn):
+    network = Played(*attempts)
+    table = verify(network.run, network, 2)
+    assert len(table) == 4
+    assert len(network.left) == left
+    assert [warns in str(one.message) for one in recwarn] == [True] * bool(warns)
+
+
+def test_a_network_that_never_has_its_bandwidth_is_refused():
+    network = Played(*[(0.6, 1.0)] * 3)
+    with pytest.raises(DdlnbError, match="the emulated network is not the one asked for"):
+        verify(network.run, network, 2)
