@@ -49,6 +49,7 @@ SYNCHRONISATIONS = ("bsp", "local(4)", "ssp(3)")
 DENSE = "bsp on A2A"
 STRAGGLERS = Clock(LogNormal(0.5))  # so that SSP has something to relax
 BETTER, WORSE, OPEN = "better", "worse", "no clear difference"
+ENDED = "ran out of steps"
 IS_DENSE = {"gap": 0.0, "gap_half_width": 0.0, "verdict": ""}
 
 
@@ -82,7 +83,8 @@ def at_equal_bytes(curves: pd.DataFrame, dense_iterations: Sequence[int]) -> Row
     minus that of dense BSP, paired by seeds, with its 95 % ``gap_half_width``; ``verdict`` is
     BETTER or WORSE where that interval leaves out 0. ``over_parts`` says the same of a combination
     beside each part of it alone, its synchronisation dense and BSP with its compression: BETTER
-    than both, WORSE than one, or OPEN. Runs that diverged have infinite loss. Raises InputError for
+    than both, WORSE than one, ENDED where whoever is behind ran out of steps, or OPEN. Runs that
+    diverged have infinite loss. Raises InputError for
     curves without dense BSP.
     """
     known = link_bytes(curves)
@@ -129,13 +131,16 @@ def parts_alone(method: str, methods: Iterable[str]) -> list[str]:
 
 
 def _over_parts(method: str, ends: Mapping[str, pd.DataFrame]) -> str:
-    losses = ends[method]["loss"].to_numpy()
-    beside = [
-        _gap(losses, ends[part]["loss"].to_numpy())["verdict"] for part in parts_alone(method, ends)
-    ]
-    if WORSE in beside:
-        return WORSE
-    return "" if not beside else BETTER if set(beside) == {BETTER} else OPEN
+    beside = [_over_part(ends[method], ends[part]) for part in parts_alone(method, ends)]
+    first = (one for one in (WORSE, ENDED, OPEN, BETTER) if one in beside)
+    return next(first, "")
+
+
+def _over_part(combined: pd.DataFrame, part: pd.DataFrame) -> str:
+    """Return how a combination stands to a part: more steps could still bring up who is behind."""
+    found = str(_gap(combined["loss"].to_numpy(), part["loss"].to_numpy())["verdict"])
+    behind = {WORSE: [combined], BETTER: [part]}.get(found, [combined, part])
+    return ENDED if any(bool(one["ended"].any()) for one in behind) else found
 
 
 @tabled("step", "loss", "ended")
@@ -169,15 +174,16 @@ def bytes_findings(equal: pd.DataFrame) -> Findings:
             f"With the bytes of {iterations} iterations of dense BSP, which leave it at a loss of "
             f"{dense['loss']:.2f}, {better} of {len(others)} other methods are better. The best, "
             f"{best['method']}, is at {best['loss']:.2f} after {best['steps']:.0f} steps; "
-            f"{others['ended'].sum()} methods ran out of steps before they had used their bytes."
+            f"{counted(int(others['ended'].sum()), 'method')} ran out of steps before that."
         )
         judged = others.loc[others["over_parts"] != "", "over_parts"].to_list()
-        verdict = Verdict.UNDECIDED if OPEN in judged else Verdict.CONTRADICTED
+        verdict = Verdict.UNDECIDED if {OPEN, ENDED} & set(judged) else Verdict.CONTRADICTED
         said = (
             f"{judged.count(BETTER)} of {len(judged)} combinations are better than each part alone "
             f"with the bytes of {iterations} iterations of dense BSP"
         )
-        told.append(f"{said}, {judged.count(WORSE)} worse than one.")
+        ended = f"; of {judged.count(ENDED)} nothing is known, as who is behind ran out of steps"
+        told.append(f"{said}, {judged.count(WORSE)} worse than one{ended * (ENDED in judged)}.")
         best_of_all = Verdict.HOLDS if BETTER in judged else verdict
         items.append(item_verdict("A61", [best_of_all], "measured", said))
     return findings(*told, items=items)

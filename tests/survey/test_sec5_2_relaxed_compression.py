@@ -69,7 +69,7 @@ def test_a_combination_is_judged_beside_each_part_alone():
     ends = {"bsp": 1.0, "local(2)": 0.6, compressed: 0.4}
     for reached, word in ((0.3, relaxed.BETTER), (0.5, relaxed.WORSE), (0.7, relaxed.WORSE)):
         runs = [
-            runs_of(method, {seed: [2, loss + seed / 1000] for seed in range(3)})
+            runs_of(method, {seed: [2, loss + seed / 1000, 0.1] for seed in range(3)})
             for method, loss in (ends | {both: reached}).items()
         ]
         table = relaxed.at_equal_bytes(pd.concat(runs, ignore_index=True), [10])
@@ -77,6 +77,31 @@ def test_a_combination_is_judged_beside_each_part_alone():
         assert by_method[str(training_method(both))] == word
         assert by_method[str(training_method(compressed))] == ""
         assert f"{int(word == relaxed.BETTER)} of 1 combinations" in relaxed.bytes_findings(table)
+
+
+@pytest.mark.parametrize(
+    ("reached", "ended", "word"),
+    [
+        (0.3, "bsp + ef-sign + feedback", relaxed.ENDED),  # the part could have got farther
+        (0.5, "bsp + ef-sign + feedback", relaxed.WORSE),  # and is ahead already
+        (0.5, "local(2) + ef-sign + feedback", relaxed.ENDED),
+        (0.3, "local(2) + ef-sign + feedback", relaxed.BETTER),
+    ],
+)
+def test_who_is_behind_and_ran_out_of_steps_is_not_judged(reached, ended, word):
+    both = "local(2) + ef-sign + feedback"
+    ends = {"bsp": 1.0, "local(2)": 0.6, "bsp + ef-sign + feedback": 0.4, both: reached}
+    runs = [
+        runs_of(
+            method,
+            {seed: [2, loss + seed / 1000] + [0.1] * (method != ended) for seed in range(3)},
+        )
+        for method, loss in ends.items()
+    ]
+    table = relaxed.at_equal_bytes(pd.concat(runs, ignore_index=True), [10])
+    assert table.set_index("method").loc[str(training_method(both)), "over_parts"] == word
+    said = relaxed.bytes_findings(table)
+    assert ("of 1 nothing is known" in said) == (word == relaxed.ENDED)
 
 
 @pytest.fixture(scope="module")
