@@ -267,11 +267,11 @@ def slow_worker_findings(slowed: pd.DataFrame) -> Findings:
     for factor in (first, last):
         among = seconds.loc[lossless, factor]
         others = seconds.loc[~lossless, factor]
-        slow = "none" if factor == 1 else f"one of them {factor:g} times"
+        slow = "all equal" if factor == 1 else f"one of which takes {factor:g} times as long"
         told.append(
-            f"With {slowed['workers'].iloc[0]} workers, {slow} slower, an iteration takes "
+            f"With {slowed['workers'].iloc[0]} workers, {slow}, the lossless methods take "
             f"{show_seconds(among.min())} ({among.idxmin()}) to "
-            f"{show_seconds(among.max())} ({among.idxmax()}) without loss; "
+            f"{show_seconds(among.max())} ({among.idxmax()}) per iteration; "
             + ", ".join(f"{name} {show_seconds(took)}" for name, took in others.items())
             + f"; computation alone {show_seconds(computing[factor].iloc[0])}."
         )
@@ -514,7 +514,8 @@ def synchronisation_findings(judged: pd.DataFrame) -> Findings:
     laws, learning = judged.loc["law"], judged.loc["learning"]
     by_verdict = learning.groupby("verdict", sort=False)
     return findings(
-        f"{(laws['verdict'] == Verdict.HOLDS).sum()} of {len(laws)} laws hold exactly.",
+        f"{(laws['verdict'] == Verdict.HOLDS).sum()} of {len(laws)} laws hold: the mean staleness "
+        f"of ASP within {NEAR:.0%}, the others exactly.",
         *(
             f"{str(verdict).capitalize()}, about learning: {'; '.join(rows.index)}."
             for verdict, rows in by_verdict

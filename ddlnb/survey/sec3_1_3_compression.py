@@ -79,7 +79,7 @@ def compressor_table(
             "feedback": compressor.feedback,
             "bits": bits,
             "ratio": 32 / bits,
-            "quoted": str(compressor.quoted_ratio((side, side)) or "-"),
+            "expected": str(compressor.quoted_ratio((side, side)) or "-"),
             "entropy (bits)": entropy_bits(compressor, tensor),
             "encode (ms)": seconds.before(MEGA) / MS,
             "decode (ms)": seconds.after(MEGA, GATHERED) / MS,
@@ -254,9 +254,10 @@ def traffic_of_resnet50(workers: Sequence[int]) -> pd.DataFrame:
 
 
 def traffic_claims(elements: int = 25_000_000, workers: int = 32) -> pd.DataFrame:
-    """Return what is quoted about the traffic of one vector, beside what our requests make of it.
+    """Return what is expected of the traffic of one vector, beside what our requests make of it.
 
-    One row per claim: claim, quoted, tag, computed; both numbers are ratios to a dense ring.
+    One row per claim: claim, expected, tag, computed; both numbers are ratios to a dense ring. Of
+    those with the tag [d] the formula is derived here.
     """
     shape, n = [(elements,)], workers
     top, tree, sign = compressors_named(["top-k(0.001)", "gtop-k(0.001)", "ef-sign"])
@@ -275,7 +276,7 @@ def traffic_claims(elements: int = 25_000_000, workers: int = 32) -> pd.DataFram
         ("signs, one message", 32.0, "[A s.3.1.3]", 4 * elements / sign_payload),
         (f"signs gathered, {n} workers: 64 / n", 64 / n, "[d]", of_sign),
     ]
-    return pd.DataFrame(rows, columns=["claim", "quoted", "tag", "computed"])
+    return pd.DataFrame(rows, columns=["claim", "expected", "tag", "computed"])
 
 
 def learning_table(learnt: Comparison) -> pd.DataFrame:

@@ -357,31 +357,44 @@ def _error(line: AlphaBeta, points: pd.DataFrame) -> float:
 
 
 def crossing_bytes(first: AlphaBeta, second: AlphaBeta) -> float:
-    """Return the bytes at which both take as long, infinite if one is never slower.
+    """Return the bytes at which both take as long, NaN if one is never slower.
 
     >>> round(crossing_bytes(AlphaBeta(6e-3, 1e-9), AlphaBeta(2e-3, 3e-9)))
     2000000
     """
     apart = second.seconds_per_byte - first.seconds_per_byte
-    size = (first.latency_seconds - second.latency_seconds) / apart if apart else math.inf
-    return size if size > 0 else math.inf
+    size = (first.latency_seconds - second.latency_seconds) / apart if apart else math.nan
+    return size if size > 0 else math.nan
+
+
+def faster_for(first: AlphaBeta, second: AlphaBeta) -> str:
+    """Return for which messages the first is faster, in KiB.
+
+    >>> faster_for(AlphaBeta(6e-3, 1e-9), AlphaBeta(2e-3, 3e-9))
+    'above 1.95e+03'
+    >>> faster_for(AlphaBeta(2e-3, 3e-9), AlphaBeta(6e-3, 1e-9))
+    'below 1.95e+03'
+    >>> faster_for(AlphaBeta(2e-3, 1e-9), AlphaBeta(6e-3, 3e-9))
+    'all'
+    """
+    size, least = crossing_bytes(first, second), first.latency_seconds < second.latency_seconds
+    if math.isnan(size):
+        return "all" if least or first.seconds_per_byte < second.seconds_per_byte else "none"
+    return f"{'below' if least else 'above'} {size / KIB:.3g}"
 
 
 def crossings(lines: Mapping[str, Mapping[str, AlphaBeta]]) -> pd.DataFrame:
-    """Return the KiB from which the ring is faster than each other algorithm, by source of lines.
-
-    Infinite means never: the other is at least as good in latencies and in bytes.
-    """
+    """Return for which KiB the ring is faster than each other algorithm, by source of lines."""
     table = {
         source: {
-            name: crossing_bytes(by_name["ring"], line) / KIB
+            name: faster_for(by_name["ring"], line)
             for name, line in by_name.items()
             if name != "ring"
         }
         for source, by_name in lines.items()
         if "ring" in by_name
     }
-    return pd.DataFrame(table).rename_axis("KiB from which the ring is faster than")
+    return pd.DataFrame(table).rename_axis("KiB for which the ring is faster than")
 
 
 class Measured(NamedTuple):

@@ -38,7 +38,7 @@ from ddlnb.survey.launchers import train_at as train_at
 from ddlnb.training.cost.time_to_target import (
     NO,
     UNSURE,
-    YES,
+    YES as YES,
     iterations_to_target,
     recommendations,
     time_to_target as seconds_to_target,
@@ -109,18 +109,21 @@ def target_findings(tables: Mapping[str, pd.DataFrame], workers: int) -> Finding
     return findings(*told)
 
 
+SHORT = 120.0  # seconds, which are told in minutes beyond
 APART = 1.025  # between neighbouring methods, so that their intervals do not hide one another
 
 
 @styled
 def time_to_target(table: pd.DataFrame) -> Figure:
-    """Minutes to the target loss per method and network; the axis says whose iterations they are.
+    """Time to the target loss per method and network; the axis says whose iterations they are.
 
     ``table`` is that of `ddlnb.training.cost.time_to_target.time_to_target`. Whiskers are 95 %
     intervals over seeds; a method that does not reach the target has no bar, and the text on a bar
     is its speed-up over the dense best.
     """
     methods = list(table["method"].unique()) if len(table) else []
+    minutes = len(table) and table["seconds"].median() > SHORT
+    unit, word = (60, "minutes") if minutes else (1, "seconds")
     height = 1.4 + 0.34 * len(methods)
     figure, panels = facets(table, "network", width=(3.2, 2.9), height=height, sharey=True)
     for ax, _, part in panels:
@@ -128,11 +131,11 @@ def time_to_target(table: pd.DataFrame) -> Figure:
             part.set_index("method").reindex(methods).iterrows()
         ):
             colour = DARK if row["is_dense"] else _colour(str(method))
-            end = draw_time(ax, number, row, colour, unit=60, never="never")
+            end = draw_time(ax, number, row, colour, unit=unit, never="never")
             if math.isfinite(end):
                 beside(ax, end, number, f"{row['speedup']:.2f}x")
         ax.margins(x=0.25)
-        ax.set(xlabel=target_label("minutes", table), xlim=(0, None))
+        ax.set(xlabel=target_label(word, table), xlim=(0, None))
         ax.xaxis.set_major_formatter(ScalarFormatter())
     names_down(panels[0][0], [short(name) for name in methods])
     figure.suptitle(target_of(table), fontsize=10)

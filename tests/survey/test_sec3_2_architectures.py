@@ -1,7 +1,5 @@
 """Section 3.2: the formulas, and what is measured where links can be emulated and where not."""
 
-import math
-
 import pandas as pd
 import pytest
 
@@ -97,9 +95,10 @@ def test_the_common_fit_finds_the_link_that_the_formulas_were_made_of():
 def test_ring_and_tree_cross_where_both_take_as_long():
     lines = study.by_formula(LINK, 8)
     table = study.crossings({"formula": lines, "own": {}})
-    size = 1024 * table.loc["tree", "formula"]
+    size = study.crossing_bytes(lines["ring"], lines["tree"])
     assert lines["ring"].seconds(size) == pytest.approx(lines["tree"].seconds(size))
-    assert math.isinf(table.loc["direct", "formula"])
+    assert table.loc["tree", "formula"] == f"above {size / 1024:.3g}"
+    assert table.loc["direct", "formula"] == "none"
     assert list(table.columns) == ["formula"]
 
 
