@@ -136,7 +136,7 @@ def verify(run: Run, network: EmulatedNetwork, hosts: int, ranks_per_node: int =
         return pd.DataFrame()
     planned = trials(topology, hosts)
     tables: list[pd.DataFrame] = []
-    while len(tables) < ATTEMPTS and not (tables and _is_sure(tables[-1])):
+    while len(tables) < ATTEMPTS and not (tables and _doubt(tables[-1]) <= (False, 1)):
         found = []
         for one in planned:
             network.route(topology.with_one_route(one.turn).routes)
@@ -145,13 +145,15 @@ def verify(run: Run, network: EmulatedNetwork, hosts: int, ranks_per_node: int =
             found.append(run(_measure, orders, ranks_per_node)[::ranks_per_node])
         network.route(topology.routes)
         tables.append(_table(topology.wires, planned, found, network.statistics()["late"]))
-    table = min(tables, key=lambda one: (_off(one).max() > UNUSABLE, _slow(one).sum()))
+    table = min(tables, key=_doubt)
     _judge(table)
     return table
 
 
-def _is_sure(table: pd.DataFrame) -> bool:
-    return bool(_off(table).max() <= DOUBTFUL and not _slow(table).any())
+def _doubt(table: pd.DataFrame) -> tuple[bool, float]:
+    """Return whether a table is unusable, and how doubtful its worst link is: up to 1 it is not."""
+    off = _off(table).max()
+    return bool(off > UNUSABLE), float(max(off / DOUBTFUL, _lateness(table).max()))
 
 
 def _off(table: pd.DataFrame) -> pd.Series:
@@ -159,9 +161,10 @@ def _off(table: pd.DataFrame) -> pd.Series:
     return (full["bandwidth"] / full["asked_bandwidth"] - 1).abs()
 
 
-def _slow(table: pd.DataFrame) -> pd.Series:
+def _lateness(table: pd.DataFrame) -> pd.Series:
+    """Return by how much round trips are late, in units of what makes them doubtful."""
     late = table["round_trip"] - table["asked_round_trip"]
-    return late > DOUBTFUL_TRIP * table["asked_round_trip"] + TIMER_SECONDS
+    return late / (DOUBTFUL_TRIP * table["asked_round_trip"] + TIMER_SECONDS)
 
 
 def _table(
@@ -198,7 +201,7 @@ def _table(
 
 
 def _judge(table: pd.DataFrame) -> None:
-    off, slow = _off(table), _slow(table)
+    off, slow = _off(table), _lateness(table) > 1
     doubts = []
     if off.max() > DOUBTFUL:
         worst = table.loc[off.idxmax()]

@@ -315,7 +315,8 @@ def _accelerate_back(said: Fields) -> Fields:
         copies = said.get("copies", 1)
         said |= {"dp": copies * shards, "zero": said.get("zero", 3)}
     if said.pop("hybrid", False):
-        of_each = said.get("gpus", 0) // said.get("nodes", 1)
+        gpus, nodes = said.get("gpus", 0), said.get("nodes") or 1
+        of_each = gpus // nodes if gpus % nodes == 0 else 0
         said["shard"] = said.get("gpus_per_node") or of_each or 8
     return said
 
@@ -363,6 +364,7 @@ ACCELERATE = Format(
         Option("fsdp_config.fsdp_sharding_strategy", "zero", {**_FSDP, **_FSDP_NUMBERS}),
         Option("fsdp_config.fsdp_sharding_strategy", "hybrid", {**_HYBRID, 4: True, 5: True}),
         Option("fsdp_config.fsdp_reshard_after_forward", "zero", {True: 3, False: 2, **_FSDP}),
+        Option("fsdp_config.fsdp_reshard_after_forward", "hybrid", _HYBRID),
         Option("fsdp_config.fsdp_activation_checkpointing", "recomputation", {
             True: "full", False: "none",
         }),

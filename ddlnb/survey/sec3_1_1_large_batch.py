@@ -314,6 +314,7 @@ _EXPECTED = (
     ("warm-up helps linear scaling", WARM, LINEAR, False, "Goyal et al. 2017 [k]"),
     ("SGD loses even with a rate tuned there", TUNED, TUNED, True, "survey 3.1.1, A20"),
     ("LARS recovers part of what linear scaling lost", LARS, WARM, False, "survey 3.1.1, A20"),
+    ("LARS is better than SGD at the same rate", LARS, SAME, False, "survey 3.1.1, A20"),
     ("LARS is better than SGD tuned as well", LARS, TUNED, False, "survey 3.1.1, A20"),
     ("LAMB is better than SGD tuned as well", LAMB, TUNED, False, "You et al. 2020 [k]"),
 )

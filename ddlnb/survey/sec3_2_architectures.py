@@ -371,16 +371,16 @@ def faster_for(first: AlphaBeta, second: AlphaBeta) -> str:
     """Return for which messages the first is faster, in KiB.
 
     >>> faster_for(AlphaBeta(6e-3, 1e-9), AlphaBeta(2e-3, 3e-9))
-    'above 1.95e+03'
+    'above 1,953'
     >>> faster_for(AlphaBeta(2e-3, 3e-9), AlphaBeta(6e-3, 1e-9))
-    'below 1.95e+03'
+    'below 1,953'
     >>> faster_for(AlphaBeta(2e-3, 1e-9), AlphaBeta(6e-3, 3e-9))
     'all'
     """
     size, least = crossing_bytes(first, second), first.latency_seconds < second.latency_seconds
     if math.isnan(size):
         return "all" if least or first.seconds_per_byte < second.seconds_per_byte else "none"
-    return f"{'below' if least else 'above'} {size / KIB:.3g}"
+    return f"{'below' if least else 'above'} {size / KIB:,.0f}"
 
 
 def crossings(lines: Mapping[str, Mapping[str, AlphaBeta]]) -> pd.DataFrame:

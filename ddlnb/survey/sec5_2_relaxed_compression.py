@@ -149,14 +149,17 @@ def _within(runs: Runs, budget: float) -> Rows:
     for run in runs.values():
         within = run[run["link_bytes"] <= budget * (1 + 1e-9)]
         step = within["step"].iloc[-1]
-        yield (step, final_loss(within), step == run["step"].iloc[-1])
+        last = run.iloc[-1]
+        yield (step, final_loss(within), step == last["step"] and not last["diverged"])
 
 
 def _gap(losses: np.ndarray, dense: np.ndarray) -> dict[str, object]:
     same = len(losses) == len(dense)
     require(same, "methods have other seeds than dense BSP; run the same seeds")
     gap = mean_interval(losses - dense)
-    judged = WORSE if math.isinf(gap.estimate) else gap.above(0).worded(WORSE, BETTER, OPEN)
+    judged = gap.above(0).worded(WORSE, BETTER, OPEN)
+    if math.isinf(gap.estimate):
+        judged = WORSE if gap.estimate > 0 else BETTER
     return {"gap": gap.estimate, "gap_half_width": gap.half_width, "verdict": judged}
 
 
@@ -174,7 +177,7 @@ def bytes_findings(equal: pd.DataFrame) -> Findings:
             f"With the bytes of {iterations} iterations of dense BSP, which leave it at a loss of "
             f"{dense['loss']:.2f}, {better} of {len(others)} other methods are better. The best, "
             f"{best['method']}, is at {best['loss']:.2f} after {best['steps']:.0f} steps; "
-            f"{counted(int(others['ended'].sum()), 'method')} ran out of steps before that."
+            f"{counted(int(others['ended'].sum()), 'method')} ran out of steps before its bytes."
         )
         judged = others.loc[others["over_parts"] != "", "over_parts"].to_list()
         verdict = Verdict.UNDECIDED if {OPEN, ENDED} & set(judged) else Verdict.CONTRADICTED
@@ -182,7 +185,7 @@ def bytes_findings(equal: pd.DataFrame) -> Findings:
             f"{judged.count(BETTER)} of {len(judged)} combinations are better than each part alone "
             f"with the bytes of {iterations} iterations of dense BSP"
         )
-        ended = f"; of {judged.count(ENDED)} nothing is known, as who is behind ran out of steps"
+        ended = f"; {judged.count(ENDED)} cannot be judged, as who is behind ran out of steps"
         told.append(f"{said}, {judged.count(WORSE)} worse than one{ended * (ENDED in judged)}.")
         best_of_all = Verdict.HOLDS if BETTER in judged else verdict
         items.append(item_verdict("A61", [best_of_all], "measured", said))

@@ -41,6 +41,9 @@ def test_times_are_minutes_and_what_never_arrives_has_no_bar():
         assert widths(ax) == pytest.approx([1.0, 0.5])
         assert "never" in [text.get_text() for text in ax.texts]
         assert "2.00x" in [text.get_text() for text in ax.texts]
+    for ax in time_to_target(TIMES.assign(seconds=TIMES["seconds"] / 60)).axes:
+        assert widths(ax) == pytest.approx([1.0, 0.5])
+        assert ax.get_xlabel().startswith("seconds to target")
 
 
 def test_the_axis_says_whose_iterations_and_whose_seconds_they_are():

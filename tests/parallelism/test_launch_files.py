@@ -168,6 +168,10 @@ meta-llama/Llama-3-8B --per_device_train_batch_size 2 --gradient_accumulation_st
         ("a.yaml", ACCELERATE_YAML, ACCELERATE, "dp16 zero3 shard8 full", ()),
         ("a.yaml", ACCELERATE_YAML.replace("SHARD,", "SHARD_ZERO2,"), ACCELERATE,
          "dp16 zero2 shard8 full", ()),
+        ("a.yaml", ACCELERATE_YAML.replace("sharding_strategy", "reshard_after_forward"),
+         ACCELERATE, "dp16 zero3 shard8 full", ()),
+        ("a.yaml", ACCELERATE_YAML.replace("machines: 2", "machines: 0"), ACCELERATE,
+         "dp16 zero3 shard8 full", ()),
         ("a.yaml", ACCELERATE_YAML.replace("HYBRID_SHARD,", "4,"), ACCELERATE,
          "dp16 zero3 shard8 full", ()),
         (

@@ -19,6 +19,7 @@ from ddlnb.survey.sec3_1_1_large_batch import (
     Recipe,
     by_division,
     communication,
+    kept_large_batches,
     large_batch_findings,
     large_batches,
     quality,
@@ -29,6 +30,7 @@ from ddlnb.survey.sec3_1_1_large_batch import (
     verdicts,
 )
 from ddlnb.training.optimizers import get_schedule
+from ddlnb.training.runs import runner
 from ddlnb.training.runs.compare import EXTENSIONS, SCAN, SCANNED
 from ddlnb.training.tasks.catalogue import get_learning_task
 
@@ -176,7 +178,7 @@ def test_findings_and_tables_are_those_of_the_curves():
     assert "Digits, holds in accuracy: SGD loses even with a rate tuned there" in said
     assert {one.verdict for one in said.items} == {Verdict.UNDECIDED}  # most samples in one batch
     assert all("of 1437 samples decides nothing" in one.said for one in said.items)
-    both = large_batch_findings(made, made.assign(task="letters"))  # 60,000 samples
+    both = large_batch_findings(made, made.assign(task="letters"))  # of which 1,024 are few
     assert "Letters, holds in accuracy: SGD loses" in both
     assert {one.verdict for one in both.items} == {Verdict.HOLDS, Verdict.UNDECIDED}
     assert all("accuracy on letters: " in one.said for one in both.items)
@@ -203,6 +205,21 @@ TWO = {("my own", 64): [0.9], ("my own", 256): [0.5]}
 def test_bad_choices_are_named(call, said):
     with pytest.raises(InputError, match=said):
         call()
+
+
+def test_a_study_is_kept_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    folder = tmp_path / "2026-11-28_here_large-batches"
+    asked = {"epochs": 0.002, "workers": 2, "seeds": 1, "task": "text", "recipes": (SAME,)}
+    study = large_batches([8, 16], **asked, jobs=1, folder=folder)
+    pd.testing.assert_frame_equal(kept_large_batches(tmp_path).curves, study.curves)
+    removed = sorted((folder / "runs").glob("*.json"))[0]
+    removed.unlink()
+    made = []
+    run = runner.run
+    monkeypatch.setattr(runner, "run", lambda one: made.append(one) or run(one))
+    again = large_batches([8, 16], **asked, jobs=1, folder=folder)
+    assert len(made) == 1
+    pd.testing.assert_frame_equal(again.curves, study.curves)
 
 
 def test_another_task_is_trained_and_named_in_its_curves():

@@ -97,7 +97,7 @@ def test_ring_and_tree_cross_where_both_take_as_long():
     table = study.crossings({"formula": lines, "own": {}})
     size = study.crossing_bytes(lines["ring"], lines["tree"])
     assert lines["ring"].seconds(size) == pytest.approx(lines["tree"].seconds(size))
-    assert table.loc["tree", "formula"] == f"above {size / 1024:.3g}"
+    assert table.loc["tree", "formula"] == f"above {size / 1024:,.0f}"
     assert table.loc["direct", "formula"] == "none"
     assert list(table.columns) == ["formula"]
 
