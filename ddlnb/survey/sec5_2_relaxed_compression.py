@@ -84,8 +84,7 @@ def at_equal_bytes(curves: pd.DataFrame, dense_iterations: Sequence[int]) -> Row
     BETTER or WORSE where that interval leaves out 0. ``over_parts`` says the same of a combination
     beside each part of it alone, its synchronisation dense and BSP with its compression: BETTER
     than both, WORSE than one, ENDED where whoever is behind ran out of steps, or OPEN. Runs that
-    diverged have infinite loss. Raises InputError for
-    curves without dense BSP.
+    diverged have infinite loss. Raises InputError for curves without dense BSP.
     """
     known = link_bytes(curves)
     cells = runs_by(known, "method")
@@ -177,7 +176,7 @@ def bytes_findings(equal: pd.DataFrame) -> Findings:
             f"With the bytes of {iterations} iterations of dense BSP, which leave it at a loss of "
             f"{dense['loss']:.2f}, {better} of {len(others)} other methods are better. The best, "
             f"{best['method']}, is at {best['loss']:.2f} after {best['steps']:.0f} steps; "
-            f"{counted(int(others['ended'].sum()), 'method')} ran out of steps before its bytes."
+            f"{counted(int(others['ended'].sum()), 'method')} ran out of steps within the budget."
         )
         judged = others.loc[others["over_parts"] != "", "over_parts"].to_list()
         verdict = Verdict.UNDECIDED if {OPEN, ENDED} & set(judged) else Verdict.CONTRADICTED
@@ -335,7 +334,8 @@ def similarity_findings(alike: pd.DataFrame) -> Findings:
 def loss_by_bytes(curves: pd.DataFrame) -> Figure:
     """Test loss against the bytes of a worker's link, both ways: a panel per synchronisation.
 
-    ``curves`` have the column of `link_bytes`. Lines are means over seeds at equal steps.
+    ``curves`` have the column of `link_bytes`. Lines are means over seeds at equal steps. Between
+    two averages a model is had for one more: steps that cost more than a later one are left out.
     """
     compressions = list(curves["compression"].unique()) if len(curves) else []
     figure, panels = facets(curves, "synchronisation", width=(1.2, 3.7), height=3.9, **BOTH)
@@ -343,6 +343,8 @@ def loss_by_bytes(curves: pd.DataFrame) -> Figure:
         sent = part[part["link_bytes"] > 0]
         for compression, rows in sent.groupby("compression", sort=False):
             means = rows.groupby("step")[["link_bytes", "test_loss"]].mean()
+            later = means["link_bytes"].iloc[::-1].cummin().iloc[::-1]  # the least from there on
+            means = means[means["link_bytes"] <= later]
             ax.plot(
                 means["link_bytes"] / MB,
                 means["test_loss"],

@@ -79,6 +79,30 @@ def test_a_combination_is_judged_beside_each_part_alone():
         assert f"{int(word == relaxed.BETTER)} of 1 combinations" in relaxed.bytes_findings(table)
 
 
+def test_lines_over_bytes_never_go_back():
+    """A model between two averages of local SGD costs an average more than the next one does."""
+    settings = {"seeds": 1, "workers": 4, "steps": 16, "evaluate_every": 1, "jobs": 1}
+    curves = relaxed.link_bytes(
+        compare("quadratic", "local(4) + ef-sign + feedback", **settings).curves
+    )
+    assert (curves["link_bytes"].diff() < 0).any()
+    (ax,) = loss_by_bytes(curves).axes
+    drawn = ax.lines[0].get_xdata()
+    assert len(drawn) == 4
+    assert (np.diff(drawn) > 0).all()
+
+
+def test_a_run_that_diverged_has_not_run_out_of_steps():
+    compressed, both = "bsp + ef-sign + feedback", "local(2) + ef-sign + feedback"
+    runs = [
+        runs_of(method, {seed: [2, 0.5] for seed in range(3)}, diverged=method == both)
+        for method in ("bsp", "local(2)", compressed, both)
+    ]
+    table = relaxed.at_equal_bytes(pd.concat(runs, ignore_index=True), [10]).set_index("method")
+    assert not table.loc[str(training_method(both)), "ended"]
+    assert table.loc[str(training_method(both)), "over_parts"] == relaxed.WORSE
+
+
 @pytest.mark.parametrize(
     ("reached", "ended", "word"),
     [
