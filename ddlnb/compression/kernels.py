@@ -9,16 +9,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from ddlnb import compiling
 
 TRITS = 5  # ternary digits in a byte: 3**5 = 243 of 256 values
 BLOCK = 40 * 64  # elements that fit into the first cache; a multiple of eight and of five
 MOST_BITS = 16  # of a code
 
-compiled = njit(nogil=True, cache=True, error_model="numpy")
+compiled = compiling.compiled(error_model="numpy")
 # Sums may be taken in any order, several at a time. In all other loops the order of operations
 # keeps floats in range.
-summing = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc"})
+summing = compiling.compiled(error_model="numpy", fastmath={"reassoc"})
 
 
 @summing

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ddlnb.compiling import compiled
 from ddlnb.compression.base import CONTRACTION, SPARSIFICATION, Bound, Compressor, Quote
 from ddlnb.errors import DdlnbError, InputError, NotFinite, require
 
@@ -125,7 +125,7 @@ def _largest_of(bits: Bits, count: int) -> Indices:
 # after a fork.
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _passing(threshold, bits):
     """Return how many entries of each block reach the threshold."""
     passing = np.empty((len(bits) + BLOCK - 1) // BLOCK, np.uint8)
@@ -137,7 +137,7 @@ def _passing(threshold, bits):
     return passing
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _found(threshold, bits, passing, total):
     """Return the indices of the entries that reach the threshold."""
     found = np.empty(total, np.int64)
@@ -151,7 +151,7 @@ def _found(threshold, bits, passing, total):
     return found
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _largest_of_few(bits, count):
     """Return what `_largest_of` does, and nothing if some entries are not finite."""
     magnitudes = bits & SIGNLESS
@@ -233,7 +233,7 @@ def largest_entries(tensor: Tensor, count: int) -> Sparse:
     return Sparse(indices, flat[indices])
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _pack(indices: Any, values: Any, words: Any) -> None:
     count = len(indices)
     bits = values.view(np.int32)
@@ -242,7 +242,7 @@ def _pack(indices: Any, values: Any, words: Any) -> None:
         words[count + i] = bits[i]
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _add(words: Any, flat: Any) -> bool:
     count = len(words) // 2
     values = words[count:].view(np.float32)

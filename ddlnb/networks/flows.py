@@ -24,9 +24,9 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ddlnb.compiling import compiled
 from ddlnb.errors import require
 from ddlnb.networks.network import Network, Numbers
 from ddlnb.networks.routes import NoRoute, route
@@ -210,7 +210,7 @@ def sharing(channels: Channels, bandwidths: Numbers) -> Sharing:
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def join(on: Sharing, channel: int) -> None:
     """Let a channel flow; its rate is found by the next `refill`."""
     one = on.channels[channel]
@@ -225,7 +225,7 @@ def join(on: Sharing, channel: int) -> None:
         _list(on, row.link)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def leave(on: Sharing, channel: int) -> None:
     """Let a channel flow no more; what that gives to others is found by the next `refill`."""
     one = on.channels[channel]
@@ -239,7 +239,7 @@ def leave(on: Sharing, channel: int) -> None:
         _list(on, row.link)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def refill(on: Sharing) -> int:
     """Make the rates fair again; return how many of ``on.chosen`` were filled.
 
@@ -275,7 +275,7 @@ def refill(on: Sharing) -> int:
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _choose(on: Sharing, channel: int) -> None:
     """Have a channel filled again."""
     one = on.channels[channel]
@@ -285,7 +285,7 @@ def _choose(on: Sharing, channel: int) -> None:
         on.counts[0] += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _list(on: Sharing, link: int) -> None:
     if not on.links[link].is_listed:
         on.links[link].is_listed = 1
@@ -293,14 +293,14 @@ def _list(on: Sharing, link: int) -> None:
         on.counts[1] += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _forget_links(on: Sharing) -> None:
     for i in range(on.counts[1]):
         on.links[on.listed[i]].is_listed = 0
     on.counts[1] = 0
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _fill_alone(on: Sharing, one: Any) -> bool:
     """Give a channel that shares no link what its links have; say whether it is one."""
     rate, held = one.cap, CAP
@@ -315,7 +315,7 @@ def _fill_alone(on: Sharing, one: Any) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _fill(on: Sharing) -> None:
     """Fill the chosen channels progressively, beside all others, which keep their rates."""
     for i in range(on.counts[0]):
@@ -358,7 +358,7 @@ def _fill(on: Sharing) -> None:
                 _stop(on, channel, link.level, which)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _measure(on: Sharing, link: Any) -> None:
     """Find the room that a link leaves to its growing channels, their weight, and their number."""
     link.room, link.weight, link.growing = link.bandwidth, 0.0, 0
@@ -373,7 +373,7 @@ def _measure(on: Sharing, link: Any) -> None:
     link.room = max(0.0, link.room)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _stop(on: Sharing, channel: int, rate: float, held: int) -> None:
     """End the growth of a channel at this rate."""
     one = on.channels[channel]
@@ -386,7 +386,7 @@ def _stop(on: Sharing, channel: int, rate: float, held: int) -> None:
         link.growing -= 1
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _choose_the_unfair(on: Sharing) -> None:
     """Choose whoever has no certificate any more, or is faster than one that this link holds."""
     for i in range(on.counts[1]):

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ddlnb.compiling import compiled
 from ddlnb.errors import require
 from ddlnb.networks.flows import (
     NO_CAP,
@@ -255,7 +255,7 @@ def _by_data(traffic: Traffic) -> Relations:
     return _gates_of_parts(key[order], np.concatenate([message, message])[order], steps)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _gates_of_parts(key: Indices, message: Indices, steps: int) -> Relations:
     """Walk through what each rank sends and receives of each part, step by step."""
     count = len(key)
@@ -310,7 +310,7 @@ class Replay:
         return Times(*_play(on, counted_down, traffic.channel, sizes, delay, traffic.release))
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _play(
     on: Sharing,
     between: Gates,
@@ -397,7 +397,7 @@ def _play(
         same = now * (1 + SAME_TIME)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _put(ahead: list[tuple[float, int]], due: Numbers, when: float, item: int) -> None:
     """Have an event at a time, in place of the time that it had."""
     if due[item] != when:
@@ -405,7 +405,7 @@ def _put(ahead: list[tuple[float, int]], due: Numbers, when: float, item: int) -
         heapq.heappush(ahead, (when, item))
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _next(ahead: list[tuple[float, int]], due: Numbers) -> float:
     """Return when the next event is, which is first then, of equal ones the lowest; inf if none."""
     while len(ahead) > 0 and due[ahead[0][1]] != ahead[0][0]:
@@ -413,7 +413,7 @@ def _next(ahead: list[tuple[float, int]], due: Numbers) -> float:
     return ahead[0][0] if len(ahead) > 0 else math.inf
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _feed(
     message: int, fed_start: Indices, fed: Indices, between: Gates, free: Indices, count: int
 ) -> int:

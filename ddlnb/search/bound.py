@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from ddlnb.clusters.cluster import Cluster
+from ddlnb.compiling import compiled
 from ddlnb.search.space import Cost, all_reduce_costs
 from ddlnb.workloads.workload import Workload
 
@@ -90,7 +90,7 @@ def ready_seconds(workload: Workload, cluster: Cluster) -> Numbers:
     return np.asarray(np.array(workload.ready_seconds) * math.prod(factors))
 
 
-@njit(cache=True)
+@compiled()
 def _ends(
     ready: Numbers,
     start: NDArray[np.int64],

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ddlnb.compiling import compiled
 from ddlnb.errors import require
 from ddlnb.results.timeline import Span
 from ddlnb.simulator.program import Program, delayed
@@ -191,7 +191,7 @@ def _spans_of(program: Program, row: Numbers) -> Iterator[Span]:
         start = end
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _left(
     latency: float, work: float, elapsed: float, latency_rate: float, rate: float
 ) -> tuple[float, float]:
@@ -203,13 +203,13 @@ def _left(
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _twice(values: NDArray[Any]) -> NDArray[Any]:
     """Return the values in an array with room for twice as many."""
     return np.concatenate((values, np.empty_like(values)))
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _push(times: Numbers, tags: Indices, count: Indices, when: float, code: int) -> int:
     """Add an event to a heap and return its serial number; of events at one time the first leads.
 
@@ -227,7 +227,7 @@ def _push(times: Numbers, tags: Indices, count: Indices, when: float, code: int)
     return serial
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _pop(times: Numbers, tags: Indices, count: Indices) -> tuple[float, int, int]:
     """Take the first event off the heap, and return its time, serial number and code."""
     found = times[0], tags[0, 0], tags[0, 1]
@@ -250,7 +250,7 @@ def _pop(times: Numbers, tags: Indices, count: Indices) -> tuple[float, int, int
     return found
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _note(
     log: Numbers, row: int, kind: int, c: int, index: int, iteration: int, start: float, stop: float
 ) -> int:
@@ -262,7 +262,7 @@ def _note(
     return row + 1
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _are_alike(ends: Numbers, done: int) -> bool:
     """Whether the last two iterations of all classes took the same time."""
     least, most = np.inf, 0.0
@@ -273,7 +273,7 @@ def _are_alike(ends: Numbers, done: int) -> bool:
     return most - least <= STEADY * most
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _mean(ends: Numbers, weights: Numbers, since: int, done: int) -> tuple[float, float]:
     """Seconds of an iteration, and those exposed, from the end of one to the end of another."""
     first, last, exposed = 0.0, 0.0, 0.0
@@ -283,7 +283,7 @@ def _mean(ends: Numbers, weights: Numbers, since: int, done: int) -> tuple[float
     return (last - first) / (done - since), exposed / (done - since)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _play(
     waits: Waits,
     slowed_seconds: Numbers,

@@ -220,6 +220,8 @@ _ALL = (
     ("bsp", "local(16)", "averaging more often", "survey 3.1.2, A22"),
     ("local(4)", "local(16)", "averaging more often", "survey 3.1.2, A22"),
     ("bsp on PS", "asp", "no stale updates", "survey 3.1.2, Table 1"),
+    ("bsp on PS", "ssp(2)", "no stale updates", "survey 3.1.2, Table 1"),
+    ("ssp(2)", "asp", "staleness has a bound", "survey 3.1.2, Table 1"),
     ("bsp", "bsp + signsgd", "a sign forgets magnitudes", "survey 3.1.3"),
     ("bsp + ef-sign + feedback", "bsp + signsgd", "error feedback", "Karimireddy et al. 2019"),
     ("bsp + ef-sign + feedback", "bsp + ef-sign", "error feedback", "Karimireddy et al. 2019"),

@@ -1,0 +1,37 @@
+"""What is compiled is said on a terminal once, and nowhere when it comes from the cache."""
+
+import os
+import pty
+import subprocess
+import sys
+
+from ddlnb.compiling import NOTICE
+
+LOOPS = (  # one that is quickly compiled, and one more
+    "import numpy as np; from ddlnb.compression import kernels\n"
+    "values = np.ones(3, np.float32)\n"
+    "kernels.measure(values); kernels.measure(values[::2])"
+)
+
+
+def said(folder, terminal: bool) -> str:
+    """Return what a process that calls both loops writes to its standard error."""
+    reader, writer = pty.openpty() if terminal else os.pipe()
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder)}
+    with os.fdopen(reader, "rb", buffering=0) as output:
+        command = [sys.executable, "-c", LOOPS]
+        subprocess.run(command, stderr=writer, env=environment, check=True, timeout=60)
+        os.close(writer)
+        try:
+            return output.read(65536).decode()
+        except OSError:  # a terminal that nobody writes to any more
+            return ""
+
+
+def test_the_first_loop_that_is_compiled_is_announced_once(tmp_path):
+    assert said(tmp_path, terminal=True).split("\n").count(f"{NOTICE}\r") == 1
+    assert said(tmp_path, terminal=True) == ""
+
+
+def test_a_file_gets_no_notice(tmp_path):
+    assert said(tmp_path, terminal=False) == ""
