@@ -46,6 +46,7 @@ NOTICED = 1.05  # what changes the seconds by less is no suspect
 MOST_LAUNCH = 1e-3  # seconds that a host may take to hand over an operation
 MORE_MEMORY = 1.2  # measured over forecast: as much is worth a word
 LATE = 1.25  # of one step in twenty, over the median: as much is worth a word
+WORTH_IT = 1.01  # as fast as launched: layouts that gain less are no advice
 
 Changed = Callable[[PricedQuestion, Layout, float], tuple[PricedQuestion, Layout] | None]
 
@@ -206,8 +207,14 @@ class LaunchedAdvice(Answer):
 
     @cached_property
     def best(self) -> Layout:
-        """The fastest layout of the same batch that fits."""
-        return self.question.ranking.layout(int(self.question.ranking.order[0]))
+        """The fastest layout of the same batch that fits: as launched, unless another gains 1 %.
+
+        Not every layout that is launched is searched, such as ZeRO-2 within nodes.
+        """
+        found = self.question.ranking.layout(int(self.question.ranking.order[0]))
+        outlook = _forecast(self.question, self.layout, found).outlook
+        is_best = outlook.fits[0] and outlook.seconds[0] <= WORTH_IT * outlook.seconds[1]
+        return self.layout if is_best else found
 
     @cached_property
     def both(self) -> Ranking:
@@ -285,8 +292,13 @@ class LaunchedAdvice(Answer):
             yield self.log.said
             yield from self._gap(self.log)
         times = float(self.both.outlook.seconds[0] / self.both.outlook.seconds[1])
-        if self.best == self.layout or times <= 1:
-            yield "No layout of this batch that fits is forecast to be faster."
+        if self.best == self.layout:
+            yield (
+                f"No layout of this batch that fits is forecast to be more than "
+                f"{WORTH_IT - 1:.0%} faster."
+            )
+        elif times <= 1:
+            yield f"{self.best} fits, and is forecast to take {1 / times:.2f} times as long."
         else:
             sure, gain = "", self._gain
             if gain is not None:
@@ -373,7 +385,7 @@ class LaunchedAdvice(Answer):
     @property
     def settings(self) -> tuple[str, ...]:
         """What to change in the launch file for the best layout."""
-        if self.best == self.layout or self.both.outlook.seconds[1] >= self.both.outlook.seconds[0]:
+        if self.best == self.layout:
             return ()
         form = self.launch.formats[0]
         with suppress(InputError):

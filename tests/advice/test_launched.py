@@ -159,3 +159,32 @@ def test_seconds_of_a_step_follow_from_samples_or_steps(cluster, tmp_path):
         (tmp_path / "train.log").write_text(text)
         found = advise_launched(SCRIPT, cluster, tmp_path / "train.log")
         assert found.rows["seconds"].iloc[2] == pytest.approx(seconds)
+
+
+FSDP = """distributed_type: FSDP
+mixed_precision: bf16
+num_machines: 2
+num_processes: 16
+fsdp_config: {fsdp_sharding_strategy: %s}
+"""
+TRAINED = """torchrun --nnodes 2 --nproc_per_node 8 train.py --bf16 True \\
+--per_device_train_batch_size %d --block_size %d
+"""
+
+
+@pytest.mark.parametrize("strategy", ["FULL_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"])
+def test_a_run_that_is_as_good_as_the_best_is_told_to_stay(strategy, cluster, tmp_path):
+    """Also one that is not searched, and one that noise alone sets apart from the best."""
+    files = tmp_path / "fsdp.yaml", tmp_path / "train.sh"
+    files[0].write_text(FSDP % strategy)
+    files[1].write_text(TRAINED % (1, 4096))
+    found = advise_launched(files, cluster, model="llama3-8b")
+    assert found.best == found.layout
+    assert found.settings == ()
+    assert "No layout of this batch that fits is forecast to be more than 1% faster." in str(found)
+    files[1].write_text(TRAINED % (4, 8192))
+    crowded = advise_launched(files, cluster, model="llama3-8b")
+    assert crowded.best != crowded.layout
+    assert crowded.both.outlook.fits.tolist() == [False, True]
+    assert "fits, and is forecast to take" in str(crowded)
+    assert len(crowded.settings) == 1
