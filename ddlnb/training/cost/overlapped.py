@@ -157,7 +157,8 @@ def compressed(program: Program, messages: Sequence[CompressedMessage | None]) -
 def _with_coding(program: Program, made: Mapping[int, CompressedMessage]) -> Program:
     """Return tasks with a compression before and a decompression after every compressed message.
 
-    It is decompressed once, for the first layer that waits for it; the others find it done.
+    It is decompressed once, for the first layer that waits for it; the others find it done. Its
+    seconds are fixed: what slows the computation of a worker does not slow them.
     """
     listed: list[tuple[Task, float, int]] = []  # with its seconds, and its place before, or -1
     packed = set(made)  # until the first layer waits for them
@@ -175,19 +176,22 @@ def _with_coding(program: Program, made: Mapping[int, CompressedMessage]) -> Pro
         for one in filter(made.__contains__, task.readies):
             packing = Task("compress", str(one), readies=(one,))
             listed.append((packing, made[one].encode_seconds, -1))
-    tasks, own_seconds, places = zip(*listed, strict=True)
+    tasks, all_seconds, all_places = zip(*listed, strict=True)
+    own_seconds, places = np.array(all_seconds), np.array(all_places)
+    is_coding = places < 0
 
     def moved(values: np.ndarray) -> np.ndarray:
-        return np.where(np.array(places) < 0, 0.0, values[list(places)])
+        return np.where(is_coding, 0.0, values[places])
 
     old = program.tasks
     return replace(
         program,
-        task_seconds=np.array(own_seconds),
+        task_seconds=np.where(is_coding, 0.0, own_seconds),
+        fixed_seconds=np.where(is_coding, own_seconds, 0.0),
         tasks=replace(
             old,
             listed=tasks,
-            own_seconds=np.array(own_seconds),
+            own_seconds=own_seconds,
             readied=np.array([float(len(task.readies)) for task in tasks]),
             updated_tensors=moved(old.updated_tensors),
             updated_bytes=moved(old.updated_bytes),
@@ -230,6 +234,9 @@ class Compressing:
     profile: CompressionProfile
     compression: Compression
     _made: dict[tuple[str, ...], CompressedMessage] = field(default_factory=dict, repr=False)
+    _of_pieces: dict[tuple[CompressedPiece, ...], CompressedMessage] = field(
+        default_factory=dict, repr=False
+    )
 
     def __post_init__(self) -> None:
         sizes = {gradient.bytes_per_element for gradient in self.workload.gradients}
@@ -257,8 +264,13 @@ class Compressing:
         return self._made[gradients]
 
     def made_of(self, group: Sequence[CompressedPiece]) -> CompressedMessage:
-        """Return what the compression makes of a message of these pieces."""
-        return compressed_message(group, self.cluster, self.profile, self.compression.feedback)
+        """Return what the compression makes of a message of these pieces; layers repeat."""
+        key = tuple(group)
+        if key not in self._of_pieces:
+            self._of_pieces[key] = compressed_message(
+                group, self.cluster, self.profile, self.compression.feedback
+            )
+        return self._of_pieces[key]
 
     def alone(self) -> list[CompressedMessage]:
         """Return what it makes of every gradient as a message of its own."""
@@ -376,17 +388,7 @@ def played(
     """
     require_whole(steps=steps)
     program = lower_as_dense(workload, cluster, plan, keep=not plan.compressions)
-    done = compressed(program, messages)
-    idle = replace(program, task_seconds=0.0 * program.task_seconds)
-    added = compressed(idle, messages).task_seconds
-    return play(
-        replace(
-            done,
-            task_seconds=done.task_seconds - added,
-            fixed_seconds=added,
-            workers=workers_of(cluster, slower, steps),
-        )
-    )
+    return play(replace(compressed(program, messages), workers=workers_of(cluster, slower, steps)))
 
 
 def lossless_cost(
