@@ -16,7 +16,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -30,6 +30,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ddlnb.errors import DdlnbError, ModelError, require, require_whole
 from ddlnb.workloads.counters import FLOPS, RecurrentCalls, TrafficCounter
 from ddlnb.workloads.memory import require_memory_for_batch, require_memory_for_values
+from ddlnb.workloads.models import TASKS
 from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.task import (
     Batch,
@@ -74,6 +75,17 @@ def trace(task: str | Task, local_batch: int = 1) -> Workload:
     """
     task = get_task(task)
     require_whole(local_batch=local_batch)
+    if task is TASKS.get(task.name):
+        return _of_built_in(task.name, local_batch)
+    return _traced(task, local_batch)
+
+
+@lru_cache(maxsize=64)  # built-in models do not change, and a large one takes seconds
+def _of_built_in(name: str, local_batch: int) -> Workload:
+    return _traced(TASKS[name], local_batch)
+
+
+def _traced(task: Task, local_batch: int) -> Workload:
     require_batch(task)
     require_memory_for_batch(task, local_batch)
     drawn = task.batch(local_batch, 0)
