@@ -315,13 +315,19 @@ class AdaptiveLocalSGD(Local):
         8
         >>> AdaptiveLocalSGD(1, 16, "frequent").period(4.0, 1.0)
         2
+        >>> AdaptiveLocalSGD(1, 16, "rare").period(4.0, -1.0)
+        1
         """
         ratio = loss / first if first > 0 and math.isfinite(loss) else 1.0
+        if ratio <= 0:  # losses of the paper do not fall below zero: as if nothing were left of it
+            return self.low if self.start == "rare" else self.high
+        try:
+            left = ratio**self.power
+        except OverflowError:
+            left = math.inf
         if self.start == "rare":
-            wanted = self.high * ratio**self.power
-            return max(self.low, math.ceil(min(self.high, wanted)))
-        wanted = self.low / ratio**self.power if ratio > 0 else self.high
-        return max(self.low, math.floor(min(self.high, wanted)))
+            return max(self.low, math.ceil(min(self.high, self.high * left)))
+        return max(self.low, math.floor(min(self.high, self.low / left if left else self.high)))
 
     def loop(self, worker: Worker) -> Flow:
         first = loss = 1.0

@@ -16,6 +16,7 @@ from ddlnb.plans.requests import Messages
 from ddlnb.plans.server_rules import BulkSynchronous, Tallying
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.executors.lockstep import Lockstep
+from ddlnb.training.runs import train as training
 from ddlnb.training.synchronisation import AdaptiveLocalSGD
 from ddlnb.training.worker import NextGradient, Worker
 from ddlnb.workloads.workload import read_profile
@@ -195,3 +196,13 @@ def test_what_is_no_vote_is_summed_beside_it():
         assert [rule.pull(rank, 0, clock).item() for rank in range(2)] == [1 + clock] * 2
     trained = Trained("adaptive-local(1, 4, rare) + signsgd(0.1) on PS", 12)
     assert trained.parameters.isfinite().all()
+
+
+def test_a_loss_below_zero_or_a_steep_power_has_a_period():
+    """The loss of "quadratic" goes below zero, where a power of it is no number."""
+    curve = training.train("quadratic", "adaptive-local", workers=2, steps=200)
+    assert not curve["diverged"].any()
+    for start, (learnt, worse) in {"rare": (1, 16), "frequent": (16, 1)}.items():
+        steep = AdaptiveLocalSGD(1, 16, start, 4000.0)
+        losses = {-1.0: learnt, 0.0: learnt, 0.5: learnt, 2.0: worse}
+        assert {loss: steep.period(1.0, loss) for loss in losses} == losses
