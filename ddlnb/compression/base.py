@@ -178,6 +178,10 @@ class Compressor(Choice):
         """Whether what is sent depends on the shape of a tensor, and not on its elements alone."""
         return False
 
+    def codes(self, shape: tuple[int, ...]) -> bool:
+        """Return whether a tensor of this shape takes any work, or travels whole."""
+        return True
+
     def for_pieces(self, pieces: int) -> tuple[Self, ...]:
         """Return the compressor of each piece of a model: this one, unless pieces differ."""
         return (self,) * pieces

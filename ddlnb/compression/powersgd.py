@@ -48,13 +48,19 @@ class PowerSGD(Compressor):
 
     name = "powersgd"
     family = LOW_RANK
-    # Products with both factors, three operations for each of two columns; their product.
-    on_gpu = OnGpu(Passes(8, 8), Passes(2, 4))
     feedback = "needed"
     why_no_payload = "its second message depends on the sum of the first over all workers"
 
     def __post_init__(self) -> None:
         require_whole(rank=self.rank)
+
+    @property
+    def on_gpu(self) -> OnGpu:  # type: ignore[override]
+        """Products with both factors, three operations for each column of one; their product."""
+        return OnGpu(Passes(2 + 3 * self.rank, 8), Passes(2, 4))
+
+    def codes(self, shape: tuple[int, ...]) -> bool:
+        return self.factored(shape) is not None
 
     def quoted_ratio(self, shape: tuple[int, int]) -> Quote:
         return Quote.of(math.prod(shape) / (self.rank * sum(shape)))

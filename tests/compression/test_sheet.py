@@ -3,8 +3,10 @@
 import pytest
 
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
+from ddlnb.compression.powersgd import PowerSGD
 from ddlnb.compression.profile import SHEET, compression_on, sheet_profile
 from ddlnb.errors import InputError
+from ddlnb.training.cost.requests import coding_seconds
 
 
 @pytest.mark.parametrize("name", COMPRESSORS)
@@ -31,3 +33,15 @@ def test_a_compressor_that_does_not_say_what_it_does_has_no_number(monkeypatch):
     monkeypatch.setattr(COMPRESSORS["qsgd"], "on_gpu", None)
     with pytest.raises(InputError, match=r"qsgd\(127, None\) does not declare its kernels"):
         sheet_profile("A100").of(get_compressor("qsgd"))
+
+
+def test_powersgd_takes_kernels_by_its_rank_and_none_for_what_travels_whole():
+    """A product, then three operations for each column, so that a rank of 32 is no gift."""
+    profile, matrix, vector = sheet_profile("A100"), (512, 512), (512,)
+    encoding = {
+        rank: coding_seconds([(PowerSGD(rank), matrix)], profile, 8)[0] for rank in (1, 2, 4)
+    }
+    more = encoding[2] - encoding[1]
+    assert more == pytest.approx(3 * profile.start_seconds)
+    assert encoding[4] - encoding[2] == pytest.approx(2 * more)
+    assert coding_seconds([(PowerSGD(4), vector)], profile, 8, feedback=True) == (0.0, 0.0)

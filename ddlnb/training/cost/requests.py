@@ -365,6 +365,8 @@ def coding_seconds(
     """
     before, after = 0.0, 0.0
     for (compressor, shape), count in Counter(group).items():  # layers repeat
+        if not compressor.codes(shape):
+            continue
         seconds, size = profile.of(compressor), math.prod(shape)
         own = profile.feedback.seconds(size) if feedback else 0.0
         before += count * (seconds.before(size) + own)
