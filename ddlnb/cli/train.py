@@ -114,7 +114,7 @@ def train(
     if csv:
         typer.echo(result.curves.to_csv(index=False), nl=False)
         return
-    timed = bool(result.curves["seconds"].notna().all())
+    timed = bool(result.curves.loc[~result.curves["diverged"], "seconds"].notna().all())
     _print_result(result.summary(target), result.tuning, target, timed)
     if out is not None:
         typer.echo(f"Curves in {out}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, fields
 from functools import partial
+from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import SkipValidation
@@ -111,10 +112,15 @@ class TrainingSettings:
         object.__setattr__(self, name, value)
 
     def _check_rate(self) -> None:
+        require(
+            isinstance(self.lr, Real) and not isinstance(self.lr, bool),
+            f"learning rate {self.lr!r} is no number; give one such as 0.1",
+        )
+        self._set("lr", float(self.lr))  # also NumPy's
         guess = self.optimizer.first_rate(self.task)
         least, most = guess / RATE_SPAN, guess * RATE_SPAN
         require(
-            isinstance(self.lr, int | float) and least <= self.lr <= most,
+            least <= self.lr <= most,
             f"learning rate {self.lr!r} must be between {least:.1g} and {most:.1g}: below, no step "
             f"changes a float32 parameter, and beyond, the first step leaves nothing of the model; "
             f"a fair first guess for {self.optimizer} on {self.task.name} is {guess:g}",

@@ -26,7 +26,7 @@ from ddlnb.figures import learning_curves
 from ddlnb.plans.requests import AllReduce
 from ddlnb.results.statistics import mean_interval
 from ddlnb.survey.launchers import ranks_at, train_at
-from ddlnb.training.executors.clock import Clock
+from ddlnb.training.executors.clock import Clock, get_straggler
 from ddlnb.training.runs import runner, train as training
 from ddlnb.training.runs.compare import (
     CONFIRM,
@@ -592,3 +592,24 @@ def test_a_rate_that_grows_after_half_the_steps_is_not_taken():
     assert sorted(search.scanned) == [0.25, 0.5, 1.0, 2.0, 4.0]
     assert sorted(search.confirmed) == [0.25, 0.5, 1.0]
     assert (search.best, search.stable) == (0.25, True)
+
+
+def test_stragglers_are_drawn_anew_for_every_seed():
+    clock = Clock(get_straggler("log-normal(0.5)"))
+    ask = {"workers": 2, "steps": 8, "jobs": 1, "clock": clock}
+    curves = compare("quadratic", ["bsp", "asp"], seeds=3, **ask).curves
+    ends = curves[curves["step"] == 8].groupby("method")["seconds"]
+    assert (ends.nunique() == 3).all()
+    alone = train("quadratic", "bsp", seed=2, workers=2, steps=8, clock=clock)
+    same = curves[(curves["seed"] == 2) & (curves["method"] == "bsp on A2A")]
+    assert alone["seconds"].tolist() == same["seconds"].tolist()
+
+
+def test_what_is_given_twice_or_by_numpy_is_run_once():
+    ask = {"workers": [2, 2], "steps": 4, "lr": [0.1, np.float64(0.1)], "jobs": 1}
+    found = compare("quadratic", "bsp", seeds=np.int64(2), **ask)
+    assert len(found.curves.groupby(["workers", "learning_rate", "seed"])) == 2
+    assert found.curves["step"].value_counts().eq(2).all()
+    for rate in (True, "0.1"):
+        with pytest.raises(InputError, match="is no number; give one"):
+            train("quadratic", "bsp", workers=2, steps=4, lr=rate)

@@ -41,7 +41,7 @@ from ddlnb.training.runs.summaries import (
 )
 from ddlnb.training.runs.train import Averaging, train
 from ddlnb.training.settings import training_settings
-from ddlnb.training.tasks.built_in import classification_loss, evaluate_classifier
+from ddlnb.training.tasks.built_in import classification_loss, evaluate_classifier, quadratic
 from ddlnb.training.tasks.task import Constants, Evaluation, LearningTask, Samples
 
 OVERFLOWING = (  # by whom what is no number any more is found: the loss, or a compressor
@@ -376,3 +376,19 @@ def test_every_ordering_names_methods_that_there_are():
 def test_curves_without_a_pair_are_refused():
     with pytest.raises(InputError, match="no two methods"):
         judged(curves_of([1.0], [2.0]), PAIR)
+
+
+def test_the_row_of_a_run_that_diverges_is_no_model_and_no_target_is_reached_with_it():
+    """One worker has taken the step there, and the others have not: their mean may be anything."""
+    narrow = quadratic((1.0,), noise=0.01)
+    found = compare(narrow, "bsp", workers=3, steps=60, lr=3.0, evaluate_every=1, seeds=2, jobs=1)
+    last = found.curves[found.curves["diverged"]]
+    assert len(last) == 2
+    assert last[["test_loss", "consensus_distance"]].isna().all(axis=None)
+    assert (last["averaging_bytes_sent"] == 0).all()
+    assert found.summary(0.4)["reached"].tolist() == [0]
+    needed = iterations_to_target(found.curves, 0.4)
+    assert needed["iterations"].tolist() == [math.inf] * 2
+    assert needed["diverged"].all()
+    kept = found.curves.fillna({"test_loss": 0.0})  # as in curves that were written before
+    assert iterations_to_target(kept, 0.4)["iterations"].tolist() == [math.inf] * 2

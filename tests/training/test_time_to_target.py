@@ -17,6 +17,7 @@ from ddlnb.training.cost.time_to_target import (
     NO,
     UNSURE,
     YES,
+    Recommendation,
     iterations_to_target,
     recommendation,
     recommendations,
@@ -193,6 +194,22 @@ def test_the_reason_against_it_is_the_one_that_applies(needed, profile, reason):
     (found,) = recommendations(table(needed, profile=profile))
     assert found.choice == NO
     assert reason in found.reason
+
+
+def test_a_run_that_diverged_is_not_told_to_train_longer():
+    made = curves({"bsp on A2A": [100, 100], TOP_K: [100, math.inf]})
+    ends = (made["method"] == TOP_K) & (made["seed"] == 1) & (made["step"] == made["step"].max())
+    rows = time_to_target(made.assign(diverged=ends), 0.5, WORKLOAD, [SLOW_NETWORK], FREE, steps=8)
+    (found,) = recommendations(rows)
+    assert found.reason.startswith("1 of 2 runs diverged; take a lower learning rate")
+
+
+@pytest.mark.parametrize(
+    ("method", "what"), [("bsp on PS", "use parameter servers"), ("asp", "relax synchronisation")]
+)
+def test_a_recommendation_says_what_the_method_does(method, what):
+    made = Recommendation("m", 4, method, NO, 1.0, 0.9, 1.1, "why")
+    assert str(made).startswith(f"do not {what} here")
 
 
 def test_a_gather_of_as_many_bytes_is_the_reason():

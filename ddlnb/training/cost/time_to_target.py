@@ -31,11 +31,14 @@ from ddlnb.training.cost.estimate import BASE, STEPS, best_lossless, iteration_c
 from ddlnb.training.cost.overlapped import IterationCost
 from ddlnb.training.cost.requests import request_cost
 from ddlnb.training.method import training_method
-from ddlnb.training.runs.summaries import runs_by, target_bracket
+from ddlnb.training.runs.summaries import has_diverged, runs_by, target_bracket
 from ddlnb.units import MB, counted, show_seconds
 from ddlnb.workloads.workload import Workload
 
 DENSE = "bsp on A2A"  # the method of the curves whose iterations the lossless methods need
+
+
+COLUMNS = ["since", "iterations", "averages", "diverged"]  # of a run
 
 
 def iterations_to_target(curves: pd.DataFrame, target: float) -> pd.DataFrame:
@@ -43,24 +46,30 @@ def iterations_to_target(curves: pd.DataFrame, target: float) -> pd.DataFrame:
 
     Columns: task, method, workers, seed; ``iterations`` at the first evaluation that finds it and
     ``since``, those at the evaluation before, both infinite where none does; ``averages``, how many
-    averages more the evaluated model takes (`ddlnb.training.runs.train`). Raises InputError for
-    curves without the columns that `ddlnb.compare` makes, and for a target that is reached before
-    training.
+    averages more the evaluated model takes (`ddlnb.training.runs.train`); ``diverged``. Raises
+    InputError for curves without the columns that `ddlnb.compare` makes, and for a target that is
+    reached before training.
     """
     require_frame(curves)
     cells = ("task", "method", "workers")
     rows = [
-        (*names, seed, *target_bracket(run, target), _averages(run, target))
+        (
+            *names,
+            seed,
+            *target_bracket(run, target),
+            _averages(run, target),
+            has_diverged(run).any(),
+        )
         for names, runs in runs_by(curves, *cells).items()
         for seed, run in runs.items()
     ]
-    return pd.DataFrame(rows, columns=[*cells, "seed", "since", "iterations", "averages"])
+    return pd.DataFrame(rows, columns=[*cells, "seed", *COLUMNS])
 
 
 def _averages(run: pd.DataFrame, target: float) -> int:
     more = "averaging_bytes_sent"
     require(more in run, f"curves lack the column {more!r}; make them with ddlnb train")
-    within = run.loc[run["test_loss"] <= target, more]
+    within = run.loc[(run["test_loss"] <= target) & ~has_diverged(run), more]
     return int(len(within) > 0 and within.iloc[0] > 0)
 
 
@@ -104,7 +113,7 @@ def time_to_target(
         for (task, workers), group in needed.groupby(["task", "workers"], sort=False):
             cluster = get_cluster(name, int(workers))
             by_method = {
-                method: part.set_index("seed")[["since", "iterations", "averages"]]
+                method: part.set_index("seed")[COLUMNS]
                 for method, part in group.groupby("method", sort=False)
             }
             require(
@@ -182,6 +191,7 @@ def _times(
         "iterations_over_dense": float(iterations[common].mean() / beside[common].mean()),
         "seeds": len(ours),
         "reached": int(np.isfinite(iterations).sum()),
+        "diverged": int(ours["diverged"].sum()),
         "seconds": taken.estimate,
         "low": max(taken.low, cost.iteration_seconds),  # one iteration at least
         "high": taken.high,
@@ -216,7 +226,12 @@ class Recommendation:
     reason: str
 
     def __str__(self) -> str:
-        what = "compress" if training_method(self.method).compressor else "relax synchronisation"
+        method = training_method(self.method)
+        what = (
+            "compress" if method.compressor
+            else "use parameter servers" if method.synchronisation.averages_gradients
+            else "relax synchronisation"
+        )  # fmt: skip
         said = {YES: what, UNSURE: f"no clear reason to {what}", NO: f"do not {what}"}[self.choice]
         if math.isnan(self.low):
             found = f"is {self.speedup:.2f}x the dense best"
@@ -283,6 +298,11 @@ def _obstacle(row: Mapping[str, Any], dense: Mapping[str, Any]) -> str:
     """Say what stands in the way: the first reason that applies."""
     exposed, saved = dense["waiting_seconds"], dense["waiting_seconds"] - row["waiting_seconds"]
     whole, compression = dense["iteration_seconds"], row["compression_seconds"]
+    if row["diverged"]:
+        return (
+            f"{row['diverged']} of {row['seeds']} runs diverged; take a lower learning rate "
+            f"(--tune finds one)"
+        )
     if row["reached"] < row["seeds"]:
         return (
             f"{row['seeds'] - row['reached']} of {row['seeds']} runs do not reach the target in "

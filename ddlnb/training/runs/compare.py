@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -105,17 +106,17 @@ def compare(
     task = get_learning_task(task)
     chosen = {str(method): method for method in map(training_method, several(methods))}
     require(bool(chosen), "a comparison needs at least one method")
-    seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    seeds = list(range(seeds)) if isinstance(seeds, Integral) else _once(seeds)
     require(bool(seeds), "a comparison needs at least one seed")
     require("seed" not in settings, "a comparison takes several seeds; give seeds, not seed")
     reserved = sorted(set(seeds) & set(TUNING_SEEDS))
     require(not reserved, f"seeds {reserved} are those for tuning; take others")
     require(not (tune and lr is not None), f"tune finds learning rates; leave out {lr}")
-    rates = None if lr is None else several(lr)
+    rates = None if lr is None else _once(lr)
     cells = [
         training_settings(task, method, workers=count, **settings)
         for method in chosen.values()
-        for count in several(workers)
+        for count in _once(workers)
     ]
     require(bool(cells), "a comparison needs at least one number of workers")
     asked = [
@@ -147,6 +148,11 @@ def compare(
     runner.write_all("runs", "curves.csv")
     runner.write_all("rates", "tuning.csv")
     return Comparison(curves, tuning)
+
+
+def _once(given: Any) -> list[Any]:
+    """Return what was given, one or several, each value once: twice is no further sample."""
+    return list(dict.fromkeys(several(given)))
 
 
 def estimated_seconds(

@@ -150,7 +150,7 @@ def target_bracket(run: pd.DataFrame, target: float, cost: str = "step") -> tupl
     """
     require_target(target)
     costs = spent(run, cost).to_numpy(dtype=float)
-    (rows,) = np.nonzero(run["test_loss"].to_numpy() <= target)
+    (rows,) = np.nonzero((run["test_loss"] <= target).to_numpy() & ~has_diverged(run))
     if not len(rows):
         return math.inf, math.inf
     row = rows[0]
@@ -159,6 +159,13 @@ def target_bracket(run: pd.DataFrame, target: float, cost: str = "step") -> tupl
         f"target {target:g} is reached before training; choose a lower loss",
     )
     return float(costs[row - 1]) if row else 0.0, float(costs[row])
+
+
+def has_diverged(run: pd.DataFrame) -> np.ndarray:
+    """Return for every row whether the run has diverged there, so that it is about no model."""
+    if "diverged" not in run:
+        return np.zeros(len(run), dtype=bool)
+    return np.asarray(run["diverged"].to_numpy(dtype=bool))
 
 
 def require_target(target: float | None) -> None:

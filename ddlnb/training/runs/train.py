@@ -28,7 +28,7 @@ from ddlnb.errors import NotFinite, require
 from ddlnb.files import versions
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.requests import AllReduce
-from ddlnb.training.executors.clock import HELD_PULL, PUSH, Clock
+from ddlnb.training.executors.clock import HELD_PULL, PUSH, Clock, Straggler
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.method import TrainingJob, TrainingMethod, TrainingRun
 from ddlnb.training.settings import LOCKSTEP, TrainingSettings, training_settings
@@ -262,7 +262,7 @@ class _Diverged(Exception):
 
 def curve_in_lockstep(settings: TrainingSettings) -> list[Row]:
     """Return the rows of a run in lockstep, which ends when its numbers are huge or none."""
-    task, clock, job = settings.task, settings.clock, settings.job()
+    task, clock, job = settings.task, _clock_of(settings), settings.job()
     curve, batches = _Curve(task, job, clock), job.batches()
 
     def loss(module: nn.Module, batch: Batch) -> Tensor:  # before a step is taken with it
@@ -305,8 +305,25 @@ def curve_in_lockstep(settings: TrainingSettings) -> list[Row]:
         step = max(1, math.ceil(gradients / len(workers)))
         if curve.rows[-1]["step"] != step:
             write(step, math.nan)
+            curve.rows[-1] |= AMID_A_STEP
         curve.rows[-1]["diverged"] = True
     return curve.rows
+
+
+# Where a run diverges some workers have taken a step that others have not: their mean is no model.
+AMID_A_STEP = dict.fromkeys(("test_loss", "test_accuracy", "consensus_distance"), math.nan)
+AMID_A_STEP |= dict.fromkeys(
+    ("averaging_bytes_sent", "averaging_bytes_received", "averaging_seconds"), 0.0
+)
+
+
+def _clock_of(settings: TrainingSettings) -> Clock | None:
+    """Return the clock of a run, whose stragglers draw with its seed beside their own."""
+    clock = settings.clock
+    if clock is None or not isinstance(clock.compute, Straggler):
+        return clock
+    law = clock.compute
+    return replace(clock, compute=law.drawn_from(getattr(law, "seed", 0) + settings.seed))
 
 
 class Seen(NamedTuple):

@@ -57,8 +57,9 @@ class Iid(Split):
 class NonIid(Split):
     """Workers prefer labels of their own, drawn from Dirichlet(alpha): 0.1 is skewed, 100 is not.
 
-    After Hsu et al. 2019 (arXiv 1909.06335): the proportions are drawn from Dirichlet(alpha p),
-    with p those of all samples. Workers choose in turns, so that the leftovers fall to all of them.
+    The proportions are drawn from Dirichlet(alpha K p), with p those of all samples in K classes,
+    so that each of equal classes counts alpha. After Hsu et al. 2019 (arXiv 1909.06335), whose
+    alpha is K times this one. Workers choose in turns, so that the leftovers fall to all of them.
     """
 
     alpha: float = 0.5
