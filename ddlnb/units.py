@@ -16,7 +16,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 MS, US = 1e-3, 1e-6
 BITS_PER_BYTE = 8
 
-_SECONDS = {"s": 1.0, "ms": MS, "us": US, "ns": 1e-9}
+_SECONDS = {"s": 1.0, "ms": MS, "us": US, "ns": 1e-9, "min": 60.0, "h": 3600.0}
 _BANDWIDTHS = {
     f"{prefix}{unit}/s": factor / divisor
     for unit, divisor in (("B", 1), ("b", BITS_PER_BYTE))
@@ -89,14 +89,15 @@ def count_from(text: float | str) -> float:
 
     Raises InputError for anything else, zero and negative numbers.
 
-    >>> count_from("2T"), count_from("1.5e12"), count_from("300B")
-    (2000000000000.0, 1500000000000.0, 300000000000.0)
+    >>> count_from("2T"), count_from("1.5e12"), count_from("300B"), count_from("15,000,000")
+    (2000000000000.0, 1500000000000.0, 300000000000.0, 15000000.0)
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([kMBGT]?)\s*", str(text))
+    plain = re.sub(r"(?<=\d),(?=\d{3})", "", str(text))
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([kMBGT]?)\s*", plain)
     value = float(match[1]) * _COUNTS[match[2]] if match else 0.0
     require(
         0 < value < math.inf,
-        f"number {text!r} is not positive; write it like '300B', '2T' or '2e12'",
+        f"{text!r} is no number above 0; write it like '300B', '2T' or '2e12'",
     )
     return value
 
@@ -117,7 +118,7 @@ def _quantity(text: str, factors: dict[str, float], what: str, examples: str) ->
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([a-zA-Z/]+)\s*", str(text))
     if match is None or match[2] not in factors:
         raise InputError(
-            f"{what} {text!r} is not a number, not negative, with one of the units "
+            f"{what} {text!r} is no number of 0 or more with one of the units "
             f"{', '.join(factors)}; write it like {examples}"
         )
     return float(match[1]) * factors[match[2]]

@@ -7,6 +7,7 @@ exchanges that do not overlap; others have an extent, and the one that would exp
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -46,6 +47,7 @@ NOTICED = 1.05  # what changes the seconds by less is no suspect
 MOST_LAUNCH = 1e-3  # seconds that a host may take to hand over an operation
 MORE_MEMORY = 1.2  # measured over forecast: as much is worth a word
 LATE = 1.25  # of one step in twenty, over the median: as much is worth a word
+ADAPTERS = re.compile(r"lora|peft|adapter")
 WORTH_IT = 1.01  # as fast as launched: layouts that gain less are no advice
 
 Changed = Callable[[PricedQuestion, Layout, float], tuple[PricedQuestion, Layout] | None]
@@ -122,7 +124,7 @@ CIRCUMSTANCES = (
     Circumstance(
         "activations that are computed again",
         _again,
-        "the launch file asks for none; look for checkpoint() in the model's own code",
+        "the launch file asks for less; look for checkpoint() in the model's own code",
         has_extent=False,
     ),
 )
@@ -227,6 +229,12 @@ class LaunchedAdvice(Answer):
         asked = self.question
         if self.log is None:
             return math.nan
+        batch = self.log.medians.get("batch", asked.global_batch)
+        require(
+            batch == asked.global_batch,
+            f"{self.log.name} has steps of {batch:,.0f} samples (global batch size), and the "
+            f"launch files say {asked.global_batch:,}; give the launch files of that run",
+        )
         return self.log.seconds(asked.global_batch, asked.tokens, asked.gpus)
 
     @cached_property
@@ -279,6 +287,8 @@ class LaunchedAdvice(Answer):
         asked, fits = self.question, bool(self.both.outlook.fits[0])
         rate = asked.gpus * self.rows["tokens_per_s_per_gpu"].iloc[0] / asked.sequence
         said = f"As launched it {'fits' if fits else 'does not fit'}: {self.layout}."
+        if not fits and self._offloads:
+            said = f"Without what is offloaded it does not fit: {self.layout}."
         needed, held = asked.unsplit.bytes_at(1), self.rows["memory_gib"].iloc[0] * GIB
         return Verdict(needed, fits, str(self.layout), float(rate), float(held), (said,))
 
@@ -368,18 +378,25 @@ class LaunchedAdvice(Answer):
         unknown = self.launch.unknown
         if not unknown:
             return ()
-        said = f"Options that are not known: {', '.join(unknown)}."
-        offloaded = any(
+        said = [f"Options that are not known: {', '.join(unknown)}."]
+        if self._offloads:
+            said.append(
+                "What is offloaded to hosts is not forecast: memory and seconds are those of a run "
+                "without it."
+            )
+        if any(ADAPTERS.search(name) for name in unknown):
+            said.append(
+                "Adapters are not forecast: memory and seconds are those of training everything."
+            )
+        return tuple(said)
+
+    @property
+    def _offloads(self) -> bool:
+        """Whether the launch files keep something on hosts."""
+        return any(
             "offload" in name
             and self.launch.options.get(name.split()[0]) not in (False, None, "none")
-            for name in unknown
-        )
-        if not offloaded:
-            return (said,)
-        return (
-            said,
-            "What is offloaded to hosts is not forecast: memory and seconds are those of a run "
-            "without it.",
+            for name in self.launch.unknown
         )
 
     @property

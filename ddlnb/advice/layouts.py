@@ -65,7 +65,7 @@ def layout_sentences(
     said = [
         asked.optimizer != COUNTED and f"Memory of layouts is with Adam, not {asked.optimizer}.",
         _what(asked, rows),
-        _rivals(rows),
+        _rivals(asked, rows),
         _slow(asked, rows),
         _frameworks(asked),
     ]
@@ -84,13 +84,13 @@ def _what(asked: PricedQuestion, rows: pd.DataFrame) -> str:
     )
 
 
-def _rivals(rows: pd.DataFrame) -> str:
+def _rivals(asked: PricedQuestion, rows: pd.DataFrame) -> str:
     """Say how sure it is that no other split is faster, and which might be."""
     splits = rows[rows["kind"] == str(Kind.LAYOUT)]
     best = splits.iloc[0]
-    if len(splits) == 1:
+    if asked.gpus == 1 or len(asked.ranking.order) == 1:
         return "There is no other split that fits to compare it with."
-    if math.isnan(best["chance_best"]):
+    if len(splits) == 1 or math.isnan(best["chance_best"]):
         return ""
     others = splits.iloc[1:].sort_values("chance_best", ascending=False)
     named = [
@@ -192,7 +192,8 @@ def layout_unknowns(asked: PricedQuestion) -> Iterator[str]:
     if away:
         yield (
             f"Forecasts are fitted to runs on other GPUs ({'; '.join(away)}); what "
-            f"{asked.gpu.name} sustains is that of its generation, so the interval is wider."
+            f"{asked.gpu.name} sustains is taken from single GPUs of its generation or, where none "
+            f"was measured, from all, so the interval is wider."
         )
     if asked.gpus > FITTED_GPUS:
         yield (

@@ -311,6 +311,11 @@ def iteration(
                 f"{forecast['seconds'] / seconds:.2f} times the {seconds:.3g} s played here, where "
                 f"no kernel is small, none is waited for, and libraries take nothing."
             )
+        if row["GiB"] > asked.gpu.memory / GIB:
+            said.append(
+                f"{one} takes {row['GiB']:,.1f} of {asked.gpu.memory / GIB:.0f} GiB: it does not "
+                f"fit, and is played as if it did."
+            )
         rows.append(row)
     if trace is not None:
         lines[layout[0]].write_chrome_trace(trace)

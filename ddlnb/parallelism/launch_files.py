@@ -19,7 +19,15 @@ from ddlnb.errors import InputError, require, require_whole
 from ddlnb.parallelism.config import shape_in, shape_of
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.model import Transformer
-from ddlnb.parallelism.settings import FORMATS, LAUNCHERS, LAYERS, MODEL, Fields, Format
+from ddlnb.parallelism.settings import (
+    FORMATS,
+    LAUNCHERS,
+    LAYERS,
+    MODEL,
+    SPLITS,
+    Fields,
+    Format,
+)
 from ddlnb.reading import json_of, read_text, reading, toml_of, yaml_of
 
 # Options that change nothing which forecasts are about: data, learning, files, logs.
@@ -41,9 +49,11 @@ NEUTRAL = re.compile(
     r"max_norm|max_grad_norm|"
     r"moe_(grouped_gemm|router_(?!topk|num_groups|group_topk)|aux|z_loss|permute_fusion)))"
 )
-TEXTS = ("model", "flavor")  # fields that are no numbers
+COMPILED = "-compiled"  # how frameworks end whose programs are
+TEXTS = ("model", "flavor", "expert_layers")  # fields that may be no numbers
 WRITTEN = ("micro_batch", "micro_batches", "global_batch", "zero")  # also if usual
 _WORD = re.compile(r"""(?:[^\s"'\\]|"[^"]*"|'[^']*')+""")
+_QUOTED = re.compile(r"""("[^"\n]*"|'[^'\n]*')""")
 _SET = re.compile(
     r"(?:^|;)\s*(?:export\s+|local\s+)?(\w+)=(\"[^\"]*\"|'[^']*'|[^\s;]*)", re.MULTILINE
 )
@@ -81,10 +91,15 @@ class Launch:
 
     @property
     def framework(self) -> str:
-        """Whose steps are forecast: those of the format, compiled only where the files say so."""
+        """Whose steps are forecast: those of the format, compiled only where the files say so.
+
+        Nobody's, where a framework that is not compiled splits layers: no fit is of that.
+        """
         framework = self.formats[0].framework
-        is_compiled = self.said.get("compiled", False)
-        return framework if is_compiled else framework.removesuffix("-compiled")
+        if self.said.get("compiled", False) or not framework.endswith(COMPILED):
+            return framework
+        is_split = self.said.get("tp", 1) > 1 or self.said.get("pp", 1) > 1
+        return "" if is_split else framework.removesuffix(COMPILED)
 
     @property
     def layout(self) -> Layout:
@@ -224,7 +239,9 @@ def _flags(text: str) -> Fields:
     text = re.sub(r"(^|\s)#.*", r"\1", text)
     variables = {name: value.strip("\"'") for name, value in _SET.findall(text)}
     found: Fields = {}
-    for line in re.split(r"[\n()]", text):  # a value stands beside its flag
+    parts = _QUOTED.split(text)  # what is quoted at odd places, where parentheses stay
+    parts[::2] = [re.sub(r"[()]", "\n", one) for one in parts[::2]]
+    for line in "".join(parts).split("\n"):  # a value stands beside its flag
         words = [word.strip("\"'") for word in _WORD.findall(line)]
         for word, after in zip(words, [*words[1:], "--"], strict=False):
             if re.match(r"--[a-zA-Z]", word):
@@ -373,8 +390,11 @@ def changes(
         for name in mine
         if (name in before and before[name] != after.get(name))
         or (name not in after and fields[name] in differs)
+        or (name not in after and fields[name] in SPLITS and "pp" in differs)
     }
     other = {name for name, value in after.items() if before.get(name) != value}
+    if "pp" in differs:
+        other |= {name for name in after if fields[name] in SPLITS}
     batch = {name for name in after if fields[name] == "global_batch"}
     for more in (other, other | batch, other | (after.keys() - mine.keys())):
         added = {name: value for name, value in after.items() if name in more}

@@ -33,6 +33,17 @@ _CHOICES: dict[str, Collection[str]] = {
 }
 
 
+def equal_parts(layers: int, parts: int) -> int:
+    """Return the layers of each of equal parts of a model, 0 if its layers make none.
+
+    Where layers alone do not, embedding and head count as one each.
+
+    >>> equal_parts(32, 8), equal_parts(126, 16), equal_parts(61, 16)
+    (4, 8, 0)
+    """
+    return next((n // parts for n in (layers, layers + 2) if n % parts == 0), 0)
+
+
 @dataclass(frozen=True)
 class Layout:
     """How training is split over ``ranks`` = dp * tp * pp * cp workers.

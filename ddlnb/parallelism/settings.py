@@ -11,15 +11,18 @@ and 0.2 (job_config.py), DeepSpeed 0.10 to 0.17 (runtime/config.py), nanotron 0.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ddlnb.errors import require
+from ddlnb.parallelism.layout import equal_parts
 
 Fields = dict[str, Any]
 MODEL = "model."  # before the keys of a Hugging Face configuration
 LAYERS = f"{MODEL}num_hidden_layers"
+SPLITS = ("embedding_counts", "head_counts", "first_layers", "last_layers")  # which layers go where
 ON: Mapping[Any, Any] = {True: True, False: False}
 AGAIN = {word: word for word in ("none", "selective", "full")}
 RESHARD = {"always": True, "never": False}
@@ -68,12 +71,47 @@ def _megatron_out(said: Fields) -> Fields:
     if zero >= 1:
         more["shards_states"] = True
     if vpp > 1:
-        more["chunk_layers"] = said[LAYERS] // (said["pp"] * vpp)
+        more["chunk_layers"] = equal_parts(said[LAYERS], said["pp"] * vpp)
+    more |= _uneven(said[LAYERS], said["pp"])
     if said["recomputation"] == "full":
         more |= {"again": "uniform", "again_layers": 1}
     if said["precision"] == "fp8":
         more |= {"precision": "bf16", "fp8": True}
     return {**said, **more}
+
+
+def _uneven(layers: int, pp: int) -> Fields:
+    """Return what Megatron-LM needs to be told where the stages do not divide the layers.
+
+    Embedding and head may count as layers, or the first and the last stage have fewer than the
+    others. Raises InputError where neither is possible.
+    """
+    if layers % pp == 0:
+        return {}
+    if equal_parts(layers, pp):
+        return {"embedding_counts": True, "head_counts": True}
+    others = -(-layers // pp)
+    ends = layers - (pp - 2) * others
+    require(
+        2 <= ends <= 2 * others,
+        f"Megatron-LM has no words for {layers} layers on {pp} stages, of which those amid have "
+        f"as many layers each; take another number of stages",
+    )
+    return {"first_layers": -(-ends // 2), "last_layers": ends // 2}
+
+
+def _expert_layers(said: Any) -> Fields:
+    """Return which layers have experts: every so many, or all after some, as in ([0]*3+[1]*58)."""
+    if isinstance(said, int) and not isinstance(said, bool):
+        return {f"{MODEL}moe_layer_freq": said}
+    match = re.fullmatch(r"\(?\[0\]\*(\d{1,4})\+\[1\]\*\d{1,4}\)?", str(said).replace(" ", ""))
+    require(
+        match is not None,
+        f"moe_layer_freq {said!r} is neither a whole number nor like '([0]*3+[1]*58)', which has "
+        f"experts in all but the first three layers; write one of both",
+    )
+    assert match is not None
+    return {f"{MODEL}moe_layer_freq": 1, f"{MODEL}first_k_dense_replace": int(match[1])}
 
 
 def _megatron_back(said: Fields) -> Fields:
@@ -82,7 +120,10 @@ def _megatron_back(said: Fields) -> Fields:
     if said.pop("fp8", False):
         said["precision"] = "fp8"
     if "chunk_layers" in said and (layers := said.get(LAYERS)):
-        said["vpp"] = max(1, layers // (said.get("pp", 1) * said["chunk_layers"]))
+        whole = layers + said.get("embedding_counts", 0) + said.get("head_counts", 0)
+        said["vpp"] = max(1, whole // (said.get("pp", 1) * said["chunk_layers"]))
+    if "expert_layers" in said:
+        said |= _expert_layers(said.pop("expert_layers"))
     gated = said.pop("gated", False)
     learned = said.pop("positions", "learned_absolute") == "learned_absolute"
     if f"{MODEL}hidden_size" in said:
@@ -107,6 +148,10 @@ MEGATRON = Format(
         _flag("sequence_parallel", "sequence_parallel"),
         Option("pipeline_model_parallel_size", "pp"),
         Option("num_layers_per_virtual_pipeline_stage", "chunk_layers"),
+        _flag("account_for_embedding_in_pipeline_split", "embedding_counts"),
+        _flag("account_for_loss_in_pipeline_split", "head_counts"),
+        Option("decoder_first_pipeline_num_layers", "first_layers"),
+        Option("decoder_last_pipeline_num_layers", "last_layers"),
         Option("context_parallel_size", "cp"),
         Option("cp_comm_type", "context", {"a2a": "all-to-all", "p2p": "ring"}),
         Option("expert_model_parallel_size", "ep"),
@@ -161,7 +206,7 @@ MEGATRON = Format(
         Option(
             "moe_shared_expert_intermediate_size", f"{MODEL}moe_shared_expert_intermediate_size"
         ),
-        Option("moe_layer_freq", f"{MODEL}moe_layer_freq"),
+        Option("moe_layer_freq", "expert_layers"),
         _flag("multi_latent_attention", "latent"),
         Option("q_lora_rank", f"{MODEL}q_lora_rank"),
         Option("kv_lora_rank", f"{MODEL}kv_lora_rank"),
@@ -182,7 +227,7 @@ def _titan_out(said: Fields) -> Fields:
     if piped:
         more |= {"piece": micro, "piped": said["schedule"]}
         if said["vpp"] > 1:
-            more["chunk_layers"] = said[LAYERS] // (said["pp"] * said["vpp"])
+            more["chunk_layers"] = equal_parts(said[LAYERS], said["pp"] * said["vpp"])
     whole = said["dp"] * said["cp"]
     sharded = said["zero"] and whole > said["copies"]
     more["shards"] = whole // said["copies"] // said["cp"] if sharded else 1
@@ -203,7 +248,8 @@ def _titan_back(said: Fields) -> Fields:
         said |= {**pieces, "micro_batches": said.pop("local_batch", 1) // pieces["micro_batch"]}
         chunks, layers = said.pop("chunk_layers", 0), said.get(LAYERS, 0)
         if said["schedule"] != "1f1b":
-            said["vpp"] = layers // (pp * chunks) if chunks and layers else 2
+            whole = layers if layers % pp == 0 else layers + 2  # embedding and head
+            said["vpp"] = whole // (pp * chunks) if chunks and layers else 2
     else:
         said["micro_batch"] = said.pop("local_batch", 1)
     sharded = {"zero": zero, "copies": copies if zero else 1}

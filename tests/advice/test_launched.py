@@ -188,3 +188,36 @@ def test_a_run_that_is_as_good_as_the_best_is_told_to_stay(strategy, cluster, tm
     assert crowded.both.outlook.fits.tolist() == [False, True]
     assert "fits, and is forecast to take" in str(crowded)
     assert len(crowded.settings) == 1
+
+
+def test_the_steps_of_a_log_are_those_of_the_launch_files(cluster, tmp_path):
+    path = tmp_path / "train.log"
+    line = MEGATRON.format(step=1, ms=1e3)
+    assert "global batch size" in line
+    path.write_text(re.sub(r"global batch size: +\d+", "global batch size: 77", line) * 20)
+    with pytest.raises(InputError, match=r"has steps of 77 samples .* give the launch files of"):
+        str(advise_launched(SCRIPT, cluster, path))
+
+
+def test_what_is_offloaded_or_adapted_is_no_part_of_the_verdict(cluster, tmp_path):
+    path = tmp_path / "ds.json"
+    path.write_text(
+        '{"train_micro_batch_size_per_gpu": 16, "bf16": {"enabled": true}, "zero_optimization": '
+        '{"stage": 3, "offload_optimizer": {"device": "cpu"}}, "lora_r": 16}'
+    )
+    found = advise_launched(path, cluster, model="llama3-8b", sequence=8192)
+    assert "Without what is offloaded it does not fit" in str(found)
+    assert "As launched it" not in str(found)
+    assert "Adapters are not forecast" in " ".join(found.remarks)
+
+
+def test_a_framework_that_is_not_compiled_and_splits_layers_is_nobody_s(cluster, tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 4\n'
+        "seq_len = 8192\n[parallelism]\ntensor_parallel_degree = 8\n"
+    )
+    found = advise_launched(path, cluster)
+    assert found.launch.framework == ""
+    assert found.layout.tp == 8
+    assert found.rows["tokens_per_s_per_gpu"].notna().all()

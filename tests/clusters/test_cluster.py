@@ -168,7 +168,7 @@ def test_workers_that_a_cluster_does_not_have_are_refused(workers, told):
 # Files that are wrong: keys, effects, and what the error must say besides the file's name.
 
 WRONG_EFFECTS = [
-    ({"between_bandwidth": "-8 Gb/s"}, ["'-8 Gb/s'", "not negative", "like '9.1 Gb/s'"]),
+    ({"between_bandwidth": "-8 Gb/s"}, ["'-8 Gb/s'", "of 0 or more", "like '9.1 Gb/s'"]),
     ({"between_bandwidth": "0 Gb/s"}, ["'0 Gb/s'", "must be positive", "leave it out"]),
     ({"between_bandwidth": "8"}, ["8", "units kB/s, MB/s, GB/s, kb/s, Mb/s, Gb/s", "'9.1 Gb/s'"]),
     ({"between_bandwidth": "8 ms"}, ["'8 ms'", "one of the units", "'9.1 Gb/s'"]),

@@ -275,3 +275,52 @@ def test_changes_are_in_the_words_of_the_file(tmp_path):
     lines = changes(launch, wanted, layers=32, sequence=4096)
     assert "- --num-virtual-stages-per-pipeline-rank 4" in lines
     assert "+ --num-layers-per-virtual-pipeline-stage 2" in lines
+
+
+@pytest.mark.parametrize(
+    ("layers", "layout", "written_as"),
+    [
+        (126, "tp8 pp8 zero1 sp acc16", {"account-for-embedding-in-pipeline-split"}),
+        (126, "tp8 pp16 vpp4 zero1 sp acc16", {"num-layers-per-virtual-pipeline-stage 2"}),
+        (32, "pp9 zero1 acc9", {"decoder-first-pipeline-num-layers 2"}),
+        (96, "pp8 zero1 acc8", set()),
+    ],
+)
+def test_stages_that_do_not_divide_the_layers_are_said_as_megatron_takes_them(
+    layers, layout, written_as
+):
+    one = Layout.parse(layout)
+    text = written(one, MEGATRON, layers=layers, sequence=4096, gpus_per_node=one.ranks)
+    assert all(option in text for option in written_as)
+    assert bool(written_as) == ("pipeline-split" in text or "decoder-first" in text)
+
+
+def test_what_megatron_cannot_divide_is_refused_and_other_stages_take_their_words_along(tmp_path):
+    with pytest.raises(InputError, match="no words for 61 layers on 32 stages"):
+        written(Layout.parse("pp32 acc32"), MEGATRON, layers=61, sequence=4096)
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "torchrun pretrain_gpt.py --num-layers 61 --pipeline-model-parallel-size 8 "
+        "--decoder-first-pipeline-num-layers 7 --decoder-last-pipeline-num-layers 6 "
+        "--seq-length 4096 --micro-batch-size 1 --global-batch-size 8 --bf16\n"
+    )
+    launch = read_launch(path, nodes=1, gpus_per_node=8)
+    assert launch.unknown == ()
+    lines = changes(launch, Layout.parse("dp2 pp4 acc4"), layers=61, sequence=4096)
+    assert {
+        "- --decoder-first-pipeline-num-layers 7",
+        "- --decoder-last-pipeline-num-layers 6",
+    } <= {*lines}
+    assert "+ --decoder-first-pipeline-num-layers 15" in lines
+
+
+def test_which_layers_have_experts_is_read_as_the_scripts_of_deepseek_say_it(tmp_path):
+    path = tmp_path / "run.sh"
+    start = "torchrun pretrain_gpt.py --num-layers 61 --num-experts 256 --moe-layer-freq "
+    path.write_text(start + "'([0]*3+[1]*58)' --bf16\n")
+    said = read_launch(path, nodes=1, gpus_per_node=8).said
+    assert said["model.first_k_dense_replace"] == 3
+    assert said["model.moe_layer_freq"] == 1
+    path.write_text(start + "'[0,1]*30' --bf16\n")
+    with pytest.raises(InputError, match=r"is neither a whole number nor like '\(\[0\]\*3"):
+        read_launch(path, nodes=1, gpus_per_node=8)

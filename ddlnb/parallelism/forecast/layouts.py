@@ -29,7 +29,7 @@ from ddlnb.parallelism.forecast.forecast import MOMENTS, footprint, rate
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework
 from ddlnb.parallelism.forecast.mixture import Expected, Open, expected
 from ddlnb.parallelism.forecast.question import LayoutQuestion
-from ddlnb.parallelism.layout import Layout
+from ddlnb.parallelism.layout import Layout, equal_parts
 from ddlnb.parallelism.model import Transformer
 from ddlnb.parallelism.schedules import INTERLEAVED, SCHEDULES
 from ddlnb.units import GIB, counted, digits
@@ -195,6 +195,11 @@ def ranked(asked: LayoutQuestion) -> Ranking:
     shape, device, gpus = asked.model, asked.gpu, asked.gpus
     every = [layout for one in asked.by_framework.values() for layout in _layouts(one)]
     found = list({tuple(one.values()): one for one in every}.values())
+    require(
+        bool(found) or asked.ep is None,
+        f"ep {asked.ep} shares out the {counted(shape.experts, 'expert')} of {shape.name} in no "
+        f"layout on {gpus} GPUs; leave it out, or take a divisor of both",
+    )
     require(
         bool(found),
         f"a batch of {counted(asked.global_batch, 'sequence')} does not divide over "
@@ -379,13 +384,17 @@ def chunk_degrees(layers: int, pp: int, micro_batches: int) -> list[int]:
     """Return how many chunks of the same size a stage can hold, from 1 to a layer in each.
 
     More than 1 where stages have the same number of layers, which the chunks divide, and micro
-    batches are a multiple of the stages (Megatron-LM, arXiv 2104.04473, section 2.2).
+    batches are a multiple of the stages (Megatron-LM, arXiv 2104.04473, section 2.2). Embedding and
+    head count as a layer each where that makes stages equal, as for Llama 3 405B (arXiv 2407.21783,
+    section 3.3.2).
 
-    >>> chunk_degrees(96, 8, 16), chunk_degrees(96, 8, 12), chunk_degrees(126, 4, 16)
-    ([1, 2, 3, 4, 6, 12], [1], [1])
+    >>> chunk_degrees(96, 8, 16), chunk_degrees(96, 8, 12), chunk_degrees(126, 16, 16)
+    ([1, 2, 3, 4, 6, 12], [1], [1, 2, 4])
     """
-    each, left = divmod(layers, pp)
-    return [1] if pp == 1 or left or micro_batches % pp else _divisors(each, each)
+    each = equal_parts(layers, pp)
+    if pp == 1 or not each or micro_batches % pp:
+        return [1]
+    return [number for number in _divisors(each, each) if number * pp <= layers]
 
 
 def _divisors(number: int, most: int) -> list[int]:

@@ -6,6 +6,7 @@ from here.
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +24,19 @@ else:  # what these are is checked where they are looked up
 
 BATCH_TOKENS = 4 * 1024 * 1024  # of a step, where nobody says
 MOST_SEQUENCES = 1_000_000  # of a step; the largest published batches have some ten thousand
+
+
+def batch_for(ranks: int, wanted: int) -> int:
+    """Return the batch next to the wanted one that ranks can share out: a multiple or a divisor.
+
+    >>> batch_for(64, 512), batch_for(72, 512), batch_for(160, 512), batch_for(1152, 512)
+    (512, 504, 480, 576)
+    """
+    if ranks <= wanted:
+        found = [ranks * (wanted // ranks), ranks * (wanted // ranks + 1)]
+    else:
+        found = [number for number in range(1, ranks + 1) if ranks % number == 0]
+    return min(found, key=lambda batch: abs(math.log(batch / wanted)))
 
 
 @question
@@ -105,7 +119,8 @@ class LayoutQuestion:
         if self.sequence is None:
             self._set("sequence", self.model.sequence)
         if self.global_batch is None:
-            self._set("global_batch", max(BATCH_TOKENS // self.sequence, 1))
+            wanted = max(BATCH_TOKENS // self.sequence, 1)
+            self._set("global_batch", batch_for(self.gpus // self.cp, wanted))
         if self.fitted is None:
             self._set("fitted", saved_fit())
         self._check()

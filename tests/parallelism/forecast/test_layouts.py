@@ -9,7 +9,7 @@ from ddlnb.errors import InputError, UnknownName
 from ddlnb.parallelism.forecast.cases import Cases
 from ddlnb.parallelism.forecast.forecast import micro_batches_kept
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, saved_fit
-from ddlnb.parallelism.forecast.layouts import Ranking, chunk_degrees, scale
+from ddlnb.parallelism.forecast.layouts import Ranking, chunk_degrees, ranked, scale
 from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.parallelism.forecast.step import passes_beside, step
 from ddlnb.parallelism.layout import Layout
@@ -283,3 +283,23 @@ def share(ranking: Ranking, *names: str) -> float:
     """Return the share of a step that goes to these parts, in the best layout."""
     parts = ranking.parts(int(ranking.order[0]))
     return sum(parts[name] for name in names) / sum(parts.values())
+
+
+def test_the_usual_batch_is_one_that_the_gpus_can_share_out():
+    """A ninth node is no reason for pipelines of nine stages, nor a rack of 72 GPUs."""
+    eight, nine = (scale("llama3-8b", "H100", nodes=nodes).rows(1)[0] for nodes in (8, 9))
+    assert 9 * nine["tokens_per_s_per_gpu"] > 8.5 * eight["tokens_per_s_per_gpu"]
+
+
+def test_embedding_and_head_count_as_layers_where_that_makes_stages_equal():
+    asked = LayoutQuestion(
+        "llama3-405b", "H100", 1024, framework="nemo", sequence=8192, global_batch=2048
+    )
+    found = [row["layout"] for row in ranked(asked).rows(3)]
+    assert any("vpp" in layout for layout in found)
+
+
+@pytest.mark.parametrize(("model", "ep"), [("qwen3-30b-a3b", 3), ("llama3-8b", 2)])
+def test_experts_that_cannot_be_shared_out_are_the_reason(model, ep):
+    with pytest.raises(InputError, match=f"ep {ep} shares out the .* experts of {model} in no"):
+        scale(model, "H100", nodes=2, ep=ep)
