@@ -320,7 +320,8 @@ def _model_named(row: Row) -> dict[str, Any] | None:
     sizes = SIZES if named["experts"] > 1 else (*SIZES, "ffn")
     given = {name: row.whole(name) for name in sizes if row.text(name)}
     if not given.keys() - {"layers"}:
-        row.notes[f"the shape of {row.text('model')}", f"that of {shape.name}"] += 1
+        if row.text("model") != shape.name:
+            row.notes[f"the shape of {row.text('model')}", f"that of {shape.name}"] += 1
         named |= given
     return None if any(named[name] != value for name, value in given.items()) else named
 

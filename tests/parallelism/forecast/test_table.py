@@ -219,6 +219,10 @@ def test_a_model_without_sizes_is_the_one_of_that_name(path: Path) -> None:
     assert half > 1.5 * whole
     told = "the shape of Qwen3_30B_a3B is missing in 2 rows: taken as that of qwen3-30b-a3b"
     assert told in said
+    said.clear()
+    exactly = BY_NAME | {"model": "qwen3-30b-a3b"}
+    forecast_table(write_table(path, exactly), say=said.append)
+    assert not any("the shape of" in one for one in said)
 
 
 def test_the_precision_of_a_recipe_is_read_and_another_one_is_said(path: Path) -> None:
