@@ -359,7 +359,7 @@ def test_curves_say_under_which_settings_they_were_made():
     assert curve[list(expected)].iloc[0].to_dict() == expected
 
 
-@pytest.mark.parametrize("lr", [1e9, 1e-12, 0, -1.0, math.nan, math.inf, "fast"])
+@pytest.mark.parametrize("lr", [1e9, 1e-12, 0, -1.0, math.nan, math.inf])
 def test_rates_that_make_no_sense_are_refused_with_the_reason(lr):
     with pytest.raises(InputError, match=r"learning rate .* must be between .* first guess"):
         replace(SETTINGS, lr=lr)
