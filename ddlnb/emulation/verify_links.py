@@ -110,7 +110,8 @@ START_SECONDS, BULK_SECONDS = 0.3, 0.5  # of sending: before bytes are counted, 
 START_TRIPS = 10  # the start lasts at least as many round trips
 BLOCK = 1 << 16
 ROUND_TRIPS = 20
-ATTEMPTS = 3  # before links are doubted: a moment of other work on the machine must not decide
+# Before links are doubted, and before they are refused: other work on the machine must not decide.
+ATTEMPTS, MOST_ATTEMPTS = 3, 6
 UNUSABLE, DOUBTFUL = 0.3, 0.1  # relative difference of the bandwidth
 DOUBTFUL_TRIP, TIMER_SECONDS = 0.25, 200e-6  # of the round trip; what timers may add on their own
 
@@ -124,10 +125,11 @@ def verify(run: Run, network: EmulatedNetwork, hosts: int, ranks_per_node: int =
     that max-min fair shares put on it and the ``bandwidth`` measured, ``transfers`` how many shared
     it, ``full`` whether they fill it, ``asked_round_trip`` in seconds between the nearest two hosts
     that use it and the ``round_trip`` measured (median), ``late`` the mean lateness of the switch's
-    packets. Tries again, twice at most, while a link is doubtful; returns the best of its attempts,
-    and warns of what is doubtful in it. Raises DdlnbError if the bandwidth of a full link is off by
-    more than 30 %, so that no run is labelled with a network it did not have. Links that lose
-    packets have no bandwidth to verify, nor has a single node: the table is empty then.
+    packets. Tries again while a link is doubtful, twice at most, and five times while one is too
+    far off for any run; returns the best of its attempts, and warns of what is doubtful in it.
+    Raises DdlnbError if the bandwidth of a full link is off by more than 30 %, so that no run is
+    labelled with a network it did not have. Links that lose packets have no bandwidth to verify,
+    nor has a single node: the table is empty then.
     """
     import pandas as pd
 
@@ -136,7 +138,7 @@ def verify(run: Run, network: EmulatedNetwork, hosts: int, ranks_per_node: int =
         return pd.DataFrame()
     planned = trials(topology, hosts)
     tables: list[pd.DataFrame] = []
-    while len(tables) < ATTEMPTS and not (tables and _doubt(tables[-1]) <= (False, 1)):
+    while _goes_on([_doubt(table) for table in tables]):
         found = []
         for one in planned:
             network.route(topology.with_one_route(one.turn).routes)
@@ -148,6 +150,14 @@ def verify(run: Run, network: EmulatedNetwork, hosts: int, ranks_per_node: int =
     table = min(tables, key=_doubt)
     _judge(table)
     return table
+
+
+def _goes_on(doubts: Sequence[tuple[bool, float]]) -> bool:
+    """Return whether attempts with these doubts ask for another one."""
+    if not doubts:
+        return True
+    is_unusable, _ = min(doubts)
+    return doubts[-1] > (False, 1) and len(doubts) < (MOST_ATTEMPTS if is_unusable else ATTEMPTS)
 
 
 def _doubt(table: pd.DataFrame) -> tuple[bool, float]:

@@ -145,6 +145,8 @@ class Played:
         ([(1.0, 2.0)] * 3, 0, "round trips over 4 of 4 links are long"),
         ([(0.72, 1.0), (0.89, 1.0), (0.8, 1.0)], 0, "was to have 2.35 MB/s and has 2.09 MB/s"),
         ([(1.0, 6.0), (1.0, 1.4), (1.0, 1.5)], 0, "the worst 11.2 ms instead of 8 ms"),
+        ([*[(0.6, 1.0)] * 4, (0.8, 1.0), (1.0, 1.0)], 1, "was to have 2.35 MB/s and has 1.88 MB/s"),
+        ([*[(0.6, 1.0)] * 5, (1.0, 1.0)], 0, ""),
     ],
 )
 def test_the_best_of_the_attempts_at_a_network_counts(attempts, left, warns, recwarn):
@@ -156,6 +158,6 @@ def test_the_best_of_the_attempts_at_a_network_counts(attempts, left, warns, rec
 
 
 def test_a_network_that_never_has_its_bandwidth_is_refused():
-    network = Played(*[(0.6, 1.0)] * 3)
+    network = Played(*[(0.6, 1.0)] * 6)
     with pytest.raises(DdlnbError, match="the emulated network is not the one asked for"):
         verify(network.run, network, 2)
