@@ -35,7 +35,8 @@ def batch_for(ranks: int, wanted: int) -> int:
     if ranks <= wanted:
         found = [ranks * (wanted // ranks), ranks * (wanted // ranks + 1)]
     else:
-        found = [number for number in range(1, ranks + 1) if ranks % number == 0]
+        near = range(1, min(ranks, 8 * wanted) + 1)
+        found = [number for number in near if ranks % number == 0]
     return min(found, key=lambda batch: abs(math.log(batch / wanted)))
 
 

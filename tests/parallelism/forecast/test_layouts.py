@@ -10,7 +10,7 @@ from ddlnb.parallelism.forecast.cases import Cases
 from ddlnb.parallelism.forecast.forecast import micro_batches_kept
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, saved_fit
 from ddlnb.parallelism.forecast.layouts import Ranking, chunk_degrees, ranked, scale
-from ddlnb.parallelism.forecast.question import LayoutQuestion
+from ddlnb.parallelism.forecast.question import LayoutQuestion, batch_for
 from ddlnb.parallelism.forecast.step import passes_beside, step
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.schedules import most_in_flight, play, schedule
@@ -289,6 +289,8 @@ def test_the_usual_batch_is_one_that_the_gpus_can_share_out():
     """A ninth node is no reason for pipelines of nine stages, nor a rack of 72 GPUs."""
     eight, nine = (scale("llama3-8b", "H100", nodes=nodes).rows(1)[0] for nodes in (8, 9))
     assert 9 * nine["tokens_per_s_per_gpu"] > 8.5 * eight["tokens_per_s_per_gpu"]
+    assert batch_for(1031, 512) == 1031  # a prime
+    assert batch_for(10**12, 512) == 512  # and nobody waits for all divisors
 
 
 def test_embedding_and_head_count_as_layers_where_that_makes_stages_equal():
