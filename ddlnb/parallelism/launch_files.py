@@ -378,10 +378,10 @@ def changes(
     changes.
     """
     form = launch.formats[0]
-    before, after = (
-        _options_for(one, form, layers, sequence, precision, overlap)
-        for one in (launch.layout, layout)
-    )
+    after = _options_for(layout, form, layers, sequence, precision, overlap)
+    before: Fields = {}  # where the files say what the format has other words for
+    with suppress(InputError):
+        before = _options_for(launch.layout, form, layers, sequence, precision, overlap)
     fields = {one.name: one.field for one in (*form.options, *form.read)}
     mine = {name: value for name, value in launch.options.items() if name in fields}
     differs = {n for n, one in asdict(layout).items() if one != getattr(launch.layout, n)}

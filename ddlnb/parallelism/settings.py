@@ -71,13 +71,25 @@ def _megatron_out(said: Fields) -> Fields:
     if zero >= 1:
         more["shards_states"] = True
     if vpp > 1:
-        more["chunk_layers"] = equal_parts(said[LAYERS], said["pp"] * vpp)
+        more["chunk_layers"] = _chunk(said)
     more |= _uneven(said[LAYERS], said["pp"])
     if said["recomputation"] == "full":
         more |= {"again": "uniform", "again_layers": 1}
     if said["precision"] == "fp8":
         more |= {"precision": "bf16", "fp8": True}
     return {**said, **more}
+
+
+def _chunk(said: Fields) -> int:
+    """Return the layers of a chunk. Raises InputError where chunks are not equal."""
+    chunks = said["pp"] * said["vpp"]
+    found = equal_parts(said[LAYERS], chunks)
+    require(
+        found > 0,
+        f"{said[LAYERS]} layers make no {chunks} equal chunks, which is all that the format has "
+        f"words for; take another vpp",
+    )
+    return found
 
 
 def _uneven(layers: int, pp: int) -> Fields:
@@ -227,7 +239,7 @@ def _titan_out(said: Fields) -> Fields:
     if piped:
         more |= {"piece": micro, "piped": said["schedule"]}
         if said["vpp"] > 1:
-            more["chunk_layers"] = equal_parts(said[LAYERS], said["pp"] * said["vpp"])
+            more["chunk_layers"] = _chunk(said)
     whole = said["dp"] * said["cp"]
     sharded = said["zero"] and whole > said["copies"]
     more["shards"] = whole // said["copies"] // said["cp"] if sharded else 1

@@ -298,6 +298,9 @@ def test_stages_that_do_not_divide_the_layers_are_said_as_megatron_takes_them(
 def test_what_megatron_cannot_divide_is_refused_and_other_stages_take_their_words_along(tmp_path):
     with pytest.raises(InputError, match="no words for 61 layers on 32 stages"):
         written(Layout.parse("pp32 acc32"), MEGATRON, layers=61, sequence=4096)
+    for form in (MEGATRON, TORCHTITAN):
+        with pytest.raises(InputError, match="32 layers make no 12 equal chunks"):
+            written(Layout.parse("dp2 pp4 vpp3 acc8"), form, layers=32, sequence=4096)
     path = tmp_path / "run.sh"
     path.write_text(
         "torchrun pretrain_gpt.py --num-layers 61 --pipeline-model-parallel-size 8 "
@@ -312,6 +315,19 @@ def test_what_megatron_cannot_divide_is_refused_and_other_stages_take_their_word
         "- --decoder-last-pipeline-num-layers 6",
     } <= {*lines}
     assert "+ --decoder-first-pipeline-num-layers 15" in lines
+
+
+def test_chunks_that_are_not_equal_can_be_left_behind(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "torchrun pretrain_gpt.py --num-layers 32 --pipeline-model-parallel-size 4 "
+        "--num-virtual-stages-per-pipeline-rank 3 --seq-length 4096 --micro-batch-size 1 "
+        "--global-batch-size 16 --bf16\n"
+    )
+    launch = read_launch(path, nodes=1, gpus_per_node=8)
+    assert launch.layout.vpp == 3
+    lines = changes(launch, Layout.parse("dp2 pp4 acc8"), layers=32, sequence=4096)
+    assert "- --num-virtual-stages-per-pipeline-rank 3" in lines
 
 
 def test_which_layers_have_experts_is_read_as_the_scripts_of_deepseek_say_it(tmp_path):

@@ -260,6 +260,13 @@ class _Diverged(Exception):
     """A loss that is huge or no number."""
 
 
+# Where a run diverges some workers have taken a step that others have not: their mean is no model.
+AMID_A_STEP = dict.fromkeys(("test_loss", "test_accuracy", "consensus_distance"), math.nan)
+AMID_A_STEP |= dict.fromkeys(
+    ("averaging_bytes_sent", "averaging_bytes_received", "averaging_seconds"), 0.0
+)
+
+
 def curve_in_lockstep(settings: TrainingSettings) -> list[Row]:
     """Return the rows of a run in lockstep, which ends when its numbers are huge or none."""
     task, clock, job = settings.task, _clock_of(settings), settings.job()
@@ -308,13 +315,6 @@ def curve_in_lockstep(settings: TrainingSettings) -> list[Row]:
             curve.rows[-1] |= AMID_A_STEP
         curve.rows[-1]["diverged"] = True
     return curve.rows
-
-
-# Where a run diverges some workers have taken a step that others have not: their mean is no model.
-AMID_A_STEP = dict.fromkeys(("test_loss", "test_accuracy", "consensus_distance"), math.nan)
-AMID_A_STEP |= dict.fromkeys(
-    ("averaging_bytes_sent", "averaging_bytes_received", "averaging_seconds"), 0.0
-)
 
 
 def _clock_of(settings: TrainingSettings) -> Clock | None:
