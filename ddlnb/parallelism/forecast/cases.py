@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from typing import Any
@@ -118,6 +119,12 @@ class Cases:
     def select(self, which: NDArray[Any]) -> Cases:
         """Return the cases of a mask, or of indices."""
         return Cases(**{field.name: getattr(self, field.name)[which] for field in fields(self)})
+
+    @staticmethod
+    def all_of(parts: Sequence[Cases]) -> Cases:
+        """Return the cases of these, one after the other."""
+        names = [field.name for field in fields(Cases)]
+        return Cases(**{n: np.concatenate([getattr(one, n) for one in parts]) for n in names})
 
     @cached_property
     def frameworks(self) -> tuple[list[str], NDArray[np.intp]]:

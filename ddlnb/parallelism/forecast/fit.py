@@ -17,7 +17,7 @@ drawn for every layout.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -230,7 +230,7 @@ def _chances(
 
     which = parameter_names("chance")
     bounds = [LIMITS[name] for name in which]
-    at = np.array([asdict(START)[name] for name in which])
+    at = np.array([getattr(START, name) for name in which])
 
     def of(values: Column) -> Fitted:
         odds = dict(zip(which, np.asarray(values).tolist(), strict=True))
@@ -293,6 +293,7 @@ KIN = 0.2  # and from those of other frameworks, which run the same products on 
 SURER = {"launch": 0.08}  # as 430 runs on one GPU have it
 MANY = 8  # runs of a source that each say something of their own
 Sources = Mapping[str, Observations]
+Alone = dict[tuple[str, ...], Mapping[str, float]]  # by framework and the sources that it has
 
 
 def fit_all(runs: Sources) -> Fitted:
@@ -308,7 +309,7 @@ def fit_all(runs: Sources) -> Fitted:
         alike = {name: mean_of(fitted.frameworks)[name] for name in SHARED}
         fitted = replace(fitted, parameters=replace(fitted.parameters, **alike))
     own = {
-        name: scale(np.concatenate([off(runs_of_it, fitted) for runs_of_it in found]))
+        name: scale(np.concatenate([off(runs_of_it, fitted) for runs_of_it in found.values()]))
         for name, one in FRAMEWORKS.items()
         if one.network and not one.shared and (found := of_framework(known, name))
     }
@@ -320,36 +321,44 @@ def off(runs: Observations, fitted: Fitted) -> Column:
     return np.log(runs.seconds / step(runs.cases, fitted).seconds)
 
 
-def with_frameworks(fitted: Fitted, runs: Sources) -> Fitted:
+def with_frameworks(fitted: Fitted, runs: Sources, alone: Alone | None = None) -> Fitted:
     """Return the fit with what differs by framework, fitted to the sources that are there.
 
     First every framework for itself, then with the mean of the others in mind. One of which no
-    source is there has that mean.
+    source is there has that mean. ``alone`` keeps the first fits for other calls with the same
+    parameters: sources that are left out change few of them.
     """
+    alone = {} if alone is None else alone
     known = {
         name: found
         for name, one in FRAMEWORKS.items()
         if one.fitted and (found := of_framework(runs, name))
     }
-    base = {name: asdict(fitted.parameters)[name] for name in SHARED}
+    base = {name: getattr(fitted.parameters, name) for name in SHARED}
     first = {"nanotron": base} if of_framework(runs, "nanotron") else {}
+    of_itself = {}
     for name, sources in known.items():
-        fitted = fit_framework(fitted, name, sources, THEORY, LOOSE)
-    alone = fitted
+        key = name, *sources
+        if key not in alone:
+            found = fit_framework(fitted, name, list(sources.values()), THEORY, LOOSE)
+            alone[key] = found.frameworks[name]
+        of_itself[name] = alone[key]
     for name, sources in known.items():
-        others = first | {other: alone.frameworks[other] for other in known if other != name}
-        fitted = fit_framework(fitted, name, sources, mean_of(others), KIN)
+        others = first | {other: of_itself[other] for other in known if other != name}
+        fitted = fit_framework(fitted, name, list(sources.values()), mean_of(others), KIN)
     entries = FRAMEWORKS.items()
     without = [name for name, one in entries if one.fitted and not one.like and name not in known]
     means = dict.fromkeys(without, mean_of(first | {**fitted.frameworks}))
     return replace(fitted, frameworks={**fitted.frameworks, **means})
 
 
-def of_framework(runs: Sources, name: str) -> list[Observations]:
+def of_framework(runs: Sources, name: str) -> dict[str, Observations]:
     """Return the runs of a framework, and of those that are like it, by their sources."""
     names = [name, *(other for other, one in FRAMEWORKS.items() if one.like == name)]
-    found = [one.select(np.isin(one.cases.framework, names)) for one in runs.values()]
-    return [one for one in found if len(one)]
+    found = {
+        source: one.select(np.isin(one.cases.framework, names)) for source, one in runs.items()
+    }
+    return {source: one for source, one in found.items() if len(one)}
 
 
 def mean_of(frameworks: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -373,13 +382,14 @@ def fit_framework(
     before = {one: prior[one] for one in which}
     weight = np.concatenate([np.full(len(one), min(len(one), MANY) / len(one)) for one in known])
     measured = np.concatenate([one.seconds for one in known])
+    cases = Cases.all_of([one.cases for one in known])
 
     def of(values: Column) -> Fitted:
         own = {**prior, **dict(zip(which, values.tolist(), strict=True))}
         return replace(fitted, frameworks={**fitted.frameworks, name: own})
 
     def seconds(found: Fitted) -> Column:
-        return np.concatenate([step(one.cases, found).seconds for one in known])
+        return step(cases, found).seconds
 
     start = list(before.values())
     spreads = [SURER.get(one, spread) for one in which]

@@ -365,7 +365,7 @@ class Fitted:
         """Return the parameters of one framework."""
         entry = FRAMEWORKS.get(framework, Framework(framework))
         own = self.frameworks.get(entry.like or framework, entry.parameters)
-        return Parameters(**(asdict(self.parameters) | dict(own)))
+        return Parameters(**(vars(self.parameters) | dict(own)))
 
 
 def parameter_names(phase: str | None = None) -> list[str]:

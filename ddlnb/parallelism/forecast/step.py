@@ -20,7 +20,7 @@ exchanges take multiprocessors and memory bandwidth of the GPU.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import cast
 
@@ -251,7 +251,7 @@ def values_of(cases: Cases, fitted: Fitted, off: Mapping[str, Column] | None = N
     Times the factors by which parameters are ``off``, within their limits.
     """
     names, which = cases.frameworks
-    own, off = [asdict(fitted.of(name)) for name in names], off or {}
+    own, off = [vars(fitted.of(name)) for name in names], off or {}
     columns = {name: np.array([one[name] for one in own])[which] for name in LIMITS}
     columns |= {name: np.clip(columns[name] * far, *LIMITS[name]) for name, far in off.items()}
     return cast(Parameters, SimpleNamespace(**columns))

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from ddlnb.parallelism.forecast.cases import Column
-from ddlnb.parallelism.forecast.fit import fit_all, of_framework, off, with_frameworks
+from ddlnb.parallelism.forecast.fit import Alone, fit_all, of_framework, off, with_frameworks
 from ddlnb.parallelism.forecast.forecast import FREEDOM, INTERVAL
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Fitted, saved_fit
 from ddlnb.parallelism.forecast.mixture import Mixed, mixed
@@ -133,13 +133,17 @@ def sources_left_out(
     ``fitted`` has seen nanotron: what only its runs say is taken from there.
     """
     left_out = []
+    alone: Alone = {}
     for source in names or runs:
         own = runs[source]
         known = {name: one for name, one in runs.items() if name != source}
         dense = {name: one.select(one.cases.experts == 1) for name, one in known.items()}
-        found = fit_all(known) if source == "nanotron" else with_frameworks(_bare(fitted), dense)
+        if source == "nanotron":
+            found = fit_all(known)
+        else:
+            found = with_frameworks(_bare(fitted), dense, alone)
         names = {FRAMEWORKS[name].like or name for name in np.unique(own.cases.framework)}
-        alike = [one for name in names for one in of_framework(known, name)]
+        alike = [one for name in names for one in of_framework(known, name).values()]
         seen = np.isin(own.cases.core_peak, [peak for one in alike for peak in one.cases.core_peak])
         kind = SEEN if seen.mean() > MOST else UNSEEN
         left_out.append(LeftOut(kind, source, own, tuple(known.values()), found))
