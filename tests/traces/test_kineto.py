@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
 
 import ddlnb
 from ddlnb.errors import InputError
@@ -81,6 +82,36 @@ def test_seconds_are_those_that_hooks_measured_in_the_same_iterations(recorded):
             hooks += list(seconds.values())[part]
         off = np.median(np.abs(np.subtract(traced, hooks)))
         assert off < 0.15 * np.mean(hooks)
+
+
+def trained(folder, passes, optimizers=1, again=False):
+    """Return a real trace of three iterations of so many backward passes and optimizers each."""
+    layers = [torch.nn.Linear(8, 8) for _ in range(2)]
+    steps = [torch.optim.SGD(layer.parameters(), lr=0.01) for layer in layers]
+    activities = [ProfilerActivity.CPU]
+    with profile(activities=activities, record_shapes=True) as profiler:
+        for _ in range(3):
+            for _ in range(passes):
+                x = layers[0](torch.ones(4, 8))
+                x = checkpoint(layers[1], x, use_reentrant=False) if again else layers[1](x)
+                x.sum().backward()
+            for one in steps[:optimizers]:
+                one.step()
+    path = folder / "trained.json"
+    profiler.export_chrome_trace(str(path))
+    return read_trace(path)
+
+
+def test_several_backward_passes_of_an_iteration_are_no_larger_model(tmp_path):
+    with pytest.raises(InputError, match="several backward passes in an iteration"):
+        trained(tmp_path, passes=2).workload(local_batch=4)
+
+
+@pytest.mark.parametrize("changed", [{"optimizers": 2}, {"again": True}])
+def test_several_optimizers_or_layers_computed_again_are_one_iteration(tmp_path, changed):
+    found = trained(tmp_path, passes=1, **changed)
+    assert len(found.iterations) == 3
+    assert len(found.workload(local_batch=4).gradients) == 4
 
 
 def test_every_operation_of_a_real_trace_is_explained(recorded):

@@ -168,6 +168,59 @@ def test_kernels_of_libraries_communicate_and_unknown_ones_are_said(name, comput
     )
 
 
+def steps_of(numbers, waits=0, sends=(80, 20)):
+    """Return steps of 100: a GPU waits, computes for 40, and sends from and for so many."""
+    begin, seconds = sends
+    group = {"Process Group Name": "0", "Group size": 2, "Process Group Ranks": "[0, 1]"}
+    sent = {"Collective name": "allreduce", "dtype": "BFloat16", "In msg nelems": 64, **group}
+    return [
+        one
+        for number in numbers
+        for at, first in [(100 * number, 2 * number + 1)]
+        for one in (
+            event("user_annotation", f"ProfilerStep#{number}", at, 100),
+            call("cudaLaunchKernel", at + 1, 1, first),
+            call("cudaLaunchKernel", at + 2, 1, first + 1),
+            kernel("ampere_sgemm_128x64_nn", at + waits, 40, first),
+            kernel(ALL_REDUCE, at + begin, seconds, first + 1, NCCL, **sent),
+        )
+    ]
+
+
+def test_a_gpu_that_waits_for_its_host_waits_in_the_step_that_its_host_is_late_for():
+    late = steps_of([1, 2, 3], waits=40)
+    others = steps_of([1, 2, 3], sends=(40, 60))
+    job = job_of(rank_of(others, 0), rank_of(late, 1))
+    assert (job.by_rank["seconds"] / US).tolist() == pytest.approx([100, 100])
+    assert (job.by_rank["idle"] / US).tolist() == pytest.approx([0, 40])
+    assert job.slowest()[0] == 1
+    assert "it does nothing for 40 us longer" in job.slowest()[1]
+    assert job.what_ifs()["seconds"].iloc[0] / US == pytest.approx(100)
+
+
+def test_steps_that_are_not_there_or_not_on_all_ranks_count_for_none():
+    some, fewer = steps_of([0, 1, 3], sends=(40, 60)), steps_of([1, 3], sends=(40, 60))
+    some[3] = {**some[3], "ts": some[3]["ts"] - 500, "dur": 540}  # a first step that warms up
+    job = job_of(rank_of(some, 0), rank_of(fewer, 1))
+    assert list(job.job.steps) == [1, 3]
+    assert (job.by_rank["seconds"] / US).tolist() == pytest.approx([100, 100])
+
+
+def test_what_runs_on_beside_the_next_step_is_hidden_by_it_and_said():
+    job = job_of(*(rank_of(steps_of([1, 2, 3], sends=(80, 40)), rank) for rank in (0, 1)))
+    exposed = job.by_rank["exposed"] / US  # 40 to 80 of a step is idle, and what the last one sends
+    assert exposed.tolist() == pytest.approx([(20 + 20 + 40) / 3] * 2)
+    assert any("run on for" in said for said in sentences(job))
+
+
+def test_times_that_are_rounded_leave_collectives_of_a_stream_in_their_order():
+    one = one_step()
+    [place] = [n for n, event in enumerate(one) if event.get("ts") == 700]
+    one[place] = {**one[place], "ts": 699, "dur": 201}
+    job = job_of(rank_of(one, 0), rank_of(one, 1))
+    assert "launching" not in set(job.critical()["kind"])
+
+
 @pytest.mark.parametrize(
     ("kernel", "library"),
     [

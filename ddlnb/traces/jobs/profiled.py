@@ -28,10 +28,11 @@ from ddlnb.traces.jobs.replay import Replay, with_agreeing_clocks
 from ddlnb.traces.jobs.table import COLLECTIVE, JobTrace, ordered
 from ddlnb.traces.kineto.rank import RankTrace, length, merged
 from ddlnb.traces.longest_path import critical_path
-from ddlnb.units import counted, show_seconds
+from ddlnb.units import US, counted, show_seconds
 
 ENDS_AGREE_SECONDS = 1e-3  # as far apart as ends of one collective may be by clocks not set
 CLOCKS_AGREE_SECONDS = 50e-6  # ends of a kernel on two GPUs differ by less
+LEAST = 1e-9  # seconds: what rounding leaves of a difference is none
 MUCH_MORE = 1.05  # of the others' median, for a rank to be called slow at it
 NOT_SHARED = ("dispatch", "combine", "sendrecv", "other", "alltoall")  # sizes differ by rank
 
@@ -78,12 +79,13 @@ class ProfiledJob:
 
     @cached_property
     def by_rank(self) -> pd.DataFrame:
-        """A row per rank with the means of its steps, in seconds.
+        """A row per rank with the means of the steps that all ranks have, in seconds.
 
         ``waiting`` counts an instant once, however many collectives wait in it; ``delays`` is what
         others waited for the rank, added up over these.
         """
-        rows = [one.seconds.drop(columns="step").mean().to_dict() for one in self.ranks]
+        steps = [one.seconds[one.seconds["step"].isin(self.job.steps)] for one in self.ranks]
+        rows = [one.drop(columns="step").mean().to_dict() for one in steps]
         frame = pd.DataFrame(rows, index=pd.Index([one.rank for one in self.ranks], name="rank"))
         for name, late in (("waiting", "rank"), ("delays", "last")):
             spans = {
@@ -93,6 +95,21 @@ class ProfiledJob:
             each = pd.Series(spans, dtype=float).groupby(level=0).sum() / len(self.job.steps)
             frame[name] = each.reindex(frame.index, fill_value=0.0)
         return frame.reset_index()
+
+    @cached_property
+    def beyond(self) -> float:
+        """Seconds for which collectives run on after the end of their step, mean of all ranks.
+
+        The replay plays every step for itself, and has nothing that hides them.
+        """
+        stops = {(one.rank, step.number): step.stop for one in self.ranks for step in one.steps}
+        found = [
+            max(0.0, ends.max() - stops[one.rank, step])
+            for one in self.ranks
+            for step, ends in one.sent.groupby("step")["end_ts"]
+            if step in self.job.steps
+        ]
+        return sum(found) / len(self.ranks) / len(self.job.steps)
 
     @cached_property
     def by_group(self) -> pd.DataFrame:
@@ -162,7 +179,7 @@ class ProfiledJob:
                 key = int(rows["rank"].iloc[row]), kind
                 found[key] = found.get(key, 0.0) + given[node] / len(self.job.steps)
         frame = pd.DataFrame(
-            [(rank, kind, seconds) for (rank, kind), seconds in found.items()],
+            [(rank, kind, seconds) for (rank, kind), seconds in found.items() if seconds > LEAST],
             columns=["rank", "kind", "seconds"],
         )
         return frame.sort_values("seconds", ascending=False, ignore_index=True)
@@ -318,7 +335,7 @@ def _of_streams(
     last: dict[str, tuple[float, int]] = {}
     for place, row in sent.items():
         end, before = last.get(row["thread"], (math.inf, -1))
-        if end <= row["start_ts"]:
+        if end <= row["start_ts"] + 2 * US:  # start and end are both rounded
             yield before, ids[place]
         last[row["thread"]] = row["end_ts"], ids[place]
 
@@ -385,6 +402,11 @@ def sentences(found: ProfiledJob) -> Iterator[str]:
         f"{show_seconds(exposed)} are exposed ({exposed / step:.0%} of the step) and "
         f"{show_seconds(frame['waiting'].mean())} are waiting for ranks that come late."
     )
+    if found.beyond > (MUCH_MORE - 1) * step:
+        yield (
+            f"Collectives run on for {show_seconds(found.beyond)} after the end of their step, "
+            f"beside the next one; the replay plays steps one by one and counts that as exposed."
+        )
     slowest = found.slowest()
     if slowest:
         seconds = frame.set_index("rank").loc[slowest[0], "delays"]

@@ -119,13 +119,20 @@ class Recording:
         """Start and stop of every iteration on the host.
 
         Taken from ``profiler.step()``, else from steps of the optimizer, else all is one iteration.
+        Several optimizers that step after one backward pass end one iteration.
         """
         notes = [event for event in self.events if event.category == "user_annotation"]
         steps = [event for event in notes if event.name.startswith("ProfilerStep#")]
         if steps:
             return tuple((step.start, step.stop) for step in steps)
         ends = [event.stop for event in notes if event.name.startswith("Optimizer.step#")]
-        return tuple(pairwise([0.0, *ends[:-1], math.inf]))
+        came = [event.start for event in self.events if event.name == ACCUMULATE]
+        ends = [
+            end
+            for end, after in zip(ends, [*ends[1:], math.inf], strict=False)
+            if not came or bisect_left(came, end) < bisect_left(came, after)
+        ]
+        return tuple(pairwise([0.0, *ends, math.inf]))
 
     def __repr__(self) -> str:
         count = len(self.iterations)
@@ -269,13 +276,18 @@ class OnHost:
 
 @dataclass(frozen=True)
 class Passes:
-    """One iteration, in seconds of the device: forward from ``start``, backward from ``turn``."""
+    """One iteration, in seconds of the device: forward from ``start``, backward from ``turn``.
+
+    ``accumulates`` is whether a gradient belongs to a forward pass that began after the first
+    gradients had come.
+    """
 
     start: float
     turn: float
     arrivals: tuple[Arrival, ...]
     updates: tuple[tuple[float, float], ...]
     host: OnHost
+    accumulates: bool = False
 
 
 class DeviceClock:
@@ -364,7 +376,12 @@ def _passes(
     end = max(event.stop for event in ops if event.name == ACCUMULATE)
     host = OnHost(first, turn, end, tuple((step.start, step.stop) for step in steps))
     updates = tuple((clock.begins(start), clock.done(stop)) for start, stop in host.steps)
-    return Passes(clock.begins(first), clock.begins(turn), tuple(arrivals), updates, host)
+    came = next(event.stop for event in ops if event.name == ACCUMULATE)
+    later = {a.forward for a in arrivals if a.forward is not None and a.forward > came}
+    # Within a node of the backward pass a layer is computed again, which is no pass of its own.
+    again = {at for at in later for one in evaluated if one.start <= at <= one.stop}
+    about = (clock.begins(first), clock.begins(turn), tuple(arrivals), updates, host)
+    return Passes(*about, accumulates=later != again)
 
 
 def outermost(ops: Sequence[Event]) -> list[Event]:

@@ -86,7 +86,7 @@ def rank_trace(trace: Recording) -> RankTrace:
     kinds = np.array([0 if on_host else KINDS.index(_kind(one)) for one in works], dtype=int)
     steps = _windows(numbers, bounds, spans, step_of, on_host)
     sent = _sent(trace, sends, bounds, numbers)
-    busy = merged(spans[kinds == 0])
+    busy, all_busy = merged(spans[kinds == 0]), merged(spans)
     waits = tuple(_waits(busy, sent))
     working = _working(steps, waits) if on_host else busy
     sent["exposed"] = _exposed(sent, working)
@@ -97,19 +97,20 @@ def rank_trace(trace: Recording) -> RankTrace:
         at = in_step[parts[place] : parts[place + 1]]
         computed, copies, *others = (merged(spans[at[kinds[at] == k]]) for k in range(len(KINDS)))
         comm = merged(sent.loc[sent["step"] == step.number, ["start_ts", "end_ts"]].to_numpy())
-        while_computing = _inside(working, step) if on_host else computed
+        # What runs on beyond the end of its step may be hidden behind the next one.
+        around = (step.start, step.stop) if on_host or not len(comm) else (comm[0, 0], comm[-1, 1])
+        beside = _inside(working, *around)
         every = merged(np.concatenate([computed, copies, *others, comm]))
-        extent = (step.start, step.stop) if on_host or not len(every) else every[[0, -1], [0, 1]]
+        occupied = length(every if on_host else _inside(all_busy, step.start, step.stop))
         rows.append(
             {
                 "step": step.number,
-                "seconds": extent[1] - extent[0],
+                "seconds": step.stop - step.start,
                 "computation": length(computed),
                 "communication": length(comm),
-                "exposed": length(merged(np.concatenate([comm, while_computing])))
-                - length(while_computing),
+                "exposed": length(merged(np.concatenate([comm, beside]))) - length(beside),
                 "copies": length(copies),
-                "idle": extent[1] - extent[0] - length(every),
+                "idle": round(max(0.0, step.stop - step.start - occupied), 9),
             }
         )
     unknown: dict[str, float] = defaultdict(float)
@@ -182,7 +183,11 @@ def _windows(
     step_of: Any,
     on_host: bool,
 ) -> tuple[Step, ...]:
-    """Return the steps: on a GPU each lasts until the work of the next one begins."""
+    """Return the steps: on a GPU each lasts from the end of the work before to that of its own.
+
+    So a GPU that waits for its host before its first kernel waits in that step. Where work of two
+    steps overlaps, the second begins with its first kernel.
+    """
     end = float(spans[:, 1].max()) if len(spans) else 0.0
     if on_host:
         ends = [stop if np.isfinite(stop) else end for _, stop in bounds]
@@ -190,15 +195,24 @@ def _windows(
             Step(n, start, max(start, stop))
             for n, (start, _), stop in zip(numbers, bounds, ends, strict=True)
         )
-    firsts = np.full(len(bounds), np.inf)
-    known = step_of >= 0
-    np.minimum.at(firsts, step_of[known], spans[known, 0])
-    firsts = np.where(np.isfinite(firsts), firsts, [start for start, _ in bounds])
-    last = spans[step_of == len(bounds) - 1, 1]
-    stops = [*firsts[1:], float(last.max()) if len(last) else end]
+    count = len(bounds)
+    firsts, lasts = np.full(count, np.inf), np.full(count + 1, -np.inf)
+    np.minimum.at(firsts, step_of[step_of >= 0], spans[step_of >= 0, 0])
+    np.maximum.at(lasts, step_of + 1, spans[:, 1])  # first what was launched before any step
+    ended = np.maximum.accumulate(lasts)
+    firsts = np.where(np.isfinite(firsts), firsts, np.maximum(ended[:-1], bounds[0][0]))
+    starts = np.minimum(firsts, ended[:-1])
+    # What ran before a first step, or one after a step that is not there, is not recorded: as the
+    # others do, a GPU waits before its first kernel.
+    follows = np.r_[False, np.diff(numbers) == 1]
+    usual = float(np.median((firsts - starts)[follows])) if follows.any() else 0.0
+    begun = np.minimum([start for start, _ in bounds], firsts)
+    apart = np.maximum.reduce([firsts - usual, np.minimum(ended[:-1], firsts), begun])
+    starts = np.where(follows, starts, apart)
+    stops = np.r_[np.minimum(starts[1:], ended[1:-1]), ended[-1]]
     return tuple(
         Step(n, float(start), max(float(start), float(stop)))
-        for n, start, stop in zip(numbers, firsts, stops, strict=True)
+        for n, start, stop in zip(numbers, starts, stops, strict=True)
     )
 
 
@@ -294,8 +308,8 @@ def _exposed(sent: pd.DataFrame, working: Seconds) -> Seconds:
     return np.asarray(np.maximum(0.0, ends - first - hidden))
 
 
-def _inside(spans: Seconds, step: Step) -> Seconds:
-    cut = np.clip(spans, step.start, step.stop)
+def _inside(spans: Seconds, start: float, stop: float) -> Seconds:
+    cut = np.clip(spans, start, stop)
     return cut[cut[:, 1] > cut[:, 0]]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ddlnb.errors import InputError, require
+from ddlnb.errors import InputError, require, require_whole
 from ddlnb.results.timeline import Span, Timeline
 from ddlnb.traces.chrome import TraceEvent
 from ddlnb.traces.kineto.events import (
@@ -170,6 +170,8 @@ def _joined(trace: Recording, passes: Sequence[Passes], model: Workload) -> Work
 
 def _named(trace: Recording, one: Passes, local_batch: int | None) -> Workload:
     """Return the layers and gradients that the trace itself names, without seconds."""
+    if local_batch is not None:
+        require_whole(batch=local_batch)
     require(
         local_batch is not None,
         f"{trace.name!r} does not say how many samples a batch had; give the batch, or the model",
@@ -218,9 +220,15 @@ class KinetoTrace(Recording):
         has them. Without it, layers are named by modules (``with_stack=True``) or operations,
         gradients by their layers, and the trace must have shapes (``record_shapes=True``) and the
         batch be given. Raises InputError where trace and model differ or something that is needed
-        was not recorded.
+        was not recorded, and for several backward passes before a step of the optimizer.
         """
         passes = passes_of(self)
+        require(
+            not any(one.accumulates for one in passes),
+            f"{self.name!r} has several backward passes in an iteration, whose gradients add up "
+            f"before they are sent; record an iteration with one of them, and forecast several "
+            f"with --accumulate",
+        )
         known = (
             _named(self, passes[0], local_batch) if model is None else _joined(self, passes, model)
         )
