@@ -94,6 +94,14 @@ def test_all_time_is_accounted_for(rate, spares, elastic, slow, seed):
     assert min(asdict(spent).values()) >= -1e-12
 
 
+def test_a_repaired_node_of_an_elastic_job_need_not_wait_for_the_next_failure():
+    """One replica of eight is out for as long as a repair takes, where all others would wait."""
+    waits = goodput(Job(64, replica_gpus=8), seconds=90 * DAY)
+    elastic = goodput(Job(64, replica_gpus=8, elastic=True), seconds=90 * DAY)
+    assert elastic.spent.shrunk < waits.spent.waiting / 4
+    assert elastic.goodput.estimate > waits.goodput.estimate
+
+
 def test_more_gpus_spares_and_elastic_training_do_what_they_should():
     def found(**changed):
         return goodput(replace(JOB, **changed), draws=60).goodput.estimate

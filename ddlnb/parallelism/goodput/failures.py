@@ -214,6 +214,7 @@ def daly_interval(checkpoint_seconds: float, mean_time_to_failure: float) -> flo
 
     It is sqrt(2 C M) (1 + sqrt(C / 2M) / 3 + C / 18M) - C for C < 2M, else M.
     """
+    require_positive(mean_time_to_failure=mean_time_to_failure)
     ratio = checkpoint_seconds / (2 * mean_time_to_failure)
     if ratio >= 1:
         return mean_time_to_failure
@@ -237,6 +238,7 @@ def useful_share(
         f"interval {interval!r} must be positive, and seconds of checkpoints "
         f"{checkpoint_seconds!r} and restarts {restart_seconds!r} not negative",
     )
+    require_positive(mean_time_to_failure=mean_time_to_failure)
     exponent = (interval + checkpoint_seconds) / mean_time_to_failure
     if max(exponent, restart_seconds / mean_time_to_failure) > math.log(1e12):
         return 0.0  # a segment never ends

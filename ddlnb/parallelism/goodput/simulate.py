@@ -118,7 +118,7 @@ class Job:
         require(
             self.gpus % self.replica_gpus == 0,
             f"{self.gpus} GPUs are no whole number of replicas of {self.replica_gpus}; take a "
-            f"multiple of {self.replica_gpus}",
+            f"multiple of {self.replica_gpus}, or replicas of as many GPUs as divide {self.gpus}",
         )
         for name in ("checkpoint_seconds", "restart_seconds", "repair_seconds"):
             value = getattr(self, name)
@@ -208,6 +208,7 @@ def goodput(
     True
     """
     require_whole(2, draws=draws)
+    require_positive(seconds=seconds)
     rate = rate or fit_failure_rate()
     slow_downs = slow_downs or fit_slow_downs()
     generator = np.random.default_rng(seed)
@@ -250,8 +251,9 @@ def play(
     """Return how one job spent its time, and how often it failed.
 
     Between two failures the job restarts, and then works in segments, each closed by a checkpoint.
-    What a failure interrupts is redone. Repaired nodes come back at the next restart, or at once
-    where the job waits for them. A ``cold`` job begins with a restart.
+    What a failure interrupts is redone. Repaired nodes come back at the next restart, and at once
+    where the job waits for them, or gains more by them until its next failure is expected than a
+    restart costs; nothing is redone then. A ``cold`` job begins with a restart.
     """
     interval = job.interval_seconds
     if math.isnan(interval):
@@ -272,11 +274,15 @@ def play(
             continue
         life = generator.exponential(1 / per_second) if per_second else math.inf
         stop = min(now + life, seconds)
+        gained = job.share_without(len(repaired) - 1 - job.spare_nodes) - speed
+        is_awaited = bool(repaired) and gained > per_second * job.restart_seconds
+        comes_back = is_awaited and repaired[0] < stop
+        stop = repaired[0] if comes_back else stop
         restarting = min(restart, stop - now)
         working = stop - now - restarting
         segments = math.floor(working / segment)
         rest = working - segments * segment
-        is_over = stop >= seconds  # the end is no failure: what was done counts
+        is_over = stop >= seconds or comes_back  # no failure: what was done counts
         kept = segments * interval + (min(rest, interval) if is_over else 0.0)
         useful = kept * speed / slow_down
         taken["useful"] += useful
