@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +20,7 @@ import pandas as pd
 from ddlnb.advice.question import Question
 from ddlnb.errors import InputError, require_whole, without
 from ddlnb.files import DATA
+from ddlnb.plans.bucketing import DDP_BUCKET, DDP_FIRST_BUCKET, Bucketing, ddp_buckets
 from ddlnb.plans.methods import BASELINES, Method, ddp_of
 from ddlnb.results.schema import read_frame
 from ddlnb.results.statistics import Interval, ratio_interval
@@ -42,6 +43,11 @@ MORE_SERVERS = (2, 4)
 BUCKETS_MIB = (2, 5, 10, 50, 100, 200)  # that are tried beside DDP's default
 ACCUMULATED = (2, 4)
 HALF = "fp16"
+ROUNDED = "gradients are rounded to 16 bits before they are summed"
+BY_HOOK = "16-bit gradients by the hook of "
+# DDP fills its buckets with gradients as they are, and its hook sends them in half the bytes.
+HALVES = partial(ddp_buckets, first=DDP_FIRST_BUCKET // 2, others=DDP_BUCKET // 2)
+HOOKED = replace(BASELINES["DDP"], bucketing=Bucketing(HALVES))
 
 
 class Kind(StrEnum):
@@ -135,13 +141,9 @@ def other_options(question: Question) -> Iterator[list[Option]]:
     if cluster.workers == 1:
         return
     if all(gradient.bytes_per_element == 4 for gradient in workload.gradients):
-        yield _by_method(
-            question,
-            "16-bit gradients",
-            Kind.PRECISION,
-            workload=workload.sent_as(HALF),
-            learning="gradients are rounded to 16 bits before they are summed",
-        )
+        name, half, kind = "16-bit gradients", workload.sent_as(HALF), Kind.PRECISION
+        yield _by_method(question, name, kind, workload=half, learning=ROUNDED)
+        yield _options(question, BY_HOOK, kind, [HOOKED], workload=half, learning=ROUNDED)
     averaged = {
         factor: f"a step averages {factor * workload.local_batch * cluster.workers:,} samples: "
         f"learning rates change, and more epochs may be needed"
@@ -166,15 +168,25 @@ def other_options(question: Question) -> Iterator[list[Option]]:
         servers = factor * cluster.default_servers
         served = [one for one in methods_on(cluster) if one.architecture == "PS"]
         yield _options(question, f"{servers} servers, ", Kind.SERVERS, served, servers=servers)
-    for divisor in FEWER:
-        workers, rest = divmod(cluster.workers, divisor)
+    parts = [cluster.workers // divisor for divisor in FEWER if cluster.workers % divisor == 0]
+    least = {1, cluster.gpus_per_node} - {*parts, cluster.workers}
+    most = _fastest(method_options(question))
+    for workers in (*parts, *sorted(least, reverse=True)):
         try:
             fewer = cluster.with_workers(workers)
         except InputError:  # none, or a node would be partly used
             continue
-        if not rest:
-            made = _by_method(question, gpus_in_words(workers), Kind.FEWER, cluster=fewer)
+        made = _by_method(question, gpus_in_words(workers), Kind.FEWER, cluster=fewer)
+        # A node or a GPU that is not as fast as all of them is no choice of anybody's.
+        if workers in parts or _fastest(made) >= (1 - TIE) * most:
             yield _alone(made) if workers == 1 else made
+
+
+def _fastest(made: Sequence[Option]) -> float:
+    """Return the samples/s of the fastest of these options without further machines."""
+    cells = [one.cell for one in made if not one.server_machines] or [one.cell for one in made]
+    played = zip(cells, steady_seconds(cells), strict=True)
+    return max(cell.samples / seconds.iteration_seconds for cell, seconds in played)
 
 
 def _alone(made: list[Option]) -> list[Option]:

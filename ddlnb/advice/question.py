@@ -19,7 +19,7 @@ from ddlnb.questions import (
     Natural,
     question,
 )
-from ddlnb.simulator.questions import DRAWS, Counts, Draws, Held, Methods
+from ddlnb.simulator.questions import DRAWS, Counts, Draws, Held, Methods, Sent
 
 if TYPE_CHECKING:
     from ddlnb.clusters.cluster import Cluster
@@ -128,6 +128,7 @@ class Question:
 
     ``footprint`` is what training takes of a GPU's memory, None where nobody knows, for the reason
     ``why_no_footprint``, and ``gpu_memory`` what the GPU has, in bytes, NaN where nobody knows.
+    ``accumulate`` is how many batches the workload goes through between two exchanges.
     """
 
     workload: Workload
@@ -136,6 +137,12 @@ class Question:
     footprint: Footprint | None = None
     gpu_memory: float = math.nan
     why_no_footprint: str = "its model is not at hand"
+    accumulate: int = 1
+
+    @property
+    def held_batch(self) -> int:
+        """Samples whose activations a GPU holds at a time."""
+        return self.workload.local_batch // self.accumulate
 
     def memory_bytes(self, local_batch: int) -> float:
         """Return the bytes that training at this batch takes of one GPU, NaN if unknown."""
@@ -160,11 +167,17 @@ def question_about(asked: Held, cluster: Cluster, prices: Prices | None = None) 
         cluster,
         Prices() if prices is None else prices,
         gpu_memory=gpu_memory(cluster.hardware),
+        accumulate=accumulated(asked),
     )
     try:
         return replace(known, footprint=_footprint(asked))
     except ModelError as error:
         return replace(known, why_no_footprint=str(error))
+
+
+def accumulated(asked: Held) -> int:
+    """Return how many batches there are between two exchanges."""
+    return asked.accumulate if isinstance(asked, Sent) else 1
 
 
 def _footprint(asked: Held) -> Footprint | None:

@@ -114,7 +114,8 @@ def _between(best: pd.DataFrame, share: float) -> str:
 
 def reach_of(best: pd.DataFrame, column: str, share: float) -> int:
     """Return the largest size up to which a column is at least the share; 0 if there is none."""
-    is_good = (best["gpus"] == 1) | (best[column] >= share)
+    is_alone = (best["gpus"] == 1) & (best["efficiency"] >= share)
+    is_good = is_alone | (best[column] >= share)
     return int(best["gpus"].where(is_good.cummin(), 0).max())
 
 
@@ -125,7 +126,8 @@ BEYOND = 1e15  # bytes per second, a rate that limits nothing; the player wants 
 def scaling(asked: ScalingQuestion) -> Scaling:
     """Return how far training scales on a cluster, at a constant batch per GPU.
 
-    ``gpus`` are by default one, two, four and so on to all workers in use. ``share`` is the share
+    ``gpus`` are by default one, two, four and so on to all workers in use. Methods that take
+    further machines as servers are forecast where they are named. ``share`` is the share
     of linear scaling that is good enough. The bottleneck is the effect without which the best
     method at the first size below it would be the fastest.
 
@@ -157,6 +159,7 @@ def scaling(asked: ScalingQuestion) -> Scaling:
         cells = [
             Cell(asked.workload, one, method)
             for one, method in sound_pairs(on, asked.methods, sizes)
+            if not (is_all and one.server_machines(method.architecture))
         ]
         rows = forecast_cells(cells, draws=asked.draws, seed=asked.seed)
         rows["efficiency"] = rows["speedup"] / rows["gpus"]
@@ -255,8 +258,13 @@ def _bottleneck(cells: Sequence[Cell], number: int) -> str:
         replace(planned, cluster=cell.cluster.with_effects(**effects))
         for effects in LIMITS.values()
     ]
+    names = list(LIMITS)
+    on = cell.cluster
+    if on.heterogeneity.among(on.workers, on.nodes_in_use):
+        without.append(replace(planned, cluster=on.with_heterogeneity()))
+        names.append("a worker or link that is slower than the others")
     now, *then = (one.iteration_seconds for one in steady_seconds([planned, *without]))
-    gains = {name: now / seconds for name, seconds in zip(LIMITS, then, strict=True)}
+    gains = {name: now / seconds for name, seconds in zip(names, then, strict=True)}
     return _largest(gains)
 
 

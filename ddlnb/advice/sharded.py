@@ -70,7 +70,7 @@ def ddp_seconds(asked: Question) -> float:
 def of_replicas(asked: Question) -> Verdict:
     """Return the verdict on replicas that exchange as PyTorch does (DDP), or on their shards."""
     workload, on = asked.workload, asked.cluster
-    batch, fits = workload.local_batch, asked.fits(workload.local_batch)
+    batch, fits = asked.held_batch, asked.fits(asked.held_batch)
     needed = asked.memory_bytes(batch)
     memory = f"Memory of a GPU: not known, as {asked.why_no_footprint}."
     if asked.footprint is not None:
@@ -81,7 +81,7 @@ def of_replicas(asked: Question) -> Verdict:
             most = asked.footprint.most_samples(asked.gpu_memory)
             said = f"Verdict: it does not fit; at most {most:,} samples per GPU do: give --batch."
             return Verdict(needed, fits, "", math.nan, math.nan, (memory, said))
-    rate = batch * on.workers / ddp_seconds(asked)
+    rate = workload.local_batch * on.workers / ddp_seconds(asked)
     said = (
         f"Verdict: {'it fits' if fits else 'whether it fits is not known'}; DDP makes "
         f"{show_rate(rate)} samples/s on {gpus_in_words(on.workers)}."

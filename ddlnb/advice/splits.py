@@ -18,7 +18,7 @@ import pandas as pd
 
 from ddlnb.advice.explain import AS_IT_IS, Counterfactual, reason_table
 from ddlnb.advice.options import LARGER_BATCHES, UNCHANGED, Kind
-from ddlnb.advice.question import Prices, Question, question_about
+from ddlnb.advice.question import Prices, Question, accumulated, question_about
 from ddlnb.advice.score import chances_best, costs, over_first
 from ddlnb.advice.sharded import network_of, of_replicas
 from ddlnb.clusters.cluster import Cluster
@@ -110,7 +110,8 @@ def posed(
         f"GPU, no methods, no servers and no searched plan; leave out {' and '.join(given)}",
     )
     replicated = replace(asked, sequence=split.sequence, precision=split.precision)
-    return Question(replicated.workload, cluster, prices, split.unsplit, memory)
+    known = Question(replicated.workload, cluster, prices, split.unsplit, memory)
+    return replace(known, accumulate=accumulated(asked))
 
 
 def verdict_of(asked: Question | PricedQuestion) -> Verdict:

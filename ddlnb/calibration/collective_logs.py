@@ -208,7 +208,8 @@ def _complete(row: dict[str, object], facts: Facts, path: Path) -> dict[str, obj
         raise InputError(
             f"{path} does not say how many ranks took part; give --nodes and --gpus-per-node"
         )
-    if float(cast(float, nodes)) * float(cast(float, each)) != float(cast(float, ranks)):
+    counted = float(cast(float, nodes)) * float(cast(float, each))
+    if counted != float(cast(float, ranks)) or not float(cast(float, each)).is_integer():
         raise InputError(
             f"{path}: {ranks} ranks are not {nodes} nodes times {each} GPUs; give both, --nodes "
             "and --gpus-per-node, or take apart what ran on unlike nodes"

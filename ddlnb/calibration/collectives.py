@@ -145,6 +145,9 @@ class FittedCollectives:
             return found.draws, found.most_nodes, found.error
         random = np.random.default_rng([self.seed, sum(map(ord, "".join(map(str, key))))])
         draws = shared_prior(gpu, network, list(self.clusters.values())).draws(self.count, random)
+        if network.rate_is_known:  # nothing is sent faster than the line
+            place = NAMES.index("between")
+            draws[:, place] = np.minimum(draws[:, place], math.log(network.node_rate))
         same = [c for k, c in self.clusters.items() if k[:2] == key[:2]]
         if not same:
             return draws, 0, MODEL_ERROR

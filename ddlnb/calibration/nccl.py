@@ -506,12 +506,13 @@ def network_of(words: str, gpu: Gpu, gpus_per_node: int) -> Network:
     """Return the network that words name, for nodes with this many of the GPUs.
 
     A rate counts as a node's if it has a factor ("8x400 Gb/s"), says so ("per node"), is a network
-    by name ("400GbIB"), or is of EFA or TCP, whose rates usually are; otherwise as that of one port
-    of several, and the node has what nodes with such GPUs usually have.
+    by name ("400GbIB"), or is of EFA or TCP, whose rates usually are, and where the node has one
+    GPU; otherwise as that of one port of several, and the node has what nodes with such GPUs
+    usually have.
     """
     protocol = protocol_of(words)
     kind = "unknown" if protocol is None else protocol.name
-    rate, is_known = _node_rate(words, kind, gpu.port * gpus_per_node)
+    rate, is_known = _node_rate(words, kind, gpu.port, gpus_per_node)
     return Network(kind, rate, is_known, domain=_domain_in(words))
 
 
@@ -527,8 +528,9 @@ def _domain_in(words: str) -> int:
     return USUAL_DOMAIN if several else 0
 
 
-def _node_rate(words: str, kind: str, usual: float) -> tuple[float, bool]:
+def _node_rate(words: str, kind: str, port: float, gpus: int) -> tuple[float, bool]:
     """Return bytes/s of a node in one direction, and whether the words say them."""
+    usual = port * gpus
     stated = stated_rate(words)
     if stated is not None and stated.ports is not None:
         return stated.ports * stated.port_rate, True
@@ -536,7 +538,7 @@ def _node_rate(words: str, kind: str, usual: float) -> tuple[float, bool]:
         return usual, False
     rate = stated.port_rate
     of_node = kind in ("EFA", "TCP") or re.search(_OF_NODE, words, re.IGNORECASE)
-    whole = of_node or rate < SLOW_PORT or rate > usual / 2
+    whole = of_node or gpus == 1 or rate < SLOW_PORT or rate > usual / 2
     return (rate, True) if whole else (usual, False)
 
 

@@ -179,16 +179,19 @@ def slowed(on: Cluster, slow: list[str] | None) -> Cluster:
     if not slow:
         return on
 
-    compute = dict(on.heterogeneity.compute)
+    compute, named = dict(on.heterogeneity.compute), set[int]()
     for text in slow:
         rank, _, factor = text.partition(":")
         try:
-            compute[int(rank)] = float(factor)
+            worker, times = int(rank), float(factor)
         except ValueError:
             raise InputError(
                 f"--slow {text!r} must be a rank and a factor, such as 0:2 for a worker 0 that "
                 f"computes twice as long"
             ) from None
+        require(worker not in named, f"--slow names worker {worker} twice; give it one factor")
+        compute[worker] = times
+        named.add(worker)
     return replace(on, heterogeneity=replace(on.heterogeneity, compute=tuple(compute.items())))
 
 

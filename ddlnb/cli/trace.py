@@ -514,6 +514,11 @@ def trace(
     )
     file = files[0]
     found = read_trace(file if len(files) == 1 else files, sys.stderr.isatty())
+    made, other = (".json", ".csv") if isinstance(found, KinetoTrace) else (".csv", ".json")
+    require(
+        out is None or out.suffix != other,
+        f"--out {str(out)!r}: what comes of {file.name} is written as {made}; name it so",
+    )
     if isinstance(found, ProfiledJob):
         refuse_unused(
             "traces of ranks are no workload of one rank; give one file",

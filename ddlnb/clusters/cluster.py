@@ -314,6 +314,8 @@ class Cluster:
             return self._along(self._curve("all-gather"), self.workers * sizes)
         ring = ALL_REDUCES["ring"](self.nodes_in_use, self.workers_per_node)  # twice a gather
         hops, inside, between = self._links_seconds(ring)
+        if self.nodes_in_use == 1:
+            inside /= self.effects.closed_ring_share
         work = max(inside, between) / 2 * self.workers * sizes
         return self._latency(hops / 2, work), work
 

@@ -6,7 +6,7 @@ Workers that are not alike: slower GPUs, slower links, random delays.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -166,6 +166,15 @@ class Heterogeneity:
             mean = show_seconds(self.delay.mean)
             said.append(f"{self.delay.distribution} delays of {mean} on average")
         return "; ".join(said)
+
+    def among(self, workers: int, nodes: int) -> str:
+        """Return in words who differs of the first workers and nodes, empty if all are alike."""
+        used = replace(
+            self,
+            compute=tuple((rank, factor) for rank, factor in self.compute if rank < workers),
+            link=tuple((node, factor) for node, factor in self.link if node < nodes),
+        )
+        return str(used)
 
     def require_within(self, workers: int, nodes: int, name: str) -> None:
         """Raise InputError for a worker or a node that the cluster of this name does not have."""

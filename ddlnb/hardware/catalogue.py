@@ -170,7 +170,7 @@ def described(words: str) -> Interconnect:
         known = ", ".join(protocols())
         raise InputError(f"network {words!r} names none of the protocols {known}; {way_out}")
     if rate is None or 0 in (rate.ports, rate.port_rate):
-        raise InputError(f"network {words!r} names no rate above 0; {way_out}")
+        raise InputError(f"network {words!r} names no rate above 0 in Mb/s or Gb/s; {way_out}")
     gigabits = rate.port_rate * BITS_PER_BYTE / GB
     require(
         SLOWEST <= gigabits <= FASTEST,

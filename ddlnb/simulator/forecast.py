@@ -80,7 +80,7 @@ class Forecast(Answer):
         """Which method to take at the largest size, how good a searched plan is."""
         if self.verdict and self.verdict.fits is False:
             return ()
-        unlike = [f"Unlike workers: {self.on.heterogeneity}."] if str(self.on.heterogeneity) else []
+        unlike = [self._unlike] if str(self.on.heterogeneity) else []
         planned = [
             remark(method.name, self.workload, self.on.with_workers(gpus), seconds)
             for method in self.methods
@@ -90,6 +90,13 @@ class Forecast(Answer):
             ].itertuples(index=False)
         ]
         return (*unlike, recommended(self.rows, self.on), *planned)
+
+    @property
+    def _unlike(self) -> str:
+        used = self.on.with_workers(int(self.rows["gpus"].max()))
+        if among := used.heterogeneity.among(used.workers, used.nodes_in_use):
+            return f"Unlike workers: {among}."
+        return f"All {used.workers} GPUs in use are alike; beyond them {self.on.heterogeneity}."
 
     @cached_property
     def remarks(self) -> tuple[str, ...]:
@@ -176,7 +183,7 @@ def sound_pairs(
     Raises InputError for all that can be wrong about them, before any work is done.
     """
     cluster = get_cluster(cluster)
-    counts = [cluster.workers] if gpus is None else several(gpus)
+    counts = [cluster.workers] if gpus is None else list(dict.fromkeys(several(gpus)))
     require(bool(counts), "gpus is empty; give at least one number of GPUs")
     chosen = named_methods(methods, cluster)
     require(bool(chosen), "methods is empty; give at least one, or 'all'")

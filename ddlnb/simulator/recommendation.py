@@ -30,7 +30,7 @@ def recommended(rows: pd.DataFrame, on: Cluster) -> str:
     is_extra &= largest["gpus"] > on.gpus_per_node
     size = f"On {largest['gpus'].iloc[0]} GPUs of {on.name}"
     alone, helped = largest[~is_extra], largest[is_extra]
-    warning = _warning(rows, largest)
+    warning = _slowest(largest, on) or _warning(rows, largest)
     if not len(helped):
         return f"{size} {_take(alone)}.{warning}"
     best = helped.loc[helped[RATE].idxmax()]
@@ -39,6 +39,23 @@ def recommended(rows: pd.DataFrame, on: Cluster) -> str:
         return f"{size} with {more} {_take(helped)}.{warning}"
     gain = _against(best, alone.loc[alone[RATE].idxmax()])
     return f"{size} without further machines {_take(alone)}. With {more}, {gain}.{warning}"
+
+
+def _slowest(largest: pd.DataFrame, on: Cluster) -> str:
+    """Return who it is that all others wait for, if that is why they do so little."""
+    best = largest.loc[largest["speedup"].idxmax()]
+    gpus, speedup = best["gpus"], best["speedup"]
+    slow = {rank: factor for rank, factor in on.heterogeneity.compute if rank < gpus}
+    if not slow or gpus == 1 or speedup >= POOR * gpus or len(slow) == gpus:
+        return ""
+    rank = max(slow, key=lambda one: slow[one])
+    if slow[rank] * speedup < POOR * gpus:
+        return ""
+    return (
+        f" But {gpus} GPUs do the work of {speedup:.1f}, as all wait for worker {rank}, which "
+        f"computes {slow[rank]:g} times as long: replace it, leave it out, or give it a smaller "
+        f"share of the batch (ddlnb layouts balance)."
+    )
 
 
 def _warning(rows: pd.DataFrame, largest: pd.DataFrame) -> str:

@@ -347,3 +347,31 @@ def test_use_no_more_names_the_gpus_that_are_fastest():
     assert said.startswith("8 GPUs by ")
     rows = ddlnb.forecast("bert-large", cluster, "DDP", gpus=[1, 4, 8, 32], draws=0)
     assert "Rather use 8 (speed-up" in rows.sentences[0]
+
+
+@pytest.mark.parametrize(("nodes", "each", "gpus"), [(16, 8, 8), (3, 1, 1)])
+def test_a_node_or_a_gpu_that_is_faster_than_all_is_found(nodes, each, gpus):
+    """Half of a cluster, a quarter and an eighth are not all that one can take."""
+    on = ddlnb.cluster_of("A100", nodes=nodes, gpus_per_node=each, network="1GbE")
+    found = ddlnb.advise("resnet50", on, draws=0, most_plans=0)
+    rows = found.rows[found.rows["gpus"] == gpus]
+    assert rows["throughput_samples_per_s"].max() > found.rows["throughput_samples_per_s"].iloc[0]
+    assert any("Use no more" in said for said in found.sentences)
+
+
+def test_the_hook_of_ddp_is_credited_with_what_ddp_gains():
+    found = ddlnb.advise("resnet50", "survey-10GbE", gpus=16, draws=0, most_plans=0)
+    rows = found.rows.set_index("option")["throughput_samples_per_s"]
+    times = rows["16-bit gradients by the hook of DDP"] / rows["DDP"]
+    assert times > 1
+    assert f"makes {times:.2f} times DDP as it is" in " ".join(found.said)
+
+
+def test_activations_of_one_of_several_batches_are_held():
+    answers = [
+        ddlnb.forecast("resnet50", "survey-10GbE", "DDP", gpus=4, draws=0, accumulate=n)
+        for n in (1, 4)
+    ]
+    memory = [next(one for one in found.said if "Memory" in one) for found in answers]
+    assert memory[0] == memory[1]
+    assert "speed-up" in str(answers[1])

@@ -113,3 +113,24 @@ def test_splits_have_an_interval_of_scaling_whose_first_size_is_a_point():
     assert ends.loc[8].tolist() == [1, 1]
     assert (ends["efficiency_low"] <= rows.set_index("gpus")["efficiency"]).all()
     assert ends.loc[32, "efficiency_low"] < ends.loc[32, "efficiency_high"]
+
+
+def test_who_all_wait_for_is_the_bottleneck_and_is_replaced(workload):
+    """No bandwidth helps seven workers that wait for one which takes three times as long."""
+    slow = ddlnb.get_cluster("survey-100GbIB", workers=8).with_heterogeneity(compute={0: 3.0})
+    found = ddlnb.scaling(workload, slow, METHODS, draws=0)
+    assert (found.reach, found.bottleneck) == (0, "a worker or link that is slower than the others")
+    [said] = [one for one in ddlnb.forecast(workload, slow, METHODS, draws=0).said if "But" in one]
+    assert "all wait for worker 0, which computes 3 times as long: replace it" in said
+    healthy = ddlnb.forecast(workload, slow, METHODS, gpus=4, draws=0)
+    assert "Unlike workers: worker 0" in str(healthy)
+    idle = ddlnb.get_cluster("survey-100GbIB", workers=8).with_heterogeneity(compute={6: 3.0})
+    assert "4 GPUs in use are alike" in str(
+        ddlnb.forecast(workload, idle, METHODS, gpus=4, draws=0)
+    )
+
+
+def test_scaling_takes_no_further_machines_unless_they_are_named(workload):
+    rows = ddlnb.scaling(workload, "survey-10GbE", draws=0).rows
+    assert not rows.loc[rows["gpus"] > 4, "servers"].any()
+    assert ddlnb.scaling(workload, "survey-10GbE", "WFBP-PS", draws=0).rows["servers"].any()

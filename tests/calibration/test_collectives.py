@@ -141,3 +141,12 @@ def test_a_node_without_nvlink_is_fitted_too(gpu):
     rows[SECONDS] = 30e-6 + rows["size_bytes"] * bus_factor("all_reduce", 8) / 10e9
     [found] = residuals(fit_collectives(rows), rows)
     assert float(str(found["median error"]).rstrip("%")) < 10
+
+
+def test_nothing_is_forecast_to_be_sent_faster_than_the_line_that_words_name():
+    fitted = fit_collectives(made(4))
+    asked = {"collective": "all_gather", "size_bytes": 1 << 30, "nodes": 3, "gpus_per_node": 1}
+    for rate in (25, 100, 200):
+        row = {**asked, "gpu": "H100", "network": f"{rate} Gb/s RoCE"}
+        [micros] = forecast(fitted, pd.DataFrame([row]))["time_us"]
+        assert micros > 1e6 * 2 / 3 * (1 << 30) / (rate / 8 * 1e9)

@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 from ddlnb.clusters.cluster import DOUBLING_ERROR, Cluster
 from ddlnb.clusters.effects import Effects
 from ddlnb.clusters.fabric import NCCL, TREE_RATE
+from ddlnb.clusters.named import cluster_of
 from ddlnb.simulator.draws import model_errors
 from ddlnb.simulator.simulate import Cell
 from ddlnb.survey.testbed import fig4_workload
@@ -129,3 +130,22 @@ def test_less_is_known_of_more_workers_than_were_fitted():
     cells = [Cell(fig4_workload("resnet50"), on, "BSP-A2A") for on in (fitted, cluster(8))]
     spread = np.log(model_errors(cells, 4000, 0)).std(axis=0)
     assert spread == pytest.approx([fitted.error, cluster(8).error], rel=0.05)
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 8])
+@pytest.mark.parametrize("name", ["ring", "double-tree"])
+def test_a_switch_that_is_named_sends_large_messages_as_one_that_is_not(nodes, name):
+    """Trees of nodes whose ranks are chains: a binary tree of all ranks crosses nodes twice."""
+    alone = cluster_of("A100", nodes, 8, "25GbE")
+    alone = replace(alone, all_reduce=name)
+    named = replace(alone, topology=f"star({nodes})")
+    assert named.cost.seconds(1e9) == pytest.approx(alone.cost.seconds(1e9), rel=0.25)
+    twice = 2e9 / alone.effects.between_bandwidth
+    assert named.cost.seconds(1e9) < 1.25 * twice
+
+
+def test_a_gather_within_a_node_is_that_half_of_a_ring():
+    on = cluster(1)
+    _, work = on.gather_work(SIZES / on.workers)
+    _, half, _ = replace(on, all_reduce="ring").half_work("all-gather", SIZES)
+    assert work == pytest.approx(half)

@@ -41,6 +41,14 @@ def by_nodes(_: Algorithm, n: int, g: int, __: Primitive) -> tuple[int, float]:
     return 2 * (g - 1) + 2 * (n // g - 1), 2 * (n - 1) / n
 
 
+def by_trees(made: Algorithm, n: int, g: int, _: Primitive) -> tuple[int, float]:
+    """Trees of nodes: their leaders send down the chain, too, and are its last in the other one."""
+    m, chain = (n // g, g - 1) if n > g > 1 else (n, 0)
+    steps = 2 * (tree_levels(m) - m % 2 + chain) + made.blocks - 1
+    along = double_tree_share(m) + 0.5 * (chain > 0)
+    return steps, max(along, 2.0 * (chain > 1))
+
+
 def by_byteps(made: BytePS, n: int, g: int, _: Primitive) -> tuple[int, float]:
     """Published for nodes of one worker; inside, a ring of each node's workers."""
     m, k, inside = n // g, made.servers, 2 * (g - 1) / g
@@ -65,10 +73,7 @@ CLOSED_FORMS: dict[str, Callable[[Any, int, int, Primitive], tuple[int, float]]]
         2 * (n.bit_length() - 1) + 2 * (n & (n - 1) > 0),
         2 * (1 - 0.5 ** (n.bit_length() - 1)) + (n & (n - 1) > 0),
     ),
-    "double-tree": lambda a, n, g, p: (
-        2 * (tree_levels(n) - n % 2) + a.blocks - 1,
-        double_tree_share(n),
-    ),
+    "double-tree": by_trees,
     "hierarchical": by_nodes,
     "blueconnect": by_nodes,
     "torus": lambda a, n, g, p: (2 * (sum(squarest(n)) - 2), 2 * (n - 1) / n),

@@ -15,12 +15,14 @@ class DoubleTree(Algorithm):
     """Each half goes up its own binary tree and the sum down, in ``blocks`` that follow each other.
 
     About 2 log2 n + blocks - 1 steps; 2 M bytes from 4 workers on, for a rank is an inner node of
-    one tree and a leaf of the other. Source: Sanders, Speck and Träff 2009; NCCL from 2.4 on.
+    one tree and a leaf of the other. Trees over several full nodes are trees of nodes, in which the
+    ranks of a node are a chain. Source: Sanders, Speck and Träff 2009; NCCL from 2.4 on.
     """
 
     blocks: int = 8
 
     name = "double-tree"
+    knows_nodes = True
 
     def refuses(self, workers: int, per_node: int = 1) -> str:
         """Return that there must be blocks, if there are none."""
@@ -32,7 +34,10 @@ class DoubleTree(Algorithm):
         self, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE
     ) -> Collective:
         """Return the transfers."""
-        trees = complementary_trees(workers)
+        nodes = workers // per_node
+        trees = complementary_trees(workers if nodes == 1 else nodes)
+        if nodes > 1:
+            trees = chained(trees, per_node)
         rows = [
             up_and_down(parents, half * self.blocks, self.blocks)
             for half, parents in enumerate(trees)
@@ -53,6 +58,21 @@ def up_and_down(parents: Numbers, first: int, blocks: int) -> Transfers:
     way_down = most + level - 1 + part
     down = transfers(way_down, target, source, first + part, first + part + 1, False)
     return joined(up, down)
+
+
+def chained(trees: tuple[Numbers, Numbers], per_node: int) -> tuple[Numbers, Numbers]:
+    """Return trees of nodes as trees of their ranks: the first rank, or the last, leads a chain.
+
+    >>> [tree.tolist() for tree in chained(complementary_trees(2), 2)]
+    [[2, 0, -1, 2], [1, -1, 3, 1]]
+    """
+    found = []
+    for leader, step, parents in ((0, -1, trees[0]), (per_node - 1, 1, trees[1])):
+        ranks = np.arange(len(parents) * per_node).reshape(-1, per_node)
+        above = ranks + step
+        above[:, leader] = np.where(parents >= 0, parents * per_node + leader, -1)
+        found.append(above.ravel())
+    return found[0], found[1]
 
 
 def complementary_trees(workers: int) -> tuple[Numbers, Numbers]:

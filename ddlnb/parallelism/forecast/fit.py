@@ -340,8 +340,8 @@ def with_frameworks(fitted: Fitted, runs: Sources, alone: Alone | None = None) -
     for name, sources in known.items():
         key = name, *sources
         if key not in alone:
-            found = fit_framework(fitted, name, list(sources.values()), THEORY, LOOSE)
-            alone[key] = found.frameworks[name]
+            first_fit = fit_framework(fitted, name, list(sources.values()), THEORY, LOOSE)
+            alone[key] = first_fit.frameworks[name]
         of_itself[name] = alone[key]
     for name, sources in known.items():
         others = first | {other: of_itself[other] for other in known if other != name}
