@@ -33,7 +33,8 @@ from ddlnb.units import US, counted, show_seconds
 ENDS_AGREE_SECONDS = 1e-3  # as far apart as ends of one collective may be by clocks not set
 CLOCKS_AGREE_SECONDS = 50e-6  # ends of a kernel on two GPUs differ by less
 LEAST = 1e-9  # seconds: what rounding leaves of a difference is none
-MUCH_MORE = 1.05  # of the others' median, for a rank to be called slow at it
+LITTLE = 0.01  # of a step: a rank that has so much more of something is not slow at it
+MUCH = 0.05  # of a step, for what runs on after it to be worth a word
 NOT_SHARED = ("dispatch", "combine", "sendrecv", "other", "alltoall")  # sizes differ by rank
 
 
@@ -109,7 +110,7 @@ class ProfiledJob:
             for step, ends in one.sent.groupby("step")["end_ts"]
             if step in self.job.steps
         ]
-        return sum(found) / len(self.ranks) / len(self.job.steps)
+        return float(sum(found)) / len(self.ranks) / len(self.job.steps)
 
     @cached_property
     def by_group(self) -> pd.DataFrame:
@@ -148,7 +149,9 @@ class ProfiledJob:
         own, others = frame.loc[rank], frame.drop(index=rank).median()
         more = {name: own[name] - others[name] for name in ("computation", "idle", "copies")}
         most = max(more, key=lambda name: more[name])
-        if more[most] <= (MUCH_MORE - 1) * own["seconds"]:
+        # What the rank has more of is why it is late, if that is not far less than the others wait.
+        each = own["delays"] / (len(frame) - 1)
+        if more[most] <= max(each / 2, LITTLE * own["seconds"]):
             return rank, "by little: it computes as long as the others, and comes last by chance"
         where = show_seconds(more[most])
         return rank, {
@@ -402,7 +405,7 @@ def sentences(found: ProfiledJob) -> Iterator[str]:
         f"{show_seconds(exposed)} are exposed ({exposed / step:.0%} of the step) and "
         f"{show_seconds(frame['waiting'].mean())} are waiting for ranks that come late."
     )
-    if found.beyond > (MUCH_MORE - 1) * step:
+    if found.beyond > MUCH * step:
         yield (
             f"Collectives run on for {show_seconds(found.beyond)} after the end of their step, "
             f"beside the next one; the replay plays steps one by one and counts that as exposed."
