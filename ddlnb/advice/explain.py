@@ -41,7 +41,6 @@ LIMITS = {
     "latency": without("latency"),
     "contention of communication with computation": without("contention"),
 }
-ALIKE = "workers and links that are all alike"
 NEGLIGIBLE = 0.01  # a change that gains less is none
 AS_IT_IS = "as it is"
 Case = TypeVar("Case")
@@ -81,9 +80,9 @@ def counterfactuals(cell: Cell) -> list[Counterfactual[Cell]]:
         found.append(on("no latency", without("latency")))
         found.append(on("no contention with the computation", without("contention")))
         found.append(on("no communication", without("latency", "contention", "bandwidth")))
-    if cluster.heterogeneity.among(cluster.workers, cluster.nodes_in_use):
+    if differ := cluster.heterogeneity.among(cluster.workers, cluster.nodes_in_use):
         alike = replace(cell, cluster=cluster.with_heterogeneity())
-        found.append(Counterfactual(ALIKE, alike))
+        found.append(Counterfactual(f"workers all alike ({differ})", alike))
     factor = cluster.effects.compute_factor
     found.append(on("GPUs twice as fast", {"compute_factor": factor / 2}, bought=True))
     return found

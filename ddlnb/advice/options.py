@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +22,7 @@ from ddlnb.errors import InputError, require_whole, without
 from ddlnb.files import DATA
 from ddlnb.plans.bucketing import DDP_BUCKET, DDP_FIRST_BUCKET, Bucketing, ddp_buckets
 from ddlnb.plans.methods import BASELINES, Method, ddp_of
+from ddlnb.plans.plan import Message
 from ddlnb.results.schema import read_frame
 from ddlnb.results.statistics import Interval, ratio_interval
 from ddlnb.search.search import WITHOUT_SERVERS, SearchResult, search_plan
@@ -45,9 +46,6 @@ ACCUMULATED = (2, 4)
 HALF = "fp16"
 ROUNDED = "gradients are rounded to 16 bits before they are summed"
 BY_HOOK = "16-bit gradients by the hook of "
-# DDP fills its buckets with gradients as they are, and its hook sends them in half the bytes.
-HALVES = partial(ddp_buckets, first=DDP_FIRST_BUCKET // 2, others=DDP_BUCKET // 2)
-HOOKED = replace(BASELINES["DDP"], bucketing=Bucketing(HALVES))
 
 
 class Kind(StrEnum):
@@ -92,6 +90,14 @@ class Option:
     def keeps_learning(self) -> bool:
         """Whether iterations stay what they are, so that throughput alone decides."""
         return self.learning == UNCHANGED
+
+
+def halved(workload: Workload) -> list[Message]:
+    """Return DDP's buckets, which it fills with whole gradients and its hook sends in halves."""
+    return ddp_buckets(workload, DDP_FIRST_BUCKET // 2, DDP_BUCKET // 2)
+
+
+HOOKED = replace(BASELINES["DDP"], bucketing=Bucketing(halved))
 
 
 def method_options(question: Question) -> list[Option]:
@@ -169,15 +175,15 @@ def other_options(question: Question) -> Iterator[list[Option]]:
         served = [one for one in methods_on(cluster) if one.architecture == "PS"]
         yield _options(question, f"{servers} servers, ", Kind.SERVERS, served, servers=servers)
     parts = [cluster.workers // divisor for divisor in FEWER if cluster.workers % divisor == 0]
-    least = {1, cluster.gpus_per_node} - {*parts, cluster.workers}
-    most = _fastest(method_options(question))
+    least = {one for one in (1, cluster.gpus_per_node) if one < cluster.workers} - {*parts}
+    most = _fastest(method_options(question)) if least else math.inf
     for workers in (*parts, *sorted(least, reverse=True)):
         try:
             fewer = cluster.with_workers(workers)
         except InputError:  # none, or a node would be partly used
             continue
         made = _by_method(question, gpus_in_words(workers), Kind.FEWER, cluster=fewer)
-        # A node or a GPU that is not as fast as all of them is no choice of anybody's.
+        # Nobody would choose a node or a GPU that is slower than all of them.
         if workers in parts or _fastest(made) >= (1 - TIE) * most:
             yield _alone(made) if workers == 1 else made
 

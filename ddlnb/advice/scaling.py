@@ -19,6 +19,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.parallelism.forecast.fit import drawn_seconds
 from ddlnb.questions import Answer, Table, Verdict, asks
 from ddlnb.registry import several
+from ddlnb.simulator.draws import ROUNDING
 from ddlnb.simulator.forecast import efficiency_interval, forecast_cells, sound_pairs
 from ddlnb.simulator.recommendation import over_baseline
 from ddlnb.simulator.simulate import Cell, steady_seconds
@@ -81,6 +82,8 @@ class Scaling(Answer):
             row = best.set_index("gpus").loc[self.beyond].to_dict()
             within = f" ({_interval(row)})" if _interval(row) else ""
             there = f"{row['efficiency']:.0%} by {row['method']}{within}"
+            if self.beyond == 1:
+                there = f"one has {row['efficiency']:.0%}"
         if self.reach == 0:
             return (
                 f"Less than {self.share:.0%} of linear on {gpus_in_words(int(best['gpus'].min()))} "
@@ -114,7 +117,7 @@ def _between(best: pd.DataFrame, share: float) -> str:
 
 def reach_of(best: pd.DataFrame, column: str, share: float) -> int:
     """Return the largest size up to which a column is at least the share; 0 if there is none."""
-    is_alone = (best["gpus"] == 1) & (best["efficiency"] >= share)
+    is_alone = (best["gpus"] == 1) & (best["efficiency"] >= (1 - ROUNDING) * share)
     is_good = is_alone | (best[column] >= share)
     return int(best["gpus"].where(is_good.cummin(), 0).max())
 
@@ -127,7 +130,7 @@ def scaling(asked: ScalingQuestion) -> Scaling:
     """Return how far training scales on a cluster, at a constant batch per GPU.
 
     ``gpus`` are by default one, two, four and so on to all workers in use. Methods that take
-    further machines as servers are forecast where they are named. ``share`` is the share
+    further machines as servers are forecast only if they are named. ``share`` is the share
     of linear scaling that is good enough. The bottleneck is the effect without which the best
     method at the first size below it would be the fastest.
 
@@ -138,7 +141,7 @@ def scaling(asked: ScalingQuestion) -> Scaling:
     """
     share, on = asked.share, asked.on
     sizes = sorted(set(sizes_of(on) if asked.gpus is None else several(asked.gpus)))
-    is_all = isinstance(asked.methods, str) and asked.methods == "all"
+    is_all = "all" in several(asked.methods)
     unused = {
         "methods (--method)": None if is_all else asked.methods,
         "throughput (--throughput)": asked.throughput,
@@ -260,9 +263,9 @@ def _bottleneck(cells: Sequence[Cell], number: int) -> str:
     ]
     names = list(LIMITS)
     on = cell.cluster
-    if on.heterogeneity.among(on.workers, on.nodes_in_use):
+    if differ := on.heterogeneity.among(on.workers, on.nodes_in_use):
         without.append(replace(planned, cluster=on.with_heterogeneity()))
-        names.append("a worker or link that is slower than the others")
+        names.append(f"workers that differ ({differ})")
     now, *then = (one.iteration_seconds for one in steady_seconds([planned, *without]))
     gains = {name: now / seconds for name, seconds in zip(names, then, strict=True)}
     return _largest(gains)

@@ -16,7 +16,7 @@ from ddlnb.advice.score import THROUGHPUT
 from ddlnb.clusters.cluster import ASSUMED_ERROR
 from ddlnb.plans.methods import in_torch
 from ddlnb.search.search import SearchResult
-from ddlnb.simulator.recommendation import POOR, TIE, sizes_in_words
+from ddlnb.simulator.recommendation import POOR, TIE, all_wait_for, sizes_in_words
 from ddlnb.simulator.simulate import steady_seconds
 from ddlnb.units import gpus_in_words, show_bytes, show_rate, show_rates, show_seconds
 
@@ -176,9 +176,12 @@ def _scaling(question: Question, rows: pd.DataFrame) -> str:
         return ""
     share = best["speedup"] / best["gpus"]
     what = "That" if best.name == rows.index[0] else "The fastest"
-    said = f"{what} is {best['speedup']:.1f} times one GPU, {share:.0%} of linear"
+    times = f"{best['speedup']:.{1 if best['speedup'] >= 1 else 2}f}"
+    said = f"{what} is {times} times one GPU, {share:.0%} of linear"
     if not is_poor(best):
         return f"{said}."
+    if waiting := all_wait_for(best["speedup"], int(best["gpus"]), question.cluster):
+        return f"{said}: {waiting}."
     return f"{said}: do not train like this, but send less, or use fewer GPUs or a faster network."
 
 

@@ -134,8 +134,8 @@ def method_settings(rows: pd.DataFrame, best: pd.Series) -> Iterator[str]:
     halves = rows[rows["option"].str.startswith(BY_HOOK) & (rows["over_best"] > 1 + TIE)]
     for times in halves["over_first"]:
         yield (
-            f"DDP's hook that rounds gradients to 16 bits, which changes learning, makes "
-            f"{times:.2f} times DDP as it is:\n{HOOK}"
+            f"With DDP's hook that rounds gradients to 16 bits, which changes learning, throughput "
+            f"is {times:.2f} times DDP as it is:\n{HOOK}"
         )
 
 

@@ -118,7 +118,7 @@ class Sharded(Answer):
         if not needs_shards(asked) or held is None:
             return of_replicas(asked)
         best = self.rows.iloc[0]
-        batch, gpus = asked.workload.local_batch, asked.cluster.workers
+        batch, gpus = asked.held_batch, asked.cluster.workers
         needed, fits = asked.memory_bytes(batch), asked.fits(batch)
         memory_said = held.said(batch, asked.gpu_memory)
         if not best["fits"]:
@@ -189,7 +189,8 @@ def _row(asked: Question, degree: int) -> dict[str, Any]:
     found = memory(model, layout, widths)
     fixed = found.states + found.gathered
     room = int((asked.gpu_memory - fixed) // max(held.per_sample, 1.0)) if degree else batch
-    micro = next((one for one in range(min(batch, max(room, 1)), 0, -1) if batch % one == 0), 1)
+    most = min(asked.held_batch, max(room, 1))
+    micro = next((one for one in range(most, 0, -1) if batch % one == 0), 1)
     layout = replace(layout, micro_batch=micro, micro_batches=batch // micro)
     seconds = _played_seconds(asked, layout, model, widths) if degree else ddp_seconds(asked)
     whole = fixed + micro * held.per_sample

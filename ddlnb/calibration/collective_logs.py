@@ -208,11 +208,12 @@ def _complete(row: dict[str, object], facts: Facts, path: Path) -> dict[str, obj
         raise InputError(
             f"{path} does not say how many ranks took part; give --nodes and --gpus-per-node"
         )
-    counted = float(cast(float, nodes)) * float(cast(float, each))
-    if counted != float(cast(float, ranks)) or not float(cast(float, each)).is_integer():
+    whole = float(cast(float, each)).is_integer()
+    if not whole or float(cast(float, nodes)) * float(cast(float, each)) != ranks:
+        what = f"are not {nodes} nodes times {each} GPUs" if whole else f"do not fill {nodes} nodes"
         raise InputError(
-            f"{path}: {ranks} ranks are not {nodes} nodes times {each} GPUs; give both, --nodes "
-            "and --gpus-per-node, or take apart what ran on unlike nodes"
+            f"{path}: {ranks} ranks {what}; give both, --nodes and --gpus-per-node, or take apart "
+            "what ran on unlike nodes"
         )
     if not row.get("collective"):
         raise InputError(

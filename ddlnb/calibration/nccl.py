@@ -506,9 +506,9 @@ def network_of(words: str, gpu: Gpu, gpus_per_node: int) -> Network:
     """Return the network that words name, for nodes with this many of the GPUs.
 
     A rate counts as a node's if it has a factor ("8x400 Gb/s"), says so ("per node"), is a network
-    by name ("400GbIB"), or is of EFA or TCP, whose rates usually are, and where the node has one
-    GPU; otherwise as that of one port of several, and the node has what nodes with such GPUs
-    usually have.
+    by name ("400GbIB"), is of EFA or TCP, whose rates usually are, or if the node has one GPU;
+    otherwise as that of one port of several, and the node has what nodes with such GPUs usually
+    have.
     """
     protocol = protocol_of(words)
     kind = "unknown" if protocol is None else protocol.name

@@ -75,7 +75,7 @@ def goodput(
             "effective": f"{row['effective']:.0%}",
             "failures": f"{row['failures']:.0f}",
             "waiting": f"{row['waiting']:.1%}",
-            "missing": f"{row['shrunk']:.1%}",
+            "replicas out": f"{row['shrunk']:.1%}",
             "restarts": f"{row['restarts']:.1%}",
             "redone": f"{row['redone']:.1%}",
             "checkpoints": f"{row['checkpoints']:.1%}",
@@ -84,6 +84,6 @@ def goodput(
         for row in table.to_dict("records")
     ]
     what = f"Simulated: {days:g} days of a job on {counted(gpus, 'GPU')}"
-    print_table(shown, False, f"{what} (goodput: medians; losses: means)")
+    print_table(shown, False, f"{what} (goodput and failures are medians, losses are means)")
     say(goodput_sentences(job, table))
     write_rows(table, csv)

@@ -515,8 +515,9 @@ def trace(
     file = files[0]
     found = read_trace(file if len(files) == 1 else files, sys.stderr.isatty())
     made, other = (".json", ".csv") if isinstance(found, KinetoTrace) else (".csv", ".json")
+    is_timed = isinstance(found, KinetoTrace | ProfiledJob | JobTrace | Timeline)
     require(
-        out is None or out.suffix != other,
+        out is None or out.suffix.lower() != other or not is_timed,
         f"--out {str(out)!r}: what comes of {file.name} is written as {made}; name it so",
     )
     if isinstance(found, ProfiledJob):

@@ -96,7 +96,9 @@ class Forecast(Answer):
         used = self.on.with_workers(int(self.rows["gpus"].max()))
         if among := used.heterogeneity.among(used.workers, used.nodes_in_use):
             return f"Unlike workers: {among}."
-        return f"All {used.workers} GPUs in use are alike; beyond them {self.on.heterogeneity}."
+        alike = f"All {used.workers} GPUs in use are alike"
+        which = alike if used.workers > 1 else "One GPU is in use"
+        return f"{which}; of the others, {self.on.heterogeneity}."
 
     @cached_property
     def remarks(self) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ def recommended(rows: pd.DataFrame, on: Cluster) -> str:
     is_extra &= largest["gpus"] > on.gpus_per_node
     size = f"On {largest['gpus'].iloc[0]} GPUs of {on.name}"
     alone, helped = largest[~is_extra], largest[is_extra]
-    warning = _slowest(largest, on) or _warning(rows, largest)
+    warning = _warning(rows, largest, on)
     if not len(helped):
         return f"{size} {_take(alone)}.{warning}"
     best = helped.loc[helped[RATE].idxmax()]
@@ -41,29 +41,29 @@ def recommended(rows: pd.DataFrame, on: Cluster) -> str:
     return f"{size} without further machines {_take(alone)}. With {more}, {gain}.{warning}"
 
 
-def _slowest(largest: pd.DataFrame, on: Cluster) -> str:
-    """Return who it is that all others wait for, if that is why they do so little."""
-    best = largest.loc[largest["speedup"].idxmax()]
-    gpus, speedup = best["gpus"], best["speedup"]
+def all_wait_for(speedup: float, gpus: int, on: Cluster) -> str:
+    """Return who all others wait for, and what to do, if that is why GPUs do so little; else ""."""
     slow = {rank: factor for rank, factor in on.heterogeneity.compute if rank < gpus}
-    if not slow or gpus == 1 or speedup >= POOR * gpus or len(slow) == gpus:
+    most = max(slow.values(), default=1.0)
+    if gpus == 1 or len(slow) == gpus or not speedup < POOR * gpus <= most * speedup:
         return ""
-    rank = max(slow, key=lambda one: slow[one])
-    if slow[rank] * speedup < POOR * gpus:
-        return ""
+    last = sorted(rank for rank, factor in slow.items() if factor >= (1 - TIE) * most)
+    who, do, them = ("workers", "", "them") if len(last) > 1 else ("worker", "s", "it")
     return (
-        f" But {gpus} GPUs do the work of {speedup:.1f}, as all wait for worker {rank}, which "
-        f"computes {slow[rank]:g} times as long: replace it, leave it out, or give it a smaller "
-        f"share of the batch (ddlnb layouts balance)."
+        f"all wait for {who} {', '.join(map(str, last))}, which compute{do} {most:g} times as "
+        f"long: replace {them}, leave {them} out, or give {them} a smaller share of the batch "
+        f"(ddlnb layouts balance)"
     )
 
 
-def _warning(rows: pd.DataFrame, largest: pd.DataFrame) -> str:
+def _warning(rows: pd.DataFrame, largest: pd.DataFrame, on: Cluster) -> str:
     """Return that one should not train on so many GPUs, if one should not; else nothing."""
     best = largest.loc[largest["speedup"].idxmax()]
     gpus, speedup = best["gpus"], best["speedup"]
     if gpus == 1 or speedup >= POOR * gpus:
         return ""
+    if waiting := all_wait_for(speedup, gpus, on):
+        return f" But {gpus} GPUs do the work of {speedup:.1f}, as {waiting}."
     if speedup <= 1:
         found = f"{gpus} GPUs are no faster than one"
     else:

@@ -364,7 +364,7 @@ def test_the_hook_of_ddp_is_credited_with_what_ddp_gains():
     rows = found.rows.set_index("option")["throughput_samples_per_s"]
     times = rows["16-bit gradients by the hook of DDP"] / rows["DDP"]
     assert times > 1
-    assert f"makes {times:.2f} times DDP as it is" in " ".join(found.said)
+    assert f"throughput is {times:.2f} times DDP as it is" in " ".join(found.said)
 
 
 def test_activations_of_one_of_several_batches_are_held():
@@ -375,3 +375,9 @@ def test_activations_of_one_of_several_batches_are_held():
     memory = [next(one for one in found.said if "Memory" in one) for found in answers]
     assert memory[0] == memory[1]
     assert "speed-up" in str(answers[1])
+
+
+def test_a_node_is_not_tried_where_fewer_of_its_gpus_are_in_use():
+    on = ddlnb.cluster_of("A100", nodes=1, gpus_per_node=8)
+    found = ddlnb.advise("resnet50", on, gpus=4, draws=0, most_plans=0)
+    assert found.rows["gpus"].max() == 4

@@ -119,7 +119,12 @@ def test_who_all_wait_for_is_the_bottleneck_and_is_replaced(workload):
     """No bandwidth helps seven workers that wait for one which takes three times as long."""
     slow = ddlnb.get_cluster("survey-100GbIB", workers=8).with_heterogeneity(compute={0: 3.0})
     found = ddlnb.scaling(workload, slow, METHODS, draws=0)
-    assert (found.reach, found.bottleneck) == (0, "a worker or link that is slower than the others")
+    named = "workers that differ (worker 0 computes 3 times as long)"
+    assert (found.reach, found.bottleneck) == (0, named)
+    advised = ddlnb.advise(workload, slow, draws=0, most_plans=0)
+    assert any("all wait for worker 0" in one for one in advised.sentences)
+    both = slow.with_heterogeneity(compute={0: 3.0, 1: 3.0})
+    assert "workers 0, 1" in str(ddlnb.forecast(workload, both, METHODS, draws=0))
     [said] = [one for one in ddlnb.forecast(workload, slow, METHODS, draws=0).said if "But" in one]
     assert "all wait for worker 0, which computes 3 times as long: replace it" in said
     healthy = ddlnb.forecast(workload, slow, METHODS, gpus=4, draws=0)

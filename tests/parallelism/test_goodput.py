@@ -102,6 +102,29 @@ def test_a_repaired_node_of_an_elastic_job_need_not_wait_for_the_next_failure():
     assert elastic.goodput.estimate > waits.goodput.estimate
 
 
+class Lives:
+    """Failures after these seconds, each of which breaks a node."""
+
+    def __init__(self, *lives):
+        self.lives = list(lives)
+
+    def exponential(self, _):
+        return self.lives.pop(0) if self.lives else 1e12
+
+    def random(self):
+        return 0.0
+
+
+def test_several_nodes_of_a_replica_come_back_together():
+    """Two of eight are missing: the first that is repaired makes no replica whole."""
+    job = Job(1024, elastic=True)
+    shrunk = [
+        play(job, 1 / (30 * DAY), 30 * DAY, 1.0, Lives(*lives))[0].shrunk
+        for lives in ([HOUR], [HOUR, HOUR])
+    ]
+    assert shrunk[1] < 1.2 * shrunk[0]
+
+
 def test_more_gpus_spares_and_elastic_training_do_what_they_should():
     def found(**changed):
         return goodput(replace(JOB, **changed), draws=60).goodput.estimate

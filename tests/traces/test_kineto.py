@@ -103,7 +103,7 @@ def trained(folder, passes, optimizers=1, again=False):
 
 
 def test_several_backward_passes_of_an_iteration_are_no_larger_model(tmp_path):
-    with pytest.raises(InputError, match="several backward passes in an iteration"):
+    with pytest.raises(InputError, match="several forward and backward passes in an iteration"):
         trained(tmp_path, passes=2).workload(local_batch=4)
 
 

@@ -206,6 +206,25 @@ def test_steps_that_are_not_there_or_not_on_all_ranks_count_for_none():
     assert (job.by_rank["seconds"] / US).tolist() == pytest.approx([100, 100])
 
 
+@pytest.mark.parametrize("without", [[0], [0, 1], [1], [2]])
+def test_a_step_without_work_of_the_gpu_is_idle(without):
+    events = steps_of([1, 2, 3])
+    kept = [e for n, e in enumerate(events) if n // 5 not in without or n % 5 == 0]
+    found = rank_of(kept, 0).seconds
+    assert np.isfinite(found.to_numpy(float)).all()
+    assert (found["seconds"] >= 0).all()
+
+
+def test_a_copy_that_is_made_ahead_begins_no_step():
+    """The host is a step ahead of its GPU, and copies the next inputs beside the last step."""
+    late = [{**e, "ts": e["ts"] + 100 * (e["cat"] == "kernel")} for e in steps_of([1, 2, 3])]
+    for number in (1, 2, 3):
+        late.append(call("cudaMemcpyAsync", 100 * number + 3, 1, 100 + number))
+        late.append(kernel("Memcpy HtoD", 100 * number + 30, 5, 100 + number, 9, "gpu_memcpy"))
+    seconds = rank_of(late, 0).seconds["seconds"] / US
+    assert seconds.tolist() == pytest.approx([100, 100, 100])
+
+
 def test_what_runs_on_beside_the_next_step_is_hidden_by_it_and_said():
     job = job_of(*(rank_of(steps_of([1, 2, 3], sends=(80, 40)), rank) for rank in (0, 1)))
     exposed = job.by_rank["exposed"] / US  # 40 to 80 of a step is idle, and what the last one sends

@@ -15,8 +15,9 @@ class DoubleTree(Algorithm):
     """Each half goes up its own binary tree and the sum down, in ``blocks`` that follow each other.
 
     About 2 log2 n + blocks - 1 steps; 2 M bytes from 4 workers on, for a rank is an inner node of
-    one tree and a leaf of the other. Trees over several full nodes are trees of nodes, in which the
-    ranks of a node are a chain. Source: Sanders, Speck and Träff 2009; NCCL from 2.4 on.
+    one tree and a leaf of the other. Over several nodes, which must be full, the trees are of
+    nodes, and the ranks of each node form a chain. Source: Sanders, Speck and Träff 2009; NCCL from
+    2.4 on.
     """
 
     blocks: int = 8

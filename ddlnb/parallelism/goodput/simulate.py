@@ -118,7 +118,8 @@ class Job:
         require(
             self.gpus % self.replica_gpus == 0,
             f"{self.gpus} GPUs are no whole number of replicas of {self.replica_gpus}; take a "
-            f"multiple of {self.replica_gpus}, or replicas of as many GPUs as divide {self.gpus}",
+            f"multiple of {self.replica_gpus}, or replicas of a number of GPUs that divides "
+            f"{self.gpus}",
         )
         for name in ("checkpoint_seconds", "restart_seconds", "repair_seconds"):
             value = getattr(self, name)
@@ -251,9 +252,10 @@ def play(
     """Return how one job spent its time, and how often it failed.
 
     Between two failures the job restarts, and then works in segments, each closed by a checkpoint.
-    What a failure interrupts is redone. Repaired nodes come back at the next restart, and at once
-    where the job waits for them, or gains more by them until its next failure is expected than a
-    restart costs; nothing is redone then. A ``cold`` job begins with a restart.
+    What a failure interrupts is redone. Repaired nodes come back at the next restart. The job
+    restarts for them at once if it waits for them, or if what they add until its next expected
+    failure is more than a restart costs; nothing is redone then. A ``cold`` job begins with a
+    restart.
     """
     interval = job.interval_seconds
     if math.isnan(interval):
@@ -274,10 +276,9 @@ def play(
             continue
         life = generator.exponential(1 / per_second) if per_second else math.inf
         stop = min(now + life, seconds)
-        gained = job.share_without(len(repaired) - 1 - job.spare_nodes) - speed
-        is_awaited = bool(repaired) and gained > per_second * job.restart_seconds
-        comes_back = is_awaited and repaired[0] < stop
-        stop = repaired[0] if comes_back else stop
+        returns = max(_worth_a_restart(job, repaired, per_second), now + restart)
+        comes_back = returns < stop
+        stop = min(returns, stop)
         restarting = min(restart, stop - now)
         working = stop - now - restarting
         segments = math.floor(working / segment)
@@ -299,6 +300,14 @@ def play(
                 heapq.heappush(repaired, stop + job.repair_seconds)
         now, restart = stop, job.restart_seconds
     return TimeSpent(**{name: value / seconds for name, value in taken.items()}), failures
+
+
+def _worth_a_restart(job: Job, repaired: Sequence[float], per_second: float) -> float:
+    """Return when so many nodes are back that they gain more than a restart costs."""
+    out = len(repaired) - job.spare_nodes
+    least = job.share_without(out) + per_second * job.restart_seconds
+    back = (at for n, at in enumerate(sorted(repaired), 1) if job.share_without(out - n) > least)
+    return next(back, math.inf)
 
 
 def _interval(values: Sequence[float]) -> Interval:

@@ -33,8 +33,8 @@ from ddlnb.units import US, counted, show_seconds
 ENDS_AGREE_SECONDS = 1e-3  # as far apart as ends of one collective may be by clocks not set
 CLOCKS_AGREE_SECONDS = 50e-6  # ends of a kernel on two GPUs differ by less
 LEAST = 1e-9  # seconds: what rounding leaves of a difference is none
-LITTLE = 0.01  # of a step: a rank that has so much more of something is not slow at it
-MUCH = 0.05  # of a step, for what runs on after it to be worth a word
+LITTLE = 0.01  # of a step: a rank with at most this much more of something is not called slow
+MUCH = 0.05  # of a step: what runs on for longer is worth a sentence
 NOT_SHARED = ("dispatch", "combine", "sendrecv", "other", "alltoall")  # sizes differ by rank
 
 
@@ -150,11 +150,17 @@ class ProfiledJob:
         more = {name: own[name] - others[name] for name in ("computation", "idle", "copies")}
         most = max(more, key=lambda name: more[name])
         # What the rank has more of is why it is late, if that is not far less than the others wait.
-        each = own["delays"] / (len(frame) - 1)
-        if more[most] <= max(each / 2, LITTLE * own["seconds"]):
+        each, little = own["delays"] / (len(frame) - 1), LITTLE * own["seconds"]
+        if more[most] <= little and each <= 5 * little:
             return rank, "by little: it computes as long as the others, and comes last by chance"
+        if more[most] <= little:
+            return rank, (
+                "it computes, copies and idles as long as the others: what it waits for itself may "
+                "be in groups that these traces do not have"
+            )
         where = show_seconds(more[most])
-        return rank, {
+        part = "in part, " if more[most] < each / 2 else ""
+        return rank, part + {
             "computation": f"it computes {where} longer in a step than the others' median",
             "idle": f"it does nothing for {where} longer in a step than the others' median: look "
             f"at its host (input data, Python, other programs)",
@@ -408,7 +414,8 @@ def sentences(found: ProfiledJob) -> Iterator[str]:
     if found.beyond > MUCH * step:
         yield (
             f"Collectives run on for {show_seconds(found.beyond)} after the end of their step, "
-            f"beside the next one; the replay plays steps one by one and counts that as exposed."
+            f"while the next step runs; the replay plays each step by itself and counts this as "
+            f"exposed."
         )
     slowest = found.slowest()
     if slowest:

@@ -127,11 +127,13 @@ class Recording:
             return tuple((step.start, step.stop) for step in steps)
         ends = [event.stop for event in notes if event.name.startswith("Optimizer.step#")]
         came = [event.start for event in self.events if event.name == ACCUMULATE]
-        ends = [
-            end
-            for end, after in zip(ends, [*ends[1:], math.inf], strict=False)
-            if not came or bisect_left(came, end) < bisect_left(came, after)
-        ]
+        if came:
+            found = [bisect_left(came, end) for end in ends]
+            ends = [
+                end for end, (own, after) in zip(ends, pairwise(found), strict=False) if after > own
+            ]
+        else:
+            ends = ends[:-1]
         return tuple(pairwise([0.0, *ends, math.inf]))
 
     def __repr__(self) -> str:

@@ -42,7 +42,10 @@ NOT_WORK = re.compile(
 
 @dataclass(frozen=True)
 class Step:
-    """An iteration by its number, with when its work began and ended on the device."""
+    """An iteration by its number, and its window on the device.
+
+    On a GPU it lasts from the end of the work before (`_windows`) to the end of its own.
+    """
 
     number: int
     start: float
@@ -84,7 +87,8 @@ def rank_trace(trace: Recording) -> RankTrace:
     step_of = np.searchsorted([start for start, _ in bounds], launched, side="right") - 1
     spans = np.array([(one.start, one.stop) for one in works]).reshape(-1, 2)
     kinds = np.array([0 if on_host else KINDS.index(_kind(one)) for one in works], dtype=int)
-    steps = _windows(numbers, bounds, spans, step_of, on_host)
+    begins = kinds != KINDS.index("copies")
+    steps = _windows(numbers, bounds, spans, step_of, begins, on_host)
     sent = _sent(trace, sends, bounds, numbers)
     busy, all_busy = merged(spans[kinds == 0]), merged(spans)
     waits = tuple(_waits(busy, sent))
@@ -181,12 +185,14 @@ def _windows(
     bounds: Sequence[tuple[float, float]],
     spans: Seconds,
     step_of: Any,
+    begins: Any,
     on_host: bool,
 ) -> tuple[Step, ...]:
     """Return the steps: on a GPU each lasts from the end of the work before to that of its own.
 
     So a GPU that waits for its host before its first kernel waits in that step. Where work of two
-    steps overlaps, the second begins with its first kernel.
+    steps overlaps, the second begins with its first kernel; ``begins`` are those that are no
+    copies, which a host makes ahead.
     """
     end = float(spans[:, 1].max()) if len(spans) else 0.0
     if on_host:
@@ -197,14 +203,15 @@ def _windows(
         )
     count = len(bounds)
     firsts, lasts = np.full(count, np.inf), np.full(count + 1, -np.inf)
-    np.minimum.at(firsts, step_of[step_of >= 0], spans[step_of >= 0, 0])
+    kernels = (step_of >= 0) & begins
+    np.minimum.at(firsts, step_of[kernels], spans[kernels, 0])
     np.maximum.at(lasts, step_of + 1, spans[:, 1])  # first what was launched before any step
     ended = np.maximum.accumulate(lasts)
     firsts = np.where(np.isfinite(firsts), firsts, np.maximum(ended[:-1], bounds[0][0]))
     starts = np.minimum(firsts, ended[:-1])
-    # What ran before a first step, or one after a step that is not there, is not recorded: as the
-    # others do, a GPU waits before its first kernel.
-    follows = np.r_[False, np.diff(numbers) == 1]
+    # What ran before the first step, or before one whose predecessor is missing, was not recorded:
+    # assume the usual wait before its first kernel.
+    follows = np.r_[False, np.diff(numbers) == 1] & np.isfinite(ended[:-1])
     usual = float(np.median((firsts - starts)[follows])) if follows.any() else 0.0
     begun = np.minimum([start for start, _ in bounds], firsts)
     apart = np.maximum.reduce([firsts - usual, np.minimum(ended[:-1], firsts), begun])

@@ -220,14 +220,13 @@ class KinetoTrace(Recording):
         has them. Without it, layers are named by modules (``with_stack=True``) or operations,
         gradients by their layers, and the trace must have shapes (``record_shapes=True``) and the
         batch be given. Raises InputError where trace and model differ or something that is needed
-        was not recorded, and for several backward passes before a step of the optimizer.
+        was not recorded, and for several forward and backward passes in an iteration.
         """
         passes = passes_of(self)
         require(
             not any(one.accumulates for one in passes),
-            f"{self.name!r} has several backward passes in an iteration, whose gradients add up "
-            f"before they are sent; record an iteration with one of them, and forecast several "
-            f"with --accumulate",
+            f"{self.name!r} has several forward and backward passes in an iteration; record one "
+            f"with a single pass of each, and forecast gradients that add up with --accumulate",
         )
         known = (
             _named(self, passes[0], local_batch) if model is None else _joined(self, passes, model)
