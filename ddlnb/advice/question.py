@@ -167,7 +167,7 @@ def question_about(asked: Held, cluster: Cluster, prices: Prices | None = None) 
         cluster,
         Prices() if prices is None else prices,
         gpu_memory=gpu_memory(cluster.hardware),
-        accumulate=accumulated(asked),
+        accumulate=batches_per_exchange(asked),
     )
     try:
         return replace(known, footprint=_footprint(asked))
@@ -175,7 +175,7 @@ def question_about(asked: Held, cluster: Cluster, prices: Prices | None = None) 
         return replace(known, why_no_footprint=str(error))
 
 
-def accumulated(asked: Held) -> int:
+def batches_per_exchange(asked: Held) -> int:
     """Return how many batches there are between two exchanges."""
     return asked.accumulate if isinstance(asked, Sent) else 1
 

@@ -18,7 +18,7 @@ import pandas as pd
 
 from ddlnb.advice.explain import AS_IT_IS, Counterfactual, reason_table
 from ddlnb.advice.options import LARGER_BATCHES, UNCHANGED, Kind
-from ddlnb.advice.question import Prices, Question, accumulated, question_about
+from ddlnb.advice.question import Prices, Question, batches_per_exchange, question_about
 from ddlnb.advice.score import chances_best, costs, over_first
 from ddlnb.advice.sharded import network_of, of_replicas
 from ddlnb.clusters.cluster import Cluster
@@ -111,7 +111,7 @@ def posed(
     )
     replicated = replace(asked, sequence=split.sequence, precision=split.precision)
     known = Question(replicated.workload, cluster, prices, split.unsplit, memory)
-    return replace(known, accumulate=accumulated(asked))
+    return replace(known, accumulate=batches_per_exchange(asked))
 
 
 def verdict_of(asked: Question | PricedQuestion) -> Verdict:

@@ -28,6 +28,7 @@ from ddlnb.survey.launchers import train_at as train_at
 from ddlnb.training.method import training_method
 from ddlnb.training.runs.summaries import ORDERINGS, judged as judged
 from ddlnb.training.tasks.made import LETTERS, LETTERS_OF
+from ddlnb.units import counted
 
 PAIR = ["better", "worse"]
 SHOWN = (2, 16)  # rows and columns of letters
@@ -131,9 +132,9 @@ def evidence_findings(found: pd.DataFrame, published: pd.DataFrame) -> Findings:
         )
         many = int(((part["verdict"] != Verdict.UNDECIDED) & (part["p_holm"] <= 0.05)).sum())
         sentences.append(
-            f"{of}, {len(part)} orderings: {held} confirmed, {against} contradicted, "
+            f"{of}, {counted(len(part), 'ordering')}: {held} confirmed, {against} contradicted, "
             f"{len(part) - held - against} undecided. After Holm's correction for all {len(found)} "
-            f"comparisons, {many} stay decided."
+            f"comparisons, {many} {'stays' if many == 1 else 'stay'} decided."
         )
     beside = agreement(found, published)
     return findings(

@@ -240,6 +240,19 @@ def test_no_source_is_worse_on_the_board_than_it_was(left_out, monkeypatch) -> N
 
 
 @pytest.mark.slow
+def test_first_fits_that_are_kept_are_those_that_would_be_made_again(left_out) -> None:
+    sources = open_runs()[0]
+    one = left_out[-1]
+    known = {
+        name: runs.select(runs.cases.experts == 1)
+        for name, runs in sources.items()
+        if name != one.left_out
+    }
+    again = with_frameworks(replace(one.fitted, frameworks={}), known)
+    assert again.frameworks == one.fitted.frameworks
+
+
+@pytest.mark.slow
 def test_the_kept_rows_are_what_leaving_out_gives(left_out) -> None:
     again = pd.DataFrame(unseen_rows(left_out))
     rows = pd.read_csv(DATA / "forecasts" / "scale_unseen.csv")
