@@ -20,9 +20,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
+from glob import escape
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 from ddlnb.errors import InputError, NotWritten, ResultsError, require
 
@@ -50,7 +51,8 @@ RECORDED = ("ddlnb", "torch", "numpy", "ipyparallel", "pyzmq")  # in provenance
 def write_atomically(path: str | Path, content: str | bytes) -> Path:
     """Write the content, text as UTF-8, and return the path.
 
-    A crash or a full disk leaves the old file as it was. Raises NotWritten, which says why.
+    A crash or a full disk leaves the old file as it was; what a writer that was killed has left
+    beside it, the next one removes. Raises NotWritten, which says why.
     """
     try:
         return _written(Path(path), content)
@@ -63,19 +65,39 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
 
 def _written(path: Path, content: str | bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    part = Path(name)
+    _remove_parts(path)
+    part, stream = _part(path)
     try:
-        with os.fdopen(handle, "wb") as stream:
+        with stream:
             stream.write(content.encode() if isinstance(content, str) else content)
             stream.flush()
             os.fsync(stream.fileno())
-        part.chmod(0o644)
-        part.replace(path)
+            part.chmod(0o644)
+            part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
     return path
+
+
+def _part(path: Path) -> tuple[Path, BinaryIO]:
+    """Make a file beside the path, which is locked as long as its writer lives."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        stream = os.fdopen(handle, "wb")
+        with suppress(OSError):  # a file system without locks: nobody removes it, either
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        if os.fstat(stream.fileno()).st_nlink:
+            return Path(name), stream
+        stream.close()  # another process took it for left before it was locked
+
+
+def _remove_parts(path: Path) -> None:
+    """Remove the parts of the file whose writers were killed: nobody locks them any more."""
+    for part in path.parent.glob(f".{escape(path.name)}.*.part"):
+        with suppress(OSError), part.open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            part.unlink()
 
 
 def require_writable_file(path: str | Path, example: str) -> None:

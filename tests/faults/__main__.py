@@ -33,6 +33,7 @@ def main(
         shell = ["sh", "-c", f'{own} "$@"', "sh", *again]
         os.execvp("unshare", ["unshare", "--mount", "--propagation", "private", *shell])
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background has none
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup lets all commands ignore
     from tests.faults.campaign import KINDS, campaign
 
     for kind in kinds:

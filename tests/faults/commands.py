@@ -96,7 +96,8 @@ def _started(child: subprocess.Popen, stage: Stage, of_reaper: bool = False) -> 
 
 def _owner_and_reaper(child: subprocess.Popen, stage: Stage, *_: object) -> None:
     for process in _started(child, stage, of_reaper=True):
-        process.kill()
+        with contextlib.suppress(psutil.Error):  # ended since
+            process.kill()
     child.kill()
 
 
@@ -104,9 +105,15 @@ def _one(number: int, goes_on: bool = False) -> Act:
     """Return a signal for any one process of those that the command started."""
 
     def act(child: subprocess.Popen, stage: Stage, folder: Path, chance: random.Random) -> str:
-        process = chance.choice(_started(child, stage) or [psutil.Process(child.pid)])
-        said = " ".join(process.cmdline())[-60:]
-        process.send_signal(number)
+        said = "the command itself"
+        for process in chance.sample(found := _started(child, stage), len(found)):
+            with contextlib.suppress(psutil.Error):  # ended since
+                said = " ".join(process.cmdline())[-60:]
+                process.send_signal(number)
+                break
+        else:
+            child.send_signal(number)
+            process = psutil.Process(child.pid)
         if goes_on:
             threading.Timer(PAUSE_SECONDS, lambda: _to(process, signal.SIGCONT)).start()
         elif number == signal.SIGSTOP and process.pid == child.pid:

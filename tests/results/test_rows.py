@@ -1,5 +1,6 @@
 """The tidy table: nothing finished is lost, nothing unreadable is taken for a table."""
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -186,6 +187,19 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch)
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert list(Path(tmp_path).iterdir()) == [path]
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_write_and_what_a_live_one_writes_stays(
+    tmp_path,
+):
+    path = tmp_path / "file.txt"
+    killed, live = tmp_path / ".file.txt.abc.part", tmp_path / ".file.txt.def.part"
+    killed.write_text("half")
+    with live.open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        write_atomically(path, "new")
+    assert sorted(tmp_path.iterdir()) == [live, path]
+    assert path.read_text() == "new"
 
 
 def test_a_file_that_is_removed_under_a_run_is_said_and_written_again(tmp_path):
