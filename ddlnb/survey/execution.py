@@ -1,7 +1,7 @@
 """Execute notebooks in processes of their own that import papermill once.
 
-A worker lets papermill execute the cells of one notebook after the other, each in a fresh kernel of
-this interpreter, with private folders, so that several workers can run side by side and nothing of
+A worker lets papermill execute the cells of one notebook after the other, each in a kernel of its
+own, with private folders, so that several workers can run side by side and nothing of
 the user's configuration reaches them. A worker is tied to its owner by its standard input: when
 that is closed, its kernel and the worker end.
 """
@@ -187,6 +187,8 @@ def _publish(part: Path, path: Path) -> None:
 
 def _serve(private: Path) -> None:
     """Execute what is requested, line by line of standard input, and answer, until it ends."""
+    from ddlnb.survey.kernels import forking
+
     # A job started in the background inherits that interrupts are ignored, but ours must arrive.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -195,9 +197,9 @@ def _serve(private: Path) -> None:
     folder.mkdir(parents=True)
     command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     kernel = {"argv": command, "display_name": "Python 3", "language": "python"}
-    (folder / "kernel.json").write_text(json.dumps(kernel))
     inherited = dict(os.environ)
-    with contextlib.suppress(KeyboardInterrupt):
+    with contextlib.suppress(KeyboardInterrupt), forking() as metadata:
+        (folder / "kernel.json").write_text(json.dumps({**kernel, "metadata": metadata}))
         while lines.get():
             request = json.loads((private / REQUEST).read_text())
             os.environ.clear()
@@ -217,7 +219,10 @@ def _executed(call: Mapping[str, Any]) -> dict[str, str] | None:
     import papermill
     from papermill.exceptions import PapermillExecutionError
 
+    from ddlnb.survey.kernels import Forked, imports_of
+
     try:
+        Forked.imports = imports_of(Path(call["input_path"]))
         papermill.execute_notebook(**call, kernel_name="python3", progress_bar=False)
     except PapermillExecutionError as failure:
         return {"error": _explained(failure), "kind": failure.ename}

@@ -4,6 +4,7 @@ import ast
 import base64
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -330,6 +331,20 @@ def test_a_notebook_that_takes_too_long_is_ended_with_its_kernel(
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.notebook
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="kernels are forked on Linux")
+def test_kernels_share_what_was_imported_and_no_names(tmp_path, worker):
+    first = "import os, sys, xml.dom.minidom as dom; mine = os.getppid()"
+    then = "assert 'mine' not in globals() and 'dom' not in globals()"
+    then += "; assert 'xml.dom.minidom' in sys.modules"
+    write_notebook(tmp_path, "one", first, "n = open('parent', 'w').write(str(mine))")
+    write_notebook(
+        tmp_path, "two", "import os, sys", then, "assert open('parent').read() == str(os.getppid())"
+    )
+    for name in ("one", "two"):
+        worker.execute(get_notebook(name, tmp_path), tmp_path / "out" / f"{name}.ipynb", {}, 60)
 
 
 @pytest.fixture(scope="module")
