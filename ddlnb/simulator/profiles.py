@@ -12,6 +12,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.files import PROFILES
 from ddlnb.hardware.catalogue import gpu_in
+from ddlnb.workloads.kept_traces import kept_trace
 from ddlnb.workloads.roofline import EAGER, estimate, require_same_hardware
 from ddlnb.workloads.workload import Workload, read_profile
 
@@ -47,6 +48,10 @@ def workload_on(
         kept = _kept(model, cluster, local_batch)
         if kept is not None:
             return kept
+    seen = kept_trace(model, local_batch) if isinstance(model, str) and sequence is None else None
+    if seen is not None:
+        traced = _measured(seen, cluster) if is_plain else seen
+        return _with_seconds(traced, cluster, throughput, precision, software)
     if isinstance(model, Workload):
         found: Task | Workload = model
     else:

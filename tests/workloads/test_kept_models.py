@@ -7,8 +7,10 @@ import torch
 
 from ddlnb.errors import UnknownName
 from ddlnb.files import PROFILES
+from ddlnb.workloads.kept_traces import kept_trace
 from ddlnb.workloads.memory import WITH_PROFILES, footprint, kept_model, seen_on_meta
 from ddlnb.workloads.models import TASKS
+from ddlnb.workloads.tracing import trace
 
 
 @pytest.mark.parametrize("name", WITH_PROFILES)
@@ -18,6 +20,14 @@ def test_a_kept_model_is_the_model(name):
     half = seen_on_meta(TASKS[name], torch.bfloat16)  # counts parameters as they are built
     assert replace(kept, bytes_per_sample=kept.half_bytes_per_sample) == half
     assert list(kept.shapes) == list(seen.shapes)  # in this order
+
+
+@pytest.mark.parametrize("name", WITH_PROFILES)
+def test_a_kept_trace_is_the_trace_at_any_batch(name):
+    for samples in (2, 5, TASKS[name].local_batch):
+        assert kept_trace(name, samples) == trace(name, samples)
+    assert kept_trace(name) == trace(name, TASKS[name].local_batch)
+    assert kept_trace(name, 1) is None  # where not all of a batch's operations are needed
 
 
 def test_a_kept_footprint_is_the_one_that_is_traced():
