@@ -187,14 +187,13 @@ def by_priority(
     room within the credit, the ready message with the smallest priority starts; the network serves
     those in flight one after the other.
     """
-    position = {gradient.name: index for index, gradient in enumerate(workload.gradients)}
-    sizes = [workload.gradients[position[m.pieces[0].gradient]].bytes_per_element for m in messages]
-    sizes = [size * message.elements for size, message in zip(sizes, messages, strict=True)]
-    ready_at = [
-        max(workload.ready_seconds[position[piece.gradient]] for piece in message.pieces)
-        for message in messages
-    ]
-    arrivals = sorted(range(len(messages)), key=lambda index: (ready_at[index], index))[::-1]
+    ready = dict(zip((one.name for one in workload.gradients), workload.ready_seconds, strict=True))
+    each = {gradient.name: gradient.bytes_per_element for gradient in workload.gradients}
+    ready_at = [max([ready[piece.gradient] for piece in message.pieces]) for message in messages]
+    sizes = [each[message.pieces[0].gradient] * message.elements for message in messages]
+    seconds = {size: cost.seconds(size) for size in set(sizes)}
+    credit = math.inf if credit_bytes is None else credit_bytes
+    arrivals = sorted(range(len(messages)), key=ready_at.__getitem__)[::-1]
     waiting: list[tuple[int, int]] = []
     in_flight: deque[tuple[float, int]] = deque()
     flying = 0  # bytes
@@ -206,22 +205,17 @@ def by_priority(
             heapq.heappush(waiting, (messages[index].priority, index))
         while in_flight and in_flight[0][0] <= now:
             flying -= in_flight.popleft()[1]
-        if waiting and _fits(flying, sizes[waiting[0][1]], credit_bytes):
+        if waiting and (not flying or flying + sizes[waiting[0][1]] <= credit):
             _, index = heapq.heappop(waiting)
-            network_free = max(now, network_free) + cost.seconds(sizes[index])
+            network_free = max(now, network_free) + seconds[sizes[index]]
             in_flight.append((network_free, sizes[index]))
             flying += sizes[index]
             order.append(messages[index])
             continue
-        events = [ready_at[arrivals[-1]]] if arrivals else []
+        now = ready_at[arrivals[-1]] if arrivals else math.inf
         if in_flight:
-            events.append(in_flight[0][0])
-        now = min(events)
+            now = min(now, in_flight[0][0])
     return order
-
-
-def _fits(flying: int, size: int, credit_bytes: int | None) -> bool:
-    return credit_bytes is None or flying == 0 or flying + size <= credit_bytes
 
 
 def balanced(messages: Sequence[Message], servers: int) -> tuple[int, ...]:

@@ -10,8 +10,10 @@ import hashlib
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ddlnb.errors import PlanError, require_known
 from ddlnb.plans.requests import EXCHANGES, SPLIT
@@ -78,6 +80,20 @@ class Message:
         if len(self.pieces) == 1:
             return f"{first.gradient}[{first.start}:{first.stop}]"
         return f"{first.gradient} .. {last.gradient} ({len(self.pieces)} pieces)"
+
+
+class Pieces(NamedTuple):
+    """Pieces as arrays: the numbers of their messages and gradients, their starts and stops."""
+
+    message: NDArray[np.int64]
+    gradient: NDArray[np.int64]
+    start: NDArray[np.int64]
+    stop: NDArray[np.int64]
+
+    @property
+    def elements(self) -> NDArray[np.int64]:
+        """How many elements each has."""
+        return self.stop - self.start
 
 
 class Leg(NamedTuple):
@@ -175,30 +191,31 @@ class Plan:
                 )
 
     def _check_coverage(self) -> None:
-        sizes = {gradient.name: gradient.elements for gradient in self.gradients}
-        found: dict[str, list[Piece]] = {name: [] for name in sizes}
-        for message in self.messages:
-            if not message.pieces:
-                raise PlanError(f"plan {self.method!r} has a message without pieces")
-            for piece in message.pieces:
-                if piece.gradient not in sizes:
-                    raise PlanError(f"plan {self.method!r} sends unknown {piece.gradient!r}")
-                if not 0 <= piece.start < piece.stop <= sizes[piece.gradient]:
-                    raise PlanError(
-                        f"piece {piece.gradient}[{piece.start}:{piece.stop}] is not inside the "
-                        f"gradient's {counted(sizes[piece.gradient], 'element')}"
-                    )
-                found[piece.gradient].append(piece)
-        for name, pieces in found.items():
-            pieces.sort(key=lambda piece: piece.start)
-            sent = sum(piece.elements for piece in pieces)
-            overlap = any(left.stop > right.start for left, right in pairwise(pieces))
-            if overlap or sent != sizes[name]:
-                verb = "repeats" if overlap else "loses"
-                raise PlanError(
-                    f"plan {self.method!r} {verb} elements of gradient {name!r}: "
-                    f"{sizes[name]:,} in the workload, {sent:,} in the messages"
-                )
+        if not all(message.pieces for message in self.messages):
+            raise PlanError(f"plan {self.method!r} has a message without pieces")
+        known = self._position
+        for name in (piece.gradient for message in self.messages for piece in message.pieces):
+            if name not in known:
+                raise PlanError(f"plan {self.method!r} sends unknown {name!r}")
+        sizes = np.array([gradient.elements for gradient in self.gradients], dtype=np.int64)
+        _, of, start, stop = pieces = self.pieces
+        for outside in np.flatnonzero((start < 0) | (start >= stop) | (stop > sizes[of])):
+            one = self.gradients[of[outside]]
+            raise PlanError(
+                f"piece {one.name}[{start[outside]}:{stop[outside]}] is not inside the "
+                f"gradient's {counted(one.elements, 'element')}"
+            )
+        order = np.lexsort((start, of))
+        follows = of[order][1:] == of[order][:-1]
+        overlaps = of[order][1:][follows & (start[order][1:] < stop[order][:-1])]
+        sent = np.bincount(of, pieces.elements, len(sizes)).astype(np.int64)
+        for amiss in sorted({*overlaps.tolist(), *np.flatnonzero(sent != sizes).tolist()}):
+            verb = "repeats" if amiss in overlaps else "loses"
+            raise PlanError(
+                f"plan {self.method!r} {verb} elements of gradient "
+                f"{self.gradients[amiss].name!r}: {sizes[amiss]:,} in the workload, "
+                f"{sent[amiss]:,} in the messages"
+            )
 
     def _check_placement(self) -> None:
         needed = len(self.messages) if self.servers else 0
@@ -216,20 +233,33 @@ class Plan:
     def _position(self) -> dict[str, int]:
         return {gradient.name: index for index, gradient in enumerate(self.gradients)}
 
-    def bytes_of(self, message: Message) -> int:
-        """Bytes of one message."""
-        gradients, position = self.gradients, self._position
-        return sum(
-            [
-                piece.elements * gradients[position[piece.gradient]].bytes_per_element
-                for piece in message.pieces
-            ]
+    @cached_property
+    def pieces(self) -> Pieces:
+        """All pieces as arrays: of which message and gradient, by number, from where to where."""
+        listed = [piece for message in self.messages for piece in message.pieces]
+        counts = [len(message.pieces) for message in self.messages]
+        position = self._position
+        return Pieces(
+            np.repeat(np.arange(len(counts)), counts),
+            np.array([position[piece.gradient] for piece in listed], dtype=np.int64),
+            np.array([piece.start for piece in listed], dtype=np.int64),
+            np.array([piece.stop for piece in listed], dtype=np.int64),
         )
 
     @cached_property
     def message_bytes(self) -> tuple[int, ...]:
         """Bytes of every message, as listed."""
-        return tuple(self.bytes_of(message) for message in self.messages)
+        each = np.array([gradient.bytes_per_element for gradient in self.gradients])
+        found = np.zeros(len(self.messages), dtype=np.int64)
+        np.add.at(found, self.pieces.message, self.pieces.elements * each[self.pieces.gradient])
+        return tuple(found.tolist())
+
+    @cached_property
+    def last_gradients(self) -> tuple[int, ...]:
+        """For every message, the position of the last gradient that it waits for."""
+        found = np.zeros(len(self.messages), dtype=np.int64)
+        np.maximum.at(found, self.pieces.message, self.pieces.gradient)
+        return tuple(found.tolist())
 
     @cached_property
     def gradients_of(self) -> tuple[frozenset[int], ...]:
@@ -246,9 +276,10 @@ class Plan:
     def messages_of_layer(self) -> dict[str, tuple[int, ...]]:
         """For every layer with gradients, the messages that carry them, as listed."""
         carried: dict[str, dict[int, None]] = {gradient.layer: {} for gradient in self.gradients}
-        for index, positions in enumerate(self.gradients_of):
-            for position in positions:
-                carried[self.gradients[position].layer][index] = None
+        layers = [carried[gradient.layer] for gradient in self.gradients]
+        message, of, *_ = self.pieces
+        for index, position in zip(message.tolist(), of.tolist(), strict=True):
+            layers[position][index] = None
         return {layer: tuple(indices) for layer, indices in carried.items()}
 
     @property

@@ -148,7 +148,7 @@ def tasks_of(pair: Identity) -> Tasks:
     ready: list[list[int]] = [[] for _ in workload.gradients]
     for number, leg in enumerate(plan.legs):
         at_end = plan.launch is Launch.AFTER_BACKWARD or leg.is_gather
-        ready[last if at_end else max(plan.gradients_of[leg.message])].append(number)
+        ready[last if at_end else plan.last_gradients[leg.message]].append(number)
     for gradient, messages in zip(workload.gradients, ready, strict=True):
         task = Task("backward", gradient.name, readies=tuple(messages))
         rows.append((task, gradient.backward_seconds, 0, 0))
