@@ -18,9 +18,18 @@ import pytest
 import yaml
 
 import ddlnb
-from ddlnb.calibration.calibrated_model import PROBING, micro_benchmark
+from ddlnb.calibration.calibrated_model import (
+    PROBES,
+    PROBING,
+    ROWS,
+    MicroBenchmark,
+    here_observations,
+    micro_benchmark,
+)
 from ddlnb.errors import DdlnbError, UnknownName
 from ddlnb.files import NOTEBOOKS
+from ddlnb.launch.options import emulated
+from ddlnb.plans.methods import METHODS
 from ddlnb.survey.evidence import NOT_JUDGED, entries
 from ddlnb.survey.execution import ENDING_SECONDS, run_notebook
 from ddlnb.survey.notebooks import (
@@ -353,18 +362,31 @@ def executed(tmp_path_factory):
     return tmp_path_factory.mktemp("smoke")
 
 
+def short_benchmark(
+    name: str, folder: Path, parameters: dict
+) -> tuple[Path, MicroBenchmark] | None:
+    """A shorter one than the notebook would make, in its folder: it calibrates by it."""
+    short = PROBING.changed(iterations=1, warmup=1)
+    if name == "fig4_emulated":
+        site = emulated(parameters["network"], parameters["scale"])
+        short = short.changed(site=site, repetitions=1)
+    elif name != "simulated_here":
+        return None
+    there = folder / parameters["runs_folder"]
+    is_emulated = name == "fig4_emulated"
+    found = micro_benchmark(there, workers=(2,), settings=short, server_per_worker=is_emulated)
+    assert len(found.rows) == len(PROBES) * len(METHODS)
+    assert len(here_observations(found)) == len(found.rows) + len(found.all_reduces) // 2
+    return there, found
+
+
 @pytest.mark.notebook
 @pytest.mark.ranks
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs_with_small_parameters(name, one_kernel, executed):
-    if (
-        name == "simulated_here"
-    ):  # completes a micro-benchmark; `test_calibrated_model` has its laws
-        short = PROBING.changed(iterations=2, warmup=1)
-        folder = SMOKE[name]["parameters"]["runs_folder"]
-        micro_benchmark(executed / folder, workers=(2,), settings=short)
     parameters = SMOKE[name].get("parameters", {})
+    probed = short_benchmark(name, executed, parameters)
     path = one_kernel.execute(get_notebook(name), executed / f"{name}.ipynb", parameters, 600)
     content = nbformat.read(path, as_version=4)
     assert all(cell.execution_count for cell in content.cells if cell.cell_type == "code")
@@ -372,6 +394,9 @@ def test_a_notebook_runs_with_small_parameters(name, one_kernel, executed):
     # No small parameter changes what these cells show.
     assert kept_texts(content) == kept_texts(read(name))
     index = entries([Outcome(get_notebook(name), "done")], executed)
+    if probed is not None:
+        folder, found = probed
+        assert ddlnb.read_rows(folder / ROWS).equals(found.rows), "it measured again what was there"
     for item in get_notebook(name).items:
         entry = index[item]
         assert entry.verdict != NOT_JUDGED or entry.item.missing, f"nothing judges {item}"
