@@ -14,7 +14,7 @@ from ddlnb.cli.options import App, Csv, Yes, announce, first_line, grouped, numb
 from ddlnb.errors import require, require_extra, require_whole
 from ddlnb.files import require_writable_file, write_atomically
 from ddlnb.registry import usage
-from ddlnb.training.settings import TrainingSettings
+from ddlnb.training.settings import LOCKSTEP, TrainingSettings
 from ddlnb.units import counted, show_bytes
 
 if TYPE_CHECKING:
@@ -116,8 +116,22 @@ def train(
         return
     timed = bool(result.curves.loc[~result.curves["diverged"], "seconds"].notna().all())
     _print_result(result.summary(target), result.tuning, target, timed)
+    if alike := _all_equally_fast(result.curves):
+        typer.echo(
+            f"All workers are equally fast, so that nobody gets ahead: --straggler "
+            f"'log-normal(0.5)' shows what it is worth not to wait, with {', '.join(alike)}."
+        )
     if out is not None:
         typer.echo(f"Curves in {out}")
+
+
+def _all_equally_fast(curves: pd.DataFrame) -> list[str]:
+    """Return the methods whose workers need not wait for others, if nobody is ever late."""
+    from ddlnb.training.method import training_method
+
+    timeless = curves[curves["seconds"].isna() & (curves["executor"] == LOCKSTEP)]
+    methods = dict.fromkeys(timeless.loc[timeless["step"] == 0, "method"])
+    return [one for one in methods if training_method(one).synchronisation.model_on_server]
 
 
 def _print_result(

@@ -96,7 +96,7 @@ def quality(curves: pd.DataFrame) -> Rows:
 
     Columns: steps, learning_rate (the largest that is reached), seeds, diverged, and test_loss and
     test_accuracy with the half widths of 95 % t-intervals. A run that diverged has an infinite loss
-    and the accuracy that it had then.
+    and an accuracy of 0.
     """
     for (recipe, batch), last in ends(curves).groupby(["recipe", "batch"], sort=False):
         row: dict[str, Any] = {
@@ -122,18 +122,20 @@ def quality_table(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def ends(curves: pd.DataFrame) -> pd.DataFrame:
-    """Return the last row of every run, by recipe and batch; the loss of what diverged is infinite.
+    """Return the last row of every run, by recipe and batch; runs in the order of their seeds.
 
-    Runs of a cell are in the order of their seeds.
+    What diverged has learnt nothing: its loss is infinite and its accuracy 0.
     """
     cells = runs_by(curves, "recipe", "batch").values()
-    return pd.concat(
+    found = pd.concat(
         [
             pd.concat([run.tail(1) for run in cell.values()]).assign(test_loss=final_losses(cell))
             for cell in cells
         ],
         ignore_index=True,
     )
+    is_number = np.isfinite(found["test_loss"])
+    return found.assign(test_accuracy=found["test_accuracy"].where(is_number, 0.0))
 
 
 def _top(schedule: str) -> float:
@@ -326,7 +328,7 @@ def verdicts(curves: pd.DataFrame, measure: str = "test_accuracy") -> pd.DataFra
     ``measure`` is test_accuracy or test_loss; ``difference`` is how much better the better side is,
     in units of the measure, with the half width of its 95 % t-interval. A side is a recipe and a
     batch; to lose is to be worse than itself at the smallest batch. A run that diverged counts as
-    infinitely bad in loss, and with the accuracy that it had then. Raises UnknownName.
+    infinitely bad in loss, and with an accuracy of 0. Raises UnknownName.
     """
     require_known("measure", measure, MEASURES)
     cells = dict(list(ends(curves).groupby(["recipe", "batch"])[measure]))
@@ -372,12 +374,12 @@ def large_batch_findings(*studies: pd.DataFrame) -> Findings:
     for curves in studies:
         means = _mean_accuracies(curves)
         smallest, largest = means.columns.min(), means.columns.max()
-        lost = 1 - means[largest] / means[smallest]
-        costs = [f"{recipe} {share:.0%}" for recipe, share in lost.items()]
+        change = means[largest] / means[smallest] - 1
+        changes = [f"{recipe} {share:+.0%}" for recipe, share in change.items()]
         task, judged = str(curves["task"].iloc[0]), verdicts(curves)
         sentences.append(
-            f"{task.capitalize()}: from batch {smallest} to batch {largest} the recipes lose this "
-            f"share of their mean accuracy: {', '.join(costs)}."
+            f"{task.capitalize()}: from batch {smallest} to batch {largest} mean accuracies change "
+            f"by {', '.join(changes)}."
         )
         for verdict, expected in judged.groupby("verdict")["expected"].agg("; ".join).items():
             sentences.append(f"{task.capitalize()}, {verdict} in accuracy: {expected}.")

@@ -9,7 +9,6 @@ under BSP, for which compressors were made.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -32,7 +31,7 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.plans.requests import Flow
-from ddlnb.results.statistics import Verdict, mean_interval
+from ddlnb.results.statistics import Verdict, mean_interval, paired_comparison
 from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled
 from ddlnb.survey.launchers import train_at as train_at
 from ddlnb.training.executors.clock import Clock, LogNormal
@@ -81,7 +80,8 @@ def at_equal_bytes(curves: pd.DataFrame, dense_iterations: Sequence[int]) -> Row
     seeds of the test loss in the last row within the budget, ``steps`` where that is; ``ended`` if
     the whole run is within it, so that more steps could still lower the loss. ``gap`` is the loss
     minus that of dense BSP, paired by seeds, with its 95 % ``gap_half_width``; ``verdict`` is
-    BETTER or WORSE where that interval leaves out 0. ``over_parts`` says the same of a combination
+    BETTER or WORSE where that interval leaves out 0, and where runs diverged, if all pairs agree.
+    ``over_parts`` says the same of a combination
     beside each part of it alone, its synchronisation dense and BSP with its compression: BETTER
     than both, WORSE than one, ENDED where whoever is behind ran out of steps, or OPEN. Runs that
     diverged have infinite loss. Raises InputError for curves without dense BSP.
@@ -155,10 +155,9 @@ def _within(runs: Runs, budget: float) -> Rows:
 def _gap(losses: np.ndarray, dense: np.ndarray) -> dict[str, object]:
     same = len(losses) == len(dense)
     require(same, "methods have other seeds than dense BSP; run the same seeds")
-    gap = mean_interval(losses - dense)
-    judged = gap.above(0).worded(WORSE, BETTER, OPEN)
-    if math.isinf(gap.estimate):
-        judged = WORSE if gap.estimate > 0 else BETTER
+    found = paired_comparison(dense, losses)
+    judged = found.verdict.worded(WORSE, BETTER, OPEN)
+    gap = found.difference
     return {"gap": gap.estimate, "gap_half_width": gap.half_width, "verdict": judged}
 
 

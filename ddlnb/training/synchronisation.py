@@ -82,6 +82,10 @@ class Synchronisation(Choice):
         """
         return 1
 
+    def newest(self, last: int, workers: int) -> int:
+        """Return whose copy of the ``model_on_server`` is the newest once ``last`` has stepped."""
+        return last
+
     def check_compressor(self, compressor: Compressor) -> None:
         """Raise InputError, with the reason, if this choice cannot use the compressor."""
         return
@@ -191,6 +195,9 @@ class RoundRobinSynchronousParallel(Relaxed):
 
     def rule(self, workers: int) -> Rule:
         return RoundRobin(workers)
+
+    def newest(self, last: int, workers: int) -> int:
+        return workers - 1
 
 
 STARTS = ("frequent", "rare")

@@ -6,7 +6,8 @@ code that made it: saved runs count only if the same code would make them.
 What is evaluated is the mean of the workers' models, and it has a price. After an iteration of BSP
 every worker has that model. Within a round of local SGD, and in gossip at any time, nobody does: it
 takes one average of the workers' models more, which the method itself does not ask for. SSP and ASP
-keep a common model on the server; the mean of the workers' copies stands for it and costs nothing.
+keep a common model on the server, and that is evaluated, as the newest copy of it. Other workers
+may hold older ones, those that have ended for good.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
 PACKAGE = Path(ddlnb.__file__).parent
 ALGORITHMS = (
     *("training", "compression"),
-    *("registry.py", "seeding.py", "plans/requests.py", "plans/server_rules.py"),
+    *("registry.py", "seeding.py", "compiling.py"),
+    *("plans/alpha_beta.py", "plans/requests.py", "plans/server_rules.py"),
     *("workloads/task.py", "workloads/models.py"),
 )
 
@@ -66,7 +68,8 @@ def train(
 
     A step is one gradient of every worker; where workers do not wait for one another, a row is
     written when they have computed as many on average. The model that is evaluated is the mean of
-    the workers'. Beside the settings and the code that it was ``made_by``, a row holds
+    the workers', or the one on the server where there is one at all times. Beside the settings and
+    the code that it was ``made_by``, a row holds
 
     - ``train_loss``, the mean over all batches since the row before (NaN in the first);
     - ``test_loss`` and ``test_accuracy``;
@@ -194,7 +197,7 @@ def _buffers(worker: Worker) -> list[Tensor]:
 
 
 class _Curve:
-    """The rows of a run, each about a model that is the mean of the workers'.
+    """The rows of a run, each about the mean of the workers' models, or the one on the server.
 
     Buffers that are no floats are those of worker 0; what is not trained is as the job builds it.
     A run has diverged when a loss is beyond ``largest_loss``, or is no number.
@@ -210,6 +213,7 @@ class _Curve:
         for parameter, values in zip(owned, self._flat.split(sizes), strict=True):
             parameter.data = values.view(parameter.shape)
         self._average = Averaging.of(job.method, job.workers, len(self._flat), clock)
+        self._synchronisation = job.method.synchronisation
 
     def add(
         self,
@@ -219,12 +223,18 @@ class _Curve:
         bytes_sent: float,
         bytes_received: float,
         seconds: float,
+        last: int = 0,
     ) -> None:
-        """Write a row about what these workers have learnt; bytes are a worker's on average."""
+        """Write a row about what these workers have learnt, of whom ``last`` has just stepped.
+
+        Bytes are a worker's on average.
+        """
         mean = _mean([one.parameters for one in learnt])
-        self._flat.copy_(mean)
+        newest = self._synchronisation.newest(last, len(learnt))
+        evaluated = [learnt[newest]] if self._synchronisation.model_on_server else learnt
+        self._flat.copy_(_mean([one.parameters for one in evaluated]))
         for buffer, *copies in zip(
-            self._module.buffers(), *(one.buffers for one in learnt), strict=True
+            self._module.buffers(), *(one.buffers for one in evaluated), strict=True
         ):
             buffer.copy_(_mean(copies) if buffer.is_floating_point() else copies[0])
         squares = sum((one.parameters - mean).square().sum().item() for one in learnt)
@@ -292,15 +302,15 @@ def curve_in_lockstep(settings: TrainingSettings) -> list[Row]:
         buffers[rank] = _buffers(workers[rank])
         step, others = divmod(gradients, len(workers))
         if not others and (step % settings.every == 0 or step == job.steps):
-            write(step, seconds)
+            write(step, seconds, rank)
 
-    def write(step: int, seconds: float) -> None:
+    def write(step: int, seconds: float, last: int = 0) -> None:
         sent, received = (sum(ways) / len(workers) for ways in (run.bytes_sent, run.bytes_received))
         learnt = [
             Learnt(worker.parameters, copies)
             for worker, copies in zip(workers, buffers, strict=True)
         ]
-        curve.add(step, learnt, losses, sent, received, seconds if clock else math.nan)
+        curve.add(step, learnt, losses, sent, received, seconds if clock else math.nan, last)
         losses.clear()
 
     loop, rule = job.method.synchronisation.loop, job.rule()
@@ -365,8 +375,9 @@ def curve_of_ranks(task: LearningTask, job: TrainingJob, run: TrainingRun) -> li
             known * sum(getattr(report, way) for report in run.workers) / job.workers
             for way in ("bytes_sent", "bytes_received")
         )
-        seconds = max(one.seconds for one in seen)
-        curve.add(step, [one.learnt for one in seen], losses, sent, received, seconds)
+        last = max(range(len(seen)), key=lambda rank: seen[rank].seconds)
+        learnt = [one.learnt for one in seen]
+        curve.add(step, learnt, losses, sent, received, seen[last].seconds, last)
         before = step
         if any(one.diverged for one in seen) or not all(
             abs(loss) <= curve.largest_loss for loss in losses
