@@ -43,18 +43,17 @@ class BlockingTransport:
         self._servers = servers
         self._all_reduce = AllReduceTransport()
         self._workers = dist.get_world_size()
-        self._sent = self._received = 0  # without all-reduces, and without what servers receive
+        self._sent = self._received = 0  # without all-reduces
         self._sending: dict[int, deque[tuple[dist.Work, Tensor]]] = defaultdict(deque)
 
     @property
     def bytes_sent(self) -> float:
-        """Bytes that this worker has sent; all-reduces count as rings."""
-        pushed = self._servers.bytes_sent if self._servers is not None else 0.0
-        return self._all_reduce.bytes_sent + self._sent + pushed
+        """Bytes that this worker has sent, without headers; all-reduces count as rings."""
+        return self._all_reduce.bytes_sent + self._sent
 
     @property
     def bytes_received(self) -> float:
-        """Bytes that this worker has received; servers' answers count without headers."""
+        """Bytes that this worker has received, without headers."""
         return self._all_reduce.bytes_sent + self._received
 
     def answer(self, request: Any) -> Any:
@@ -69,6 +68,7 @@ class BlockingTransport:
             if self._servers is None:
                 raise DdlnbError("a worker pushes, and there is no parameter server")
             answer = self._servers.start(0, PushPull(request.tensor.contiguous())).wait()
+            self._sent += request.tensor.nbytes
             self._received += answer.nbytes
             return answer
         raise DdlnbError(f"a worker asked for {request!r}, which no executor knows")
