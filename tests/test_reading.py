@@ -39,6 +39,7 @@ OTHERWISE = {
     "calibration/data_parallel.py": "data of the package",
     "survey/board.py": "data of the package",
     "survey/execution.py": "what this run wrote into its own folder",
+    "survey/kernels.py": "what the worker of this run asks for, and the kernel's files",
     "survey/runner.py": "sources, for their digests",
     "survey/site.py": "pages of the checkout, and what this run wrote",
     "survey/slides.py": "files of an installed package",
