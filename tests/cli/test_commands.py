@@ -69,8 +69,8 @@ def test_an_old_name_goes_on_and_names_the_new_one_in_one_line(old):
     ],
 )
 def test_the_shell_completes(line, found):
-    asked = {"_DDLNB_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": "9"}
-    asked["COMP_CWORD"] = str(len(line.split()) - 1)
+    place = str(len(line.split()) - 1)
+    asked = {"_DDLNB_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": place}
     done = subprocess.run(
         [sys.executable, "-c", "from ddlnb.cli.app import app; app(prog_name='ddlnb')"],
         env={**os.environ, **asked},

@@ -21,41 +21,56 @@ def said(model, cluster, methods=None, *, gpus=None, drawn=False):
     return [one for one in found.remarks if "are tuned" not in one]
 
 
-def test_methods_that_a_cluster_without_servers_cannot_run_are_named():
-    (one,) = said("bert-large", NVLINK)
-    assert one == (
-        "v100-nvlink has no parameter servers (server_place), so that BSP-PS, WFBP-PS and "
-        "ByteScheduler-PS are left out."
-    )
-    assert said("bert-large", NVLINK, ["MG-WFBP"]) == []
+BARE = replace(NVLINK, fits={}, model_error=0.1)
+WITHIN = "On 4 GPUs, within one node, no parameter server takes part, as in BytePS: WFBP-PS "
 
 
-def test_servers_take_no_part_within_a_node():
-    (one,) = said("bert-large", NVLINK, ["WFBP-PS", "MG-WFBP"])
-    assert one == (
-        "On 4 GPUs, within one node, no parameter server takes part, as in BytePS: WFBP-PS "
-        "reduces gradients inside the node."
-    )
-    assert said(TOY, SURVEY, ["WFBP-PS"], gpus=8) == []
-    assert "On 4 GPUs, within one node" in said(TOY, SURVEY, gpus=[4, 8])[0]
-
-
-def test_a_cell_of_fig4_says_that_the_figure_has_another_number():
-    (one,) = said("bert-large", SURVEY, gpus=32)
-    assert "as its paper describes it" in one
-    assert "MG-WFBP, ByteScheduler-PS and ByteScheduler-A2A ran differently" in one
-    assert "--fig4" in one
-    assert said("bert-large", SURVEY, ["WFBP-PS"], gpus=32) == []
-    assert said(TOY, SURVEY, gpus=32) == []  # no cell of the figure
-
-
-def test_assumed_intervals_are_named_where_intervals_are_shown():
-    bare = replace(NVLINK, fits={}, model_error=0.1)
-    (one,) = said("bert-large", bare, ["MG-WFBP"], drawn=True)
-    assert "inside_latency within a factor of 4, inside_bandwidth within a factor of 2" in one
-    assert "model_error of 10%" in one
-    assert said("bert-large", bare, ["MG-WFBP"]) == []
-    assert said("bert-large", NVLINK, ["MG-WFBP"], drawn=True) == []
+@pytest.mark.parametrize(
+    ("asked", "options", "parts"),
+    [
+        (
+            ("bert-large", NVLINK),
+            {},
+            [
+                "v100-nvlink has no parameter servers (server_place), so that BSP-PS, WFBP-PS and "
+                "ByteScheduler-PS are left out."
+            ],
+        ),
+        (("bert-large", NVLINK, ["MG-WFBP"]), {}, []),
+        (
+            ("bert-large", NVLINK, ["WFBP-PS", "MG-WFBP"]),
+            {},
+            [f"{WITHIN}reduces gradients inside the node."],
+        ),
+        ((TOY, SURVEY, ["WFBP-PS"]), {"gpus": 8}, []),
+        ((TOY, SURVEY, ["WFBP-PS", "BSP-PS"]), {"gpus": [4, 8]}, ["On 4 GPUs, within one node"]),
+        (  # the figure has another number
+            ("bert-large", SURVEY),
+            {"gpus": 32},
+            [
+                "as its paper describes it",
+                "MG-WFBP, ByteScheduler-PS and ByteScheduler-A2A ran differently",
+                "--fig4",
+            ],
+        ),
+        (("bert-large", SURVEY, ["WFBP-PS"]), {"gpus": 32}, []),
+        ((TOY, SURVEY), {"gpus": 32}, []),  # no cell of the figure
+        (  # intervals that are assumed are named where intervals are shown
+            ("bert-large", BARE, ["MG-WFBP"]),
+            {"drawn": True},
+            [
+                "inside_latency within a factor of 4, inside_bandwidth within a factor of 2",
+                "model_error of 10%",
+            ],
+        ),
+        (("bert-large", BARE, ["MG-WFBP"]), {}, []),
+        (("bert-large", NVLINK, ["MG-WFBP"]), {"drawn": True}, []),
+    ],
+)
+def test_a_remark_is_made_where_it_applies_and_nowhere_else(asked, options, parts):
+    remarks = said(*asked, **options)
+    assert len(remarks) == bool(parts)
+    assert all(part in remarks[0] for part in parts)
 
 
 def test_a_file_without_intervals_gives_wide_ones(tmp_path):
@@ -72,12 +87,6 @@ def test_a_file_without_intervals_gives_wide_ones(tmp_path):
     assert high > 1.2 * low
     assert "100% of draws" not in done.stdout
     assert "Intervals are wide where mine gives none" in done.stdout
-
-
-def test_fig4_says_how_its_methods_ran():
-    done = ddlnb("forecast", "--fig4", "--draws", "0", check=True)
-    assert "forecast as the survey ran them, with the settings and schedulers" in done.stdout
-    assert "the same cell has other numbers" in done.stdout
 
 
 def rows_of(**rates):
@@ -141,13 +150,10 @@ def test_advice_says_what_further_machines_gain_and_when_one_should_not(rates, s
     assert text == said or "do not train" in text
 
 
-def test_advice_knows_a_smaller_number_that_is_as_fast():
+def test_advice_knows_a_smaller_number_and_tells_what_wins_some_draws_from_ties():
     few, many = rows_of(MG_WFBP=240.0), rows_of(MG_WFBP=242.0)
     text = recommended(pd.concat([few.assign(gpus=4), many]), SURVEY)
     assert "Rather use 4 (speed-up 2.40 by MG_WFBP), a larger batch" in text
-
-
-def test_a_method_that_wins_some_draws_is_told_apart_from_one_that_ties():
     rows = rows_of(MG_WFBP=600.0, WFBP_A2A=599.0, BSP_A2A=598.0, ByteScheduler_A2A=450.0)
     rows["chance_best"] = [0.6, 0.1, 0.1, 0.2]
     text = recommended(rows, SURVEY)

@@ -2,8 +2,6 @@
 
 import errno
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -69,7 +67,7 @@ def test_a_disk_that_fills_up_meanwhile_is_one_line(command, monkeypatch, capsys
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []  # no half of a file
 
 
-def test_what_was_written_before_stays(monkeypatch, tmp_path):
+def test_what_was_written_before_stays_and_a_file_is_no_folder(monkeypatch, tmp_path):
     path = write_atomically(tmp_path / "rows.csv", "old\n")
     monkeypatch.setattr("ddlnb.files.os.fsync", Disk(room=0))
     with pytest.raises(NotWritten, match=r"rows\.csv cannot be written: No space left") as raised:
@@ -77,24 +75,8 @@ def test_what_was_written_before_stays(monkeypatch, tmp_path):
     assert isinstance(raised.value, DdlnbError)
     assert isinstance(raised.value, OSError)
     assert path.read_text() == "old\n"
-
-
-def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="no file can be written in"):
         require_writable(tmp_path / "file")
     with pytest.raises(NotWritten, match="cannot be written: File exists"):
         write_atomically(tmp_path / "file" / "rows.csv", "")
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_output_that_finds_no_room_is_one_line():
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "ddlnb.cli.app", "cluster", "list", "--csv"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    assert done.returncode == 2
-    assert done.stderr == "ddlnb: the output cannot be written: No space left on device\n"

@@ -18,34 +18,7 @@ def test_a_forecast_needs_no_file_and_says_what_it_assumed(tmp_path):
     assert get_cluster(saved).workers == 32
 
 
-def test_a_model_without_a_profile_takes_its_seconds_from_the_data_sheet():
-    words = [
-        "--model",
-        "small-conv",
-        "--machine",
-        "DGX-A100",
-        "--nodes",
-        "2",
-        "--method",
-        "BSP-A2A",
-    ]
-    done = ddlnb("forecast", *words, "--precision", "bf16", "--draws", "0", check=True)
-    said = " ".join(done.stdout.split())
-    assert "estimated from the data sheet of A100-SXM4-80GB at bf16" in said
-    assert "8x200GbIB" in said
-
-
-def test_the_same_options_work_in_timeline_and_lossy(tmp_path):
-    trace = tmp_path / "trace.json"
-    ddlnb("timeline", *RESNET, *TESTBED, "--gpus", "8", "--out", str(trace), check=True)
-    assert trace.exists()
-    done = ddlnb(
-        "forecast", "lossy", *RESNET, *TESTBED, "--gpus", "8", "--method", "local(8)", check=True
-    )
-    assert "local(8)" in done.stdout
-
-
-def test_a_plan_is_made_for_hardware_by_name_as_for_the_file_of_it(tmp_path):
+def test_a_plan_is_made_for_hardware_by_name_as_for_its_file_and_nodes_are_those_in_use(tmp_path):
     saved = tmp_path / "mine.yaml"
     words = ["plan", *RESNET, "--method", "MG-WFBP", "--gpus", "8"]
     named = ddlnb(*words, *TESTBED, "--save-cluster", str(saved), check=True)
@@ -55,11 +28,8 @@ def test_a_plan_is_made_for_hardware_by_name_as_for_the_file_of_it(tmp_path):
     assert named.stdout.splitlines()[1:] == filed.stdout.splitlines()[1:]  # first: where from
     some = ddlnb(*words[:-2], "--cluster", str(saved), "--nodes", "2", check=True)
     assert some.stdout == filed.stdout
-
-
-def test_nodes_of_a_cluster_are_those_in_use():
-    words = ["forecast", *RESNET, "--method", "MG-WFBP", "--draws", "0"]
-    words += ["--cluster", "survey-10GbE"]
+    on = ["--cluster", "survey-10GbE", "--method", "MG-WFBP"]
+    words = ["forecast", *RESNET, *on, "--draws", "0"]
     some = ddlnb(*words, "--nodes", "2", check=True)
     assert "On 8 GPUs of survey-10GbE" in some.stdout
     assert some.stdout == ddlnb(*words, "--gpus", "8", check=True).stdout

@@ -24,34 +24,9 @@ def is_yours(cell: nbformat.NotebookNode) -> bool:
     return "yours" in cell.metadata.get("tags", [])
 
 
-def test_there_are_six_labs_each_with_a_solution():
+def test_the_course_has_twelve_weeks_papers_that_are_known_and_six_labs_with_solutions():
     assert len(NAMES) == 6
     assert len(list(LABS.glob(f"*{SOLUTION}.ipynb"))) == 6
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_solution_differs_in_what_the_student_writes_and_in_nothing_else(name):
-    lab, solution = cells(name), cells(name + SOLUTION)
-    assert len(lab) == len(solution)
-    for one, other in zip(lab, solution, strict=True):
-        assert (one.source != other.source) == is_yours(one) == is_yours(other)
-        assert not one.get("outputs")
-        assert not other.get("outputs")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_lab_checks_itself_registers_what_was_written_and_runs_it_on_ranks(name):
-    lab = cells(name)
-    code = "\n".join(cell.source for cell in lab if cell.cell_type == "code")
-    last = max(number for number, cell in enumerate(lab) if is_yours(cell))
-    after = "\n".join(cell.source for cell in lab[last + 1 :] if cell.cell_type == "code")
-    assert after.count("assert ") >= 3
-    assert any(f"{word}(" in code for word in WRITTEN)
-    assert "measure(" in after or 'executor="distributed"' in after
-    assert lab[-1].source.startswith("**Question.**")
-
-
-def test_the_course_has_twelve_weeks_all_labs_and_papers_that_are_known():
     text = (ROOT / "docs" / "course.md").read_text()
     weeks = [line.split("|")[1:-1] for line in text.splitlines() if re.match(r"\| \d", line)]
     assert [int(week[0]) for week in weeks] == list(range(1, 13))
@@ -60,6 +35,24 @@ def test_the_course_has_twelve_weeks_all_labs_and_papers_that_are_known():
     for _, notebook, _, papers in weeks:
         assert ".ipynb" in notebook
         assert set(papers.strip().split(", ")) <= cited
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_lab_checks_itself_and_its_solution_differs_in_what_the_student_writes(name):
+    lab, solution = cells(name), cells(name + SOLUTION)
+    assert len(lab) == len(solution)
+    for one, other in zip(lab, solution, strict=True):
+        assert (one.source != other.source) == is_yours(one) == is_yours(other)
+        assert not one.get("outputs")
+        assert not other.get("outputs")
+    lab = cells(name)
+    code = "\n".join(cell.source for cell in lab if cell.cell_type == "code")
+    last = max(number for number, cell in enumerate(lab) if is_yours(cell))
+    after = "\n".join(cell.source for cell in lab[last + 1 :] if cell.cell_type == "code")
+    assert after.count("assert ") >= 3
+    assert any(f"{word}(" in code for word in WRITTEN)
+    assert "measure(" in after or 'executor="distributed"' in after
+    assert lab[-1].source.startswith("**Question.**")
 
 
 @pytest.mark.notebook

@@ -39,12 +39,6 @@ def test_a_table_gets_its_forecasts_and_what_was_taken_is_said(tmp_path):
     assert "tokens_per_s_per_gpu" in out.read_text().splitlines()[0]
 
 
-def test_a_machine_says_its_gpus_and_its_network():
-    named = rows_of(*SMALL, "--top", "2", "--machine", "p4d", "--gpu", "A100")
-    parts = ["--gpu", "A100-40GB", "--gpus-per-node", "8", "--network", "EFA-400"]
-    assert named.equals(rows_of(*SMALL, "--top", "2", *parts))
-
-
 def test_advice_has_counterfactuals_costs_and_a_page(tmp_path):
     page = tmp_path / "advice.html"
     words = ["--sequence", "4096", "--top", "3", "--advise", "--gpu-price", "2", "--tokens", "1e9"]
@@ -91,15 +85,6 @@ def test_a_played_iteration_stands_beside_the_forecast_of_its_layout():
     for first in ("Memory of a GPU:", "Verdict:"):
         line = next(one for one in said.splitlines() if one.startswith(first))
         assert line in all_said.splitlines()
-
-
-def test_a_traced_model_is_sharded():
-    on = ["--model", "resnet50", "--gpu", "A100", "--nodes", "2"]
-    rows = rows_of("layouts", "scale", *on, "--global-batch", "512")
-    assert [one.split()[0] for one in rows["layout"]] == ["dp16"] * 4
-    refused = ddlnb("layouts", "scale", *on, "--framework", "nemo")
-    assert refused.returncode == 2
-    assert "leave out --framework" in refused.stderr
 
 
 def test_of_unlike_gpus_the_first_way_is_the_one_to_take(tmp_path):

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from ddlnb.plans.methods import METHODS
+from ddlnb.plans.plan_file import read_plan
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.workloads.workload import read_profile
 from tests.command_line import ddlnb
@@ -70,7 +71,8 @@ def made_up(path: Path) -> Path:
     return path
 
 
-def test_curves_make_verdicts(tmp_path):
+def test_curves_make_verdicts_on_the_base_of_every_other_way_of_asking(tmp_path):
+    """Without curves it was WFBP-A2A, with curves MG-WFBP, and neither was said."""
     curves = made_up(tmp_path / "curves.csv")
     words = [*WORDS, "--curves", str(curves), "--target", "0.5"]
     said = ddlnb("forecast", "lossy", *words, check=True).stdout
@@ -79,12 +81,7 @@ def test_curves_make_verdicts(tmp_path):
     assert "the dense best; it needs 4.00 times the iterations" in said
     assert "over seeds, widened by the steps between two evaluations" in said
     assert "messages of bsp with compression as of MG-WFBP" in " ".join(said.split())
-
-
-def test_both_ways_of_asking_have_one_base(tmp_path):
-    """Without curves it was WFBP-A2A, with curves MG-WFBP, and neither was said."""
     method = "bsp + fp16 on A2A"
-    curves = made_up(tmp_path / "curves.csv")
     curves.write_text(curves.read_text().replace("local(8) on A2A", method))
     for base, more in (("MG-WFBP", []), ("WFBP-A2A", ["--base", "WFBP-A2A"])):
         tables = (
@@ -96,6 +93,38 @@ def test_both_ways_of_asking_have_one_base(tmp_path):
         for table in tables:
             seconds = table.loc[table["method"] == method, "iteration_seconds"].item()
             assert seconds == pytest.approx(expected.iteration_seconds)
+
+
+EIGHT = """
+about: Eight machines of one core each, on 1 Gb/s Ethernet
+network: 1 Gb/s Ethernet
+nodes: 8
+gpus_per_node: 1
+hardware: cpu-1thread
+effects:
+  between_bandwidth: 1 Gb/s
+  between_latency: 50 us
+"""
+
+
+def test_a_compressed_plan_is_kept_and_priced_beside_fixed_methods(tmp_path):
+    cluster, kept = tmp_path / "eight.yaml", tmp_path / "plan.json"
+    cluster.write_text(EIGHT)
+    on = ["--model", "small-transformer", "--batch", "16", "--cluster", str(cluster)]
+    on += ["--compression", "cpu-1thread"]
+    sent = ["--sent", "top-k(0.01) + feedback", "--mixed"]
+    said = ddlnb("plan", *on, *sent, "--method", "searched", "--out", str(kept), check=True).stdout
+    assert "best method bsp + top-k(0.01) + feedback as " in said
+    assert "dense, searched: " in said
+    plan = read_plan(kept)
+    assert 0 < sum(map(bool, plan.compressions)) < len(plan.messages)
+    priced = ["--method", "bsp + top-k(0.01) + feedback", "--plan", str(kept)]
+    rows = rows_of(*on, *priced).set_index("method")
+    searched = rows.loc["searched: top-k(0.01) + feedback"]
+    fixed = rows.loc["bsp + top-k(0.01) + feedback on A2A"]
+    assert searched["iteration_seconds"] < fixed["iteration_seconds"]
+    assert searched["compression_seconds"] < fixed["compression_seconds"]
+    assert plan.digest in searched["source"]
 
 
 @pytest.mark.parametrize(

@@ -25,14 +25,9 @@ def mine(tmp_path: Path) -> Iterator[str]:
     COMPRESSORS.pop("uniform", None)
 
 
-def commands() -> list[tuple[str, str]]:
-    """Return the commands of the page, each with what it shows of their output."""
-    blocks = re.findall(r"```\n\$ \.venv/bin/ddlnb (.*?)\n(.*?)```", PAGE, re.DOTALL)
-    return [(command, shown) for command, shown in blocks]
-
-
 def test_the_commands_of_the_page_print_what_it_shows(mine):
-    found = [(one, out) for one, out in commands() if " measure " not in one]
+    commands = re.findall(r"```\n\$ \.venv/bin/ddlnb (.*?)\n(.*?)```", PAGE, re.DOTALL)
+    found = [(one, out) for one, out in commands if " measure " not in one]
     assert len(found) >= 3
     for command, shown in found:
         words = [word.strip("'") for word in re.findall(r"'[^']*'|\S+", command)]

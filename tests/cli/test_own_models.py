@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -12,7 +11,6 @@ from ddlnb.cli.app import app
 from ddlnb.errors import InputError, ModelError, UnknownName
 from ddlnb.simulator import profiles
 from ddlnb.workloads.resolve import get_task as task_of
-from tests.command_line import ddlnb as run
 
 MINE = """
 import torch
@@ -147,31 +145,6 @@ def test_every_question_takes_every_model_and_has_one_verdict(model, tmp_path):
     share = ["--gpu", "4xA100", "--gpu", "4xH100"]
     done = CliRunner().invoke(app, ["layouts", "balance", *share, "--model", named])
     assert done.exit_code == 0, done.output
-
-
-def test_a_file_of_one_s_own_is_forecast_on_hardware_by_name(mine, tmp_path):
-    out = tmp_path / "rows.csv"
-    words = ["--method", "MG-WFBP", "--method", "DDP", "--draws", "0", "--csv", str(out)]
-    done = run("forecast", "--model", mine, *A100, *words, check=True)
-    said = " ".join(done.stdout.split())
-    assert "Workload('mine', batch=256, 4 gradients" in said
-    assert "estimated from the data sheet of A100-SXM4-80GB at tf32" in said
-    assert pd.read_csv(out)["method"].tolist() == ["MG-WFBP", "DDP"]
-
-
-def test_a_profile_is_planned_with_its_own_seconds(tmp_path):
-    kept = ddlnb.read_profile("small-conv_b64_cpu-1thread")
-    path = tmp_path / "mine.json"
-    path.write_text(kept.to_json())
-    words = ["plan", "--method", "MG-WFBP"]
-    planned = run(*words, "--model", str(path), check=True).stdout
-    assert repr(kept) in planned
-    named = run(*words, "--model", "small-conv", "--profile", path.name)
-    assert "a file of yours is given as the model (--model mine.json)" in named.stderr
-    more = run(*words, "--model", str(path), "--batch", "8", "--gpu", "A100")
-    assert "has a batch and seconds of its own; leave out --batch and --gpu" in more.stderr
-    again = run("measure", "profile", "--model", str(path))
-    assert "mine.json' is a profile: it has seconds, and nothing to run; give the" in again.stderr
 
 
 def test_a_profile_of_one_s_own_is_taken_if_it_is_of_the_same_model(mine, cluster, monkeypatch):

@@ -63,7 +63,7 @@ def test_long_work_is_announced_before_a_process_starts(words, work, monkeypatch
     assert capsys.readouterr().err.startswith("This takes about ")
 
 
-def test_more_work_is_estimated_to_take_longer():
+def test_more_work_is_estimated_to_take_longer_and_replayed_work_by_its_bytes():
     def seconds(methods="all", workers=4, **changes):
         found = expected_seconds(
             "small-conv", methods, workers=workers, settings=EMULATED.changed(**changes)
@@ -74,9 +74,6 @@ def test_more_work_is_estimated_to_take_longer():
     assert seconds(repetitions=6) == pytest.approx(2 * seconds(repetitions=3), rel=0.01)
     assert seconds("MG-WFBP") < seconds(["MG-WFBP", "WFBP-PS"]) < seconds()
     assert seconds(network="50Mb/s 1ms") > 1.5 * seconds()
-
-
-def test_the_estimate_of_replayed_work_is_that_of_its_bytes_and_waits():
     replayed = ddlnb.workloads.replayed("resnet50_b64_rtx2080ti")
     settings = DEFAULTS.changed(
         launcher="emulated", network="10GbE", scale=0.05, baselines=False, repetitions=1
@@ -88,14 +85,11 @@ def test_the_estimate_of_replayed_work_is_that_of_its_bytes_and_waits():
     assert found == pytest.approx(runs, rel=0.15)
 
 
-def test_what_other_machines_take_or_nobody_timed_is_not_told():
+def test_what_nobody_timed_is_not_told_and_what_is_on_disk_takes_no_time(tmp_path, monkeypatch):
     for settings in (DEFAULTS.changed(launcher="slurm"), DEFAULTS.changed(local_batch=63)):
         assert expected_seconds("small-conv", "all", workers=4, settings=settings) is None
     cell = training_settings("digits", "bsp", executor="distributed")
     assert training_seconds([cell], 5) is None
-
-
-def test_runs_that_are_on_disk_take_no_time(tmp_path, monkeypatch):
     monkeypatch.setattr("ddlnb.engines.measure.missing_runs", lambda *_: [])
     (tmp_path / "rows.csv").write_text("")
     monkeypatch.setattr("ddlnb.engines.measure.ResultsFile", lambda path: path)

@@ -21,22 +21,19 @@ from ddlnb.survey.runner import Progress, described, expected_seconds, notebook_
 from tests.command_line import ddlnb
 
 
-def test_every_notebook_of_the_quick_profile_was_timed():
+def test_the_quick_profile_was_timed_and_the_readme_and_the_help_say_how_long_it_takes():
     kept = notebook_seconds("quick")
     assert set(kept) == {run.notebook.name for run in notebook_runs("quick")}
     assert min(kept.values()) > 0
     assert all(row["machine"] and row["commit"] and row["time"] for row in kept_notebooks())
-
-
-def test_the_readme_says_how_long_a_reproduction_takes():
+    profile = (ROOT / "notebooks" / "parameters" / "quick.yaml").read_text()
+    assert "expected_seconds" not in profile
     runs = notebook_runs("quick")
     seconds = total_seconds(runs, expected_seconds(runs, "quick"), jobs=2)
     assert f"({in_words(seconds)} on two cores)" in (ROOT / "README.md").read_text()
-
-
-def test_the_times_of_notebooks_are_not_also_written_by_hand():
-    profile = (ROOT / "notebooks" / "parameters" / "quick.yaml").read_text()
-    assert "expected_seconds" not in profile
+    said = ddlnb("survey", "reproduce", "--help", check=True).stdout
+    said = " ".join(re.sub(r"[│╭╰─╮╯]", " ", said).split())
+    assert reproduce_help() in said
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -46,7 +43,7 @@ def test_the_help_of_commands_says_how_long_they_took(command):
         assert told in shown
 
 
-def test_help_is_made_from_kept_times(tmp_path):
+def test_help_is_made_from_kept_times_of_documented_commands(tmp_path):
     columns = "command,seconds,cpu_seconds,load,machine,commit,time"
     rows = 'ddlnb measure --model small-conv,33.4,40,0.1,"EPYC, 2 cores",abc,2026\n'
     rows += 'ddlnb plan,120,4.4,9.5,"EPYC, 2 cores",abc,2026\n'
@@ -57,19 +54,13 @@ def test_help_is_made_from_kept_times(tmp_path):
     assert told in command_help("plan", tmp_path)
     assert command_help("forecast", tmp_path) is None
     assert reproduce_help("quick", tmp_path) is None
-
-
-def test_the_command_shows_its_kept_time(monkeypatch, capsys):
-    said = ddlnb("survey", "reproduce", "--help", check=True).stdout
-    said = " ".join(re.sub(r"[│╭╰─╮╯]", " ", said).split())
-    assert reproduce_help() in said
-
-
-def test_kept_commands_are_those_that_are_documented():
     assert {row["command"] for row in kept_commands()} <= set(documented())
 
 
-def test_the_bar_names_what_runs_and_counts_expected_seconds(monkeypatch):
+def test_the_bar_names_what_runs_and_is_not_there_where_nothing_does(capsys, monkeypatch):
+    with Progress({}, kept=36, show=True):
+        pass
+    assert capsys.readouterr() == ("", "")
     out = io.StringIO()
     monkeypatch.setattr("tqdm.auto.tqdm", lambda **words: tqdm(file=out, **words))
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
@@ -82,9 +73,3 @@ def test_the_bar_names_what_runs_and_counts_expected_seconds(monkeypatch):
     assert "0 of 2 done, running b and a" in shown
     assert " 30 %" in shown
     assert described(2, 2, []) == "2 of 2 done"
-
-
-def test_nothing_to_run_shows_no_bar(capsys):
-    with Progress({}, kept=36, show=True):
-        pass
-    assert capsys.readouterr() == ("", "")

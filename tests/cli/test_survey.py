@@ -1,14 +1,19 @@
 """The index of the survey: no item without a verdict or a reason, no place that does not exist."""
 
 import json
+from functools import partial
+from io import StringIO
 
 import nbformat
+import pandas as pd
 import pytest
 
-from ddlnb.cli.survey import survey
-from ddlnb.errors import InputError, UnknownName
+from ddlnb.cli.survey import strategies, survey
+from ddlnb.errors import InputError
 from ddlnb.files import NOTEBOOKS, ROOT
+from ddlnb.parallelism.executed.table import strategy_rows
 from ddlnb.results.statistics import Verdict
+from ddlnb.survey.board import KINDS, read_board
 from ddlnb.survey.evidence import (
     AGREES,
     BY_A_TEST,
@@ -26,22 +31,16 @@ from ddlnb.survey.items import HOW, ItemVerdict, findings, item_verdict, survey_
 from ddlnb.survey.notebooks import Outcome, all_notebooks
 from ddlnb.survey.runner import index
 from ddlnb.survey.site import verdicts_page
+from tests.command_line import ddlnb
 
 
-@pytest.fixture(scope="module")
-def without_a_run(tmp_path_factory):
-    return entries([], tmp_path_factory.mktemp("empty"))
-
-
-def test_every_item_has_a_place_or_says_what_is_missing(without_a_run):
+def test_every_item_has_a_place_that_exists_or_says_what_is_missing(tmp_path):
+    without_a_run = entries([], tmp_path)
     assert list(without_a_run) == list(survey_items())
     for key, entry in without_a_run.items():
         assert entry.evidence or entry.item.missing, f"{key} is not reproduced: say what is missing"
         assert entry.verdict
         assert (entry.verdict == NOT_REPRODUCED) == (not entry.evidence)
-
-
-def test_every_place_exists_and_says_how(without_a_run):
     for entry in without_a_run.values():
         for one in entry.evidence:
             file, _, name = one.where.partition("::")
@@ -83,14 +82,11 @@ def words(folder, outcomes):
     return [(one.item, one.how, one.verdict) for one in found]
 
 
-def test_a_check_that_was_passed_holds(tmp_path):
+def test_a_check_that_was_passed_holds_and_findings_carry_their_verdicts(tmp_path):
     outcome = executed(tmp_path, tags=["A21"])
     assert words(tmp_path, [outcome]) == [("A21", "simulated", "holds")]
     [found] = evidence([outcome], tmp_path, tmp_path)
     assert found.link.startswith("#one-cell-")
-
-
-def test_findings_carry_their_verdicts(tmp_path):
     items = [
         ItemVerdict("A21", Verdict.UNDECIDED, "measured", "by a little"),
         ItemVerdict("A22", None, "simulated"),
@@ -114,7 +110,7 @@ def test_an_item_that_does_not_exist_is_named_with_its_place(tmp_path):
         entries([outcome], tmp_path, tmp_path)
 
 
-def test_sources_that_differ_are_both_shown_the_worst_first(tmp_path):
+def test_sources_that_differ_are_both_shown_the_worst_first_and_parts_hold_together(tmp_path):
     items = [ItemVerdict("A21", word, "measured") for word in (Verdict.HOLDS, None)]
     items += [ItemVerdict("A21", Verdict.CONTRADICTED, "simulated", "at once")]
     found = entries([executed(tmp_path, items=items)], tmp_path, tmp_path)
@@ -123,6 +119,14 @@ def test_sources_that_differ_are_both_shown_the_worst_first(tmp_path):
     assert found["A02"].reason == found["A02"].item.missing
     assert found["A21"].how == "simulated, measured"
     assert found["A22"].verdict == NOT_REPRODUCED
+    holds, open_, against = Verdict.HOLDS, Verdict.UNDECIDED, Verdict.CONTRADICTED
+    for parts, verdict in (
+        ([holds, holds], holds),
+        ([holds, open_], open_),
+        ([open_, against, holds], against),
+        ([], None),
+    ):
+        assert item_verdict("A21", parts, "measured").verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -149,17 +153,6 @@ def test_the_page_lists_every_item_with_its_evidence_and_what_is_missing(tmp_pat
         assert page.count(f"({key.lower()})=\n") == 1
     assert r"\<b\>" in page
     assert page.count("Missing: ") == sum(bool(item.missing) for item in survey_items().values())
-
-
-def test_an_item_of_several_parts_holds_only_if_all_do():
-    holds, open_, against = Verdict.HOLDS, Verdict.UNDECIDED, Verdict.CONTRADICTED
-    for parts, verdict in (
-        ([holds, holds], holds),
-        ([holds, open_], open_),
-        ([open_, against, holds], against),
-        ([], None),
-    ):
-        assert item_verdict("A21", parts, "measured").verdict == verdict
 
 
 # What tests say.
@@ -194,17 +187,38 @@ def test_a_mark_that_says_something_else_is_refused(tmp_path, mark):
         list(evidence_of_tests(tmp_path))
 
 
-def test_the_command_prints_every_statement_with_its_verdict_and_the_reason(capsys):
+def test_the_command_prints_every_statement_of_the_index_with_its_verdict_and_the_reason(capsys):
     survey(None, "smoke", False)
     said = capsys.readouterr().out
-    for key, row in index("smoke").iterrows():
+    found = index("smoke")
+    for key, row in found.iterrows():
         assert f"{key} ({row['section']}): {row['item']}\n    {row['verdict']}" in said
         assert row["reason"] in said
-
-
-def test_the_index_of_a_profile_is_a_table_of_texts():
-    found = index("smoke")
     assert list(found.index) == list(survey_items())
     assert "sec3_1_2_synchronisation" in found.loc["A21", "where"]
-    with pytest.raises(UnknownName, match="did you mean 'quick'"):
-        index("quik")
+
+
+# Its other commands.
+
+
+def test_the_board_is_printed_without_its_level_and_one_kind_as_rows():
+    short, long = ddlnb("board", check=True), ddlnb("survey", "board", check=True)
+    assert short.stdout == long.stdout
+    assert short.stderr == ""
+    said = " ".join(short.stdout.split())
+    assert all(f"{name}: {kind.trivial}" in said for name, kind in KINDS.items())
+    assert "judgements: - " in said
+    done = ddlnb("board", "--kind", "testbed", "--csv", check=True)
+    kept = read_board()
+    digests = kept["digest"][kept["kind"] == "testbed"]
+    assert list(pd.read_csv(StringIO(done.stdout))["digest"]) == list(digests)
+
+
+@pytest.mark.ranks
+def test_a_layout_of_ones_own_is_executed(six_ranks, monkeypatch, capsys):
+    rows = partial(strategy_rows, ranks=six_ranks)
+    monkeypatch.setattr("ddlnb.parallelism.executed.table.strategy_rows", rows)
+    strategies(layout=["dp2 zero1"], model="dense", rows=False, seed=1, csv=False)
+    shown = capsys.readouterr().out
+    assert "yes" in shown
+    assert "4 = 4" in shown  # two calls on each of two ranks

@@ -101,16 +101,13 @@ def test_ranks_are_read_together_and_their_bandwidths_judged(tmp_path):
     assert all(text.replace("'", "&#39;") in page.read_text() for text in shown)
 
 
-def test_a_file_is_named_by_what_is_written_to_it(tmp_path):
-    said = ddlnb(*RANKS, "--out", str(tmp_path / "rows.json")).stderr
-    assert "is written as .csv; name it so" in " ".join(said.split())
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_rank_alone_says_what_it_sends_although_it_has_no_shapes():
+def test_a_rank_alone_says_what_it_sends_and_a_file_is_named_by_what_is_written(tmp_path):
     said = ddlnb(*RANKS[:2], check=True).stdout
     assert "What a rank sends in a step" in said
     assert "No workload: " in said
+    said = ddlnb(*RANKS, "--out", str(tmp_path / "rows.json")).stderr
+    assert "is written as .csv; name it so" in " ".join(said.split())
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_a_dot_is_a_transfer_and_every_square_fills(animation, algorithm, worker
         assert filled == sorted(filled)
 
 
-def test_bars_grow_when_their_passes_run():
+def test_bars_grow_when_their_passes_run_and_are_hatched_where_they_wait():
     played = play(schedule("1f1b", 2, 3), {"F": 1.0, "B": 2.0})
     passes = [one for stage in played.stages for one in stage]
     bars = [one for one in parts(of_pipeline(played), "rect") if one.get("height")]
@@ -66,9 +66,6 @@ def test_bars_grow_when_their_passes_run():
     for bar, (_, start, stop) in zip(bars, passes, strict=True):
         _, (_, begins, ends, _) = frames(bar, "width")
         assert begins / ends == pytest.approx(start / stop, abs=1e-3)
-
-
-def test_a_bar_that_waits_is_hatched():
     marks = [Mark("a", 0, 1, "red", waits=True), Mark("a", 1, 2, "red")]
     looks = [one.get("fill") for one in parts(of_marks(marks, ["a"], "waits"), "rect")]
     assert looks == ["url(#waits)", "red"]

@@ -21,7 +21,6 @@ from ddlnb.survey.board import (
     write_board,
 )
 
-QUICK = [name for name, kind in KINDS.items() if kind.quick]
 ROWS = pd.DataFrame(
     {
         "source": ["here", "here", "there"],
@@ -71,25 +70,27 @@ def test_what_is_worse_by_over_a_tenth_or_gone_is_named():
     assert [line[:10] for line in worse(kept[:1], kept)] == ["toy, there"]
 
 
-def test_a_kept_board_is_read_as_it_was_made(tmp_path):
+def test_a_kept_board_is_read_as_made_and_a_kind_takes_the_place_of_its_own_rows(tmp_path):
     made = pd.concat([toy(), toy().assign(kind="testbed")])
     write_board(made, tmp_path / "board.csv")
     kept = read_board(tmp_path / "board.csv")
     assert worse(made, kept) == []
     assert list(kept["digest"]) == list(made["digest"])
-
-
-def test_a_kind_that_is_made_again_takes_the_place_of_its_own_rows_alone():
     kept = read_board()
     again = replaced(kept, kept[kept["kind"] == "testbed"].assign(rows=1))
     assert list(again["source"]) == list(kept["source"])
     assert set(again["kind"][again["rows"] != kept["rows"]]) == {"testbed"}
 
 
-def test_every_row_of_the_kept_board_is_of_a_kind_that_makes_it_again():
-    kept = list(dict.fromkeys(read_board()["kind"]))
+def test_the_kept_board_has_kinds_that_make_it_again_and_is_near_for_left_out_runs():
+    rows = read_board()
+    kept = list(dict.fromkeys(rows["kind"]))
     assert kept == [name for name in KINDS if name in kept]
-    assert set(QUICK) < set(kept)
+    assert {name for name, kind in KINDS.items() if kind.quick} < set(kept)
+    pooled = rows.set_index("source").loc[EVERY]
+    assert pooled["median"] < 0.1
+    assert pooled["near"] > 0.7
+    assert pooled["inside"] > 0.85
 
 
 @pytest.mark.parametrize(
@@ -102,13 +103,6 @@ def test_every_row_of_the_kept_board_is_of_a_kind_that_makes_it_again():
 )
 def test_no_source_is_worse_by_over_a_tenth_than_it_was(kind):
     assert worse(board([kind]), read_board()) == []
-
-
-def test_runs_of_large_models_are_near_and_in_their_intervals_with_their_source_left_out() -> None:
-    pooled = read_board().set_index("source").loc[EVERY]
-    assert pooled["median"] < 0.1
-    assert pooled["near"] > 0.7
-    assert pooled["inside"] > 0.85
 
 
 def test_constants_of_gpus_are_of_a_sheet_or_fitted_and_few_are_judged():

@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from ddlnb.compression.catalogue import get_compressor
-from ddlnb.errors import InputError
-from ddlnb.figures import convergence_rates, gossip_mixing
+from ddlnb.figures import convergence_rates
 from ddlnb.results.statistics import Interval
 from ddlnb.survey.convergence_rates import (
     AGREES,
@@ -33,7 +32,6 @@ from ddlnb.survey.convergence_rates import (
     WORKS,
     consensus_rounds,
     divergence_pattern,
-    gap_check,
     get_problem,
     gradient_norms,
     outcome,
@@ -41,7 +39,6 @@ from ddlnb.survey.convergence_rates import (
     rate_slopes,
     rate_study,
     slope_interval,
-    spectral_gaps,
     verdict,
 )
 from ddlnb.training.gossip import make_graph, spectral_gap
@@ -66,21 +63,6 @@ def mean_norm(method: str, workers: int, steps: int, runs: int = 8) -> float:
     return float(norms.at_mean.mean())
 
 
-@pytest.mark.parametrize("power", [-1.0, -0.5, 0.0, 0.3])
-def test_the_slope_of_a_power_is_its_exponent(power):
-    x = np.array([100.0, 300.0, 1000.0])
-    assert slope_interval(x, 7 * x[None] ** power).estimate == pytest.approx(power)
-
-
-def test_the_interval_of_slopes_covers_the_true_one_about_as_often_as_it_says():
-    draw, x = np.random.default_rng(1), np.array([1.0, 2.0, 4.0, 8.0])
-    runs = x**-0.5 * np.exp(0.2 * draw.standard_normal((300, 6, 4)))
-    slopes = [slope_interval(x.tolist(), some) for some in runs]
-    covered = sum(slope.low <= -0.5 <= slope.high for slope in slopes)
-    # Binomial(300, 0.95): outside of these with a chance below 1e-4.
-    assert 268 <= covered <= 299
-
-
 @pytest.mark.parametrize(
     ("slope", "half_width", "said"),
     [
@@ -97,13 +79,19 @@ def test_a_verdict_needs_the_whole_interval_on_one_side(slope, half_width, said)
     assert verdict(Interval(slope, slope - half_width, slope + half_width)) == said
 
 
-def test_slopes_of_a_synthetic_study_are_found_in_both_directions():
+def test_slopes_of_a_study_are_found_within_intervals_that_cover_as_they_say():
     found = rate_slopes(synthetic(-0.5, -0.2)).set_index(["against", "gradient"])
     assert found.loc[("steps", AT_MEAN), "slope"] == pytest.approx(-0.5)
     assert found.loc[("workers", AT_WORKERS), "slope"] == pytest.approx(-0.2)
     assert found.loc[("steps", AT_MEAN), "verdict"] == AGREES
     assert found.loc[("workers", AT_MEAN), "verdict"] == DISAGREES
     assert set(rate_slopes(synthetic(-0.5, -0.5, spread=1.0))["verdict"]) == {OPEN}
+    draw, x = np.random.default_rng(1), np.array([1.0, 2.0, 4.0, 8.0])
+    runs = x**-0.5 * np.exp(0.2 * draw.standard_normal((300, 6, 4)))
+    slopes = [slope_interval(x.tolist(), some) for some in runs]
+    covered = sum(slope.low <= -0.5 <= slope.high for slope in slopes)
+    # Binomial(300, 0.95): outside of these with a chance below 1e-4.
+    assert 268 <= covered <= 299
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -160,13 +148,7 @@ def test_where_gradients_are_linear_the_mean_model_moves_as_that_of_bsp(method):
     torch.testing.assert_close(exact.at_workers, exact.at_mean)
 
 
-@pytest.mark.parametrize("method", ["bsp on PS", "ssp(0)"])
-def test_on_a_server_without_staleness_rates_are_those_of_bsp(method):
-    asked = partial(gradient_norms, get_problem("quadratic"), workers=4, steps=100, runs=3)
-    torch.testing.assert_close(asked(method).at_mean, asked("bsp").at_mean, rtol=0.05, atol=0)
-
-
-def test_stale_updates_cost_terms_that_fall_faster():
+def test_stale_updates_cost_terms_that_fall_faster_and_quantisation_its_variance():
     """Without barriers gradients are old: more so with many workers, and less so in long runs."""
     excess = [
         mean_norm("asp", 8, steps) / mean_norm("bsp", 8, steps) - 1 for steps in (60, 240, 960)
@@ -174,29 +156,27 @@ def test_stale_updates_cost_terms_that_fall_faster():
     assert excess[0] > 0
     assert excess[-1] < excess[0] / 2
     assert abs(excess[-1]) < 0.1
+    exact, quantised = mean_norm("bsp", 2, 300, 6), mean_norm("bsp + qsgd(1)", 2, 300, 6)
+    variance = math.sqrt(get_problem("quadratic").dimensions)  # w, of one level
+    assert exact < quantised < (1 + variance) * exact
 
 
-def test_runs_draw_independently_and_repeat_to_the_bit():
+def test_runs_of_every_rate_of_theory_draw_independently_and_repeat_to_the_bit():
     problem, method = get_problem("logistic"), "bsp + top-k(0.1) + feedback"
     first, again = (
         gradient_norms(problem, method, workers=2, steps=30, runs=2).at_mean for _ in range(2)
     )
     assert first[0] != first[1]
     assert torch.equal(first, again)
+    for method, (_, tag) in RATES.items():
+        assert tag.startswith("[")
+        norms = gradient_norms(get_problem("quadratic"), method, workers=3, steps=20, runs=2)
+        assert torch.isfinite(norms.at_mean).all()
 
 
-def test_quantisation_costs_what_its_variance_says_at_most():
-    exact, quantised = mean_norm("bsp", 2, 300, 6), mean_norm("bsp + qsgd(1)", 2, 300, 6)
-    variance = math.sqrt(get_problem("quadratic").dimensions)  # w, of one level
-    assert exact < quantised < (1 + variance) * exact
-
-
-@pytest.fixture(scope="module")
-def table() -> pd.DataFrame:
-    return rate_study(["bsp", "local(4)"], steps=(100, 200, 400), workers=(1, 2, 4), runs=4, jobs=1)
-
-
-def test_a_study_has_a_row_per_cell_and_run_and_falls_in_both_directions(table):
+def test_a_study_has_a_row_per_cell_and_run_and_falls_in_both_directions():
+    asked = {"steps": (100, 200, 400), "workers": (1, 2, 4), "runs": 4}
+    table = rate_study(["bsp", "local(4)"], **asked, jobs=1)
     assert len(table) == 2 * 2 * 5 * 4
     found = rate_slopes(table)
     assert (found["slope"] < -0.25).all()
@@ -208,62 +188,18 @@ def test_a_study_has_a_row_per_cell_and_run_and_falls_in_both_directions(table):
     assert not promised.loc["local(4) on A2A", "any"]
 
 
-def test_every_rate_of_theory_has_a_tag_and_a_method_that_runs():
-    for method, (_, tag) in RATES.items():
-        assert tag.startswith("[")
-        norms = gradient_norms(get_problem("quadratic"), method, workers=3, steps=20, runs=2)
-        assert torch.isfinite(norms.at_mean).all()
-
-
-def test_spectral_gaps_are_those_that_were_written_down():
-    check = gap_check()
-    assert check["same"].all(), check[~check["same"]]
-    assert set(check["graph"]) == {"ring", "torus", "complete"}
-
-
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
-        (lambda: get_problem("quadratic").rate(16, 4), "above 1/L"),
-        (lambda: rate_study(["bsp"], steps=[100], workers=[1, 2]), "make no slope"),
-        (lambda: slope_interval([1, 2], np.array([[1.0, 0.0]])), "finite numbers above 0"),
-        (lambda: get_problem("quadratics"), "did you mean 'quadratic'"),
-        (lambda: gossip_mixing(spectral_gaps([4]).iloc[:0], pd.DataFrame([1])), "no gaps"),
-        (lambda: consensus_rounds(["bsp"], workers=4, rounds=2), "bsp on A2A does not gossip"),
-        (lambda: consensus_rounds([], workers=4, rounds=2), "no methods"),
-        (lambda: divergence_pattern(["QSGD 3 bit"]), "did you mean"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(call, says):
-    with pytest.raises(InputError, match=says):
-        call()
-
-
-METHODS = ("d-psgd(ring)", "choco(ring, 0.3) + top-k(0.1)", "d-psgd(complete)")
-
-
-@pytest.fixture(scope="module")
-def rounds():
-    return consensus_rounds(METHODS, workers=8, rounds=12, elements=100)
-
-
-def of(rounds, method: str):
-    return rounds[rounds["method"].str.startswith(method)].set_index("round")
-
-
-def test_plain_gossip_keeps_within_the_bound_of_the_gap(rounds):
-    ring = of(rounds, "d-psgd(ring")["distance"].to_numpy()
+def test_gossip_keeps_within_the_bound_of_the_gap_and_compressed_is_slower_by_round():
+    methods = ("d-psgd(ring)", "choco(ring, 0.3) + top-k(0.1)", "d-psgd(complete)")
+    rounds = consensus_rounds(methods, workers=8, rounds=12, elements=100)
+    of_each = [rows.set_index("round") for _, rows in rounds.groupby("method", sort=False)]
+    plain, choco, complete = of_each
+    ring = plain["distance"].to_numpy()
     bound = (1 - spectral_gap(make_graph("ring", 8))) ** 2
     assert ring[0] == 1
     assert (ring[1:] <= bound * ring[:-1] * 1.0001).all()
-    assert (of(rounds, "d-psgd(complete")["distance"][1:] < 1e-12).all()  # which agrees at once
-
-
-def test_compressed_gossip_is_slower_by_round_and_its_bytes_are_counted(rounds):
-    plain, choco = of(rounds, "d-psgd(ring"), of(rounds, "choco")
-    assert plain["distance"][12] < choco["distance"][12] < choco["distance"][0]
-    assert plain["bytes_sent"][12] == 12 * 2 * 400
-    assert choco["bytes_sent"][12] == 12 * 2 * 80
+    assert (complete["distance"][1:] < 1e-12).all()  # which agrees at once
+    assert ring[12] < choco["distance"][12] < choco["distance"][0]
+    assert (plain["bytes_sent"][12], choco["bytes_sent"][12]) == (12 * 2 * 400, 12 * 2 * 80)
 
 
 def test_in_the_published_table_choco_stands_every_compression_and_the_others_do_not():
@@ -283,7 +219,8 @@ def test_every_compression_of_the_table_exists_with_all_algorithms(column):
     assert 0 < column.scale <= 1  # which makes an unbiased compression a contraction
 
 
-def test_a_pattern_has_a_row_per_cell_and_the_exact_algorithm_works():
+def test_a_pattern_has_a_row_per_cell_and_comes_to_the_published_end():
+    """Published: DCD stands half of the coordinates and no fewer, ECD none, CHOCO all."""
     pattern = divergence_pattern(["QSGD 16 bit", "QSGD 2 bit"], workers=3, steps=30, jobs=1)
     assert list(pattern["algorithm"]) == ["d-psgd", *ALGORITHMS, *ALGORITHMS]
     assert pattern.iloc[0]["here"] == WORKS
@@ -293,10 +230,6 @@ def test_a_pattern_has_a_row_per_cell_and_the_exact_algorithm_works():
     verdicts = pattern_verdicts(pattern)
     assert list(verdicts.index) == list(ALGORITHMS)
     assert (verdicts["compressions"] == 2).all()
-
-
-def test_random_coordinates_come_to_the_published_end_with_every_algorithm():
-    """Published: DCD stands half of the coordinates and no fewer, ECD none, CHOCO all."""
     names = ["rand 50 %", "rand 10 %"]
     pattern = divergence_pattern(names, steps=50, jobs=1)
     lossy = pattern[pattern["compression"] != "none"]

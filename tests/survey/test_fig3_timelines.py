@@ -62,25 +62,14 @@ def test_one_trace_is_written_per_method(tmp_path):
     assert (tmp_path / "mine.json").read_text().startswith("{")
 
 
-def test_a_rank_without_spans_is_named():
-    with pytest.raises(ValueError, match="rank 7"):
-        overlap_table({"toy": two_iterations(5, 9, ("all",))}, rank=7)
-
-
-@pytest.fixture(scope="module")
-def found():
-    return overview()
-
-
-def test_who_is_bound_less_waits_less(found):
+def test_every_example_shows_what_its_aspect_is_about_in_a_figure_of_six_parts():
+    found = overview()
     activity = found.activity
     assert len(activity["method"].unique()) == len(SYNCHRONISATIONS)
     seconds = activity.assign(seconds=activity["stop_seconds"] - activity["start_seconds"])
     waits = seconds[seconds["kind"] == "wait"].groupby("method")["seconds"].sum()
     assert waits["asp on PS"] < waits["ssp(1) on PS"] < waits["bsp on PS"]
 
-
-def test_compressors_leave_few_values_or_few_coordinates(found):
     signs, levels, largest = (found.compressed[name] for name in COMPRESSORS)
     gradient = found.compressed["gradient"]
     assert len(np.unique(gradient)) == len(gradient)
@@ -91,8 +80,6 @@ def test_compressors_leave_few_values_or_few_coordinates(found):
     assert np.abs(gradient[kept]).min() >= np.abs(gradient[~kept]).max()
     assert largest[kept] == pytest.approx(gradient[kept])
 
-
-def test_schedules_differ_in_what_they_merge_and_overlap(found):
     facts = {name: overlap(found.schedules[name], 1) for name in SCHEDULES}
     none, each, merged, parts = facts.values()
     assert (none["messages"], none[EARLY], none[LATE]) == (1, 0, 0)
@@ -100,11 +87,9 @@ def test_schedules_differ_in_what_they_merge_and_overlap(found):
     assert 1 < merged["messages"] < each["messages"] < parts["messages"]
     assert each[EARLY] > 0 == each[LATE]
     assert parts[LATE] > 0
-    seconds = {name: line.iteration_seconds for name, line in found.schedules.items()}
-    assert seconds["MG-WFBP"] < seconds["WFBP-A2A"] < seconds["BSP-A2A"]
+    takes = {name: line.iteration_seconds for name, line in found.schedules.items()}
+    assert takes["MG-WFBP"] < takes["WFBP-A2A"] < takes["BSP-A2A"]
 
-
-def test_the_figure_has_six_parts_and_says_what_is_only_a_picture(found):
     figure = techniques_overview(found)
     figure.savefig(io.BytesIO(), format="png")
     said = " ".join(text.get_text() for text in figure.findobj(mpl.text.Text))

@@ -7,7 +7,7 @@ from ddlnb.survey import fig4_forecast
 from tests.toy_forecasts import cells, forecasts
 
 
-def test_errors_join_the_cells_that_both_have():
+def test_errors_join_the_cells_that_both_have_and_none_is_claimed_without_any():
     errors = fig4_forecast.errors_by_cell(forecasts(), cells())
     assert len(errors) == len(cells())
     assert errors["relative_error"].tolist() == pytest.approx([1 / 1.05 - 1] * len(errors))
@@ -15,9 +15,6 @@ def test_errors_join_the_cells_that_both_have():
     assert fig4_forecast.about_errors(errors).endswith("within the 90 % interval.")
     assert "mean absolute error 4.8%" in fig4_forecast.about_errors(errors)
     assert not fig4_forecast.errors_by_cell(forecasts(), cells(2.0))["in_interval"].any()
-
-
-def test_without_published_cells_no_error_is_claimed():
     errors = fig4_forecast.errors_by_cell(forecasts(), cells().iloc[:0])
     assert errors.empty
     assert "are unknown" in fig4_forecast.about_errors(errors)

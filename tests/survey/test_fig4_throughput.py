@@ -35,7 +35,7 @@ def test_a_claim_is_only_judged_outside_its_spread(fast, slow, std, said):
     assert claims_here(both.iloc[:1]).empty  # a method that did not run is not judged
 
 
-def test_published_cells_stand_beside_ours_of_the_same_model():
+def test_published_cells_stand_beside_ours_and_the_fastest_is_said():
     ours = rows(2, 1, 0)
     assert beside_published(ours.assign(model="small-conv")).equals(ours.assign(model="small-conv"))
     both = beside_published(ours.assign(model="resnet50"))
@@ -43,9 +43,6 @@ def test_published_cells_stand_beside_ours_of_the_same_model():
     assert len(both) == len(ours) + len(theirs)
     assert set(theirs["model"]) == {"resnet50"}
     assert len(theirs) == 4 * 3 * 7  # sizes, networks and methods
-
-
-def test_the_fastest_and_the_counts_of_claims_are_said():
     said = speed_findings(rows(200.0, 100.0, 1.0).assign(speedup=1.5)).splitlines()
     assert said[0] == (
         "- 2 workers: BSP-A2A is the fastest here, with 200 samples/s and 1.50 times the speed of "

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddlnb.errors import InputError
 from ddlnb.networks.flows import busiest_seconds
 from ddlnb.networks.topologies import Star, TwoTier
 from ddlnb.survey.layers_codesign import (
@@ -34,21 +33,13 @@ def times(of):
     return pd.DataFrame([{"topology": "toy", **taken, "seconds": of(taken)} for taken in choices])
 
 
-@pytest.fixture(scope="module")
-def played():
-    return iterations(["two-tier(2, 1, 4.0, 2)", "rail-optimised(2, 4, 2)"], "dp4 tp2", per_node=4)
-
-
-def test_choices_that_do_not_meet_multiply():
+def test_choices_that_do_not_meet_multiply_and_one_that_needs_another_is_told():
     rows = times(lambda choice: 8.0 / (1 + choice["placement"]) / (1 + 3 * choice["overlap"]))
     gains = gain_table(rows).loc["toy"]
     assert gains["alone"].tolist() == [2, 1, 4, 1, 8]
     assert gains["last"].tolist()[:-1] == [2, 1, 4, 1]
     assert gains.loc["all", "product"] == 8
     assert set(pair_table(rows)["interaction"]) == {1}
-
-
-def test_a_choice_that_needs_another_one_is_told():
     rows = times(lambda choice: 1.0 if choice["collective"] and choice["placement"] else 3.0)
     pairs = pair_table(rows).set_index(["one", "other"])["interaction"]
     assert pairs["placement", "collective"] == 3
@@ -59,7 +50,9 @@ def test_a_choice_that_needs_another_one_is_told():
     assert "needs each other most is placement and collective (3.00 times" in said
 
 
-def test_overlap_never_slows_an_iteration_and_a_collective_needs_ranks_that_share_nodes(played):
+def test_overlap_never_slows_an_iteration_and_a_collective_needs_ranks_that_share_nodes():
+    networks = ["two-tier(2, 1, 4.0, 2)", "rail-optimised(2, 4, 2)"]
+    played = iterations(networks, "dp4 tp2", per_node=4)
     keys = ["topology", "placement", "collective", "routing"]
     by_overlap = played.set_index([*keys, "overlap"])["seconds"].unstack()
     assert (by_overlap[True] < by_overlap[False]).all()
@@ -70,16 +63,13 @@ def test_overlap_never_slows_an_iteration_and_a_collective_needs_ranks_that_shar
     assert (by_collective[True] < by_collective[False]).all()
 
 
-def test_a_search_brings_pairs_that_talk_onto_one_leaf():
+def test_searched_places_bring_pairs_that_talk_together_and_are_told_beside_trivial_ones():
     network = TwoTier(2, 2, 4.0).network(1e9)
     matrix = np.kron([[0, 1], [1, 0]], np.eye(2)) * 1e9  # ranks 0 and 2 talk, and 1 and 3
     found = searched_placement(network, matrix, seed=1)
     assert found[0] // 2 == found[2] // 2 != found[1] // 2 == found[3] // 2
     assert busiest_seconds(network, matrix) == pytest.approx(4.0)
     assert busiest_seconds(network, matrix, found) == pytest.approx(1.0)
-
-
-def test_searched_places_are_told_beside_trivial_ones():
     table = placement_table(["two-tier(2, 2, 4.0)"], "dp4 tp2 acc4", per_node=2)
     own = table.loc["two-tier(2, 2, 4.0)"]
     assert own.loc["searched", "busiest"] <= own.loc["random", "busiest"]
@@ -102,23 +92,7 @@ def test_what_shifting_brings_is_said():
     assert "Shifted bursts meet no other ones at duty cycles of 30%." in said
 
 
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
-        (lambda: slowdown("mixed", 1.5, 0.0), r"duty 1\.5 must be a share"),
-        (lambda: slowdown("mixed", 0.5, 1.0), r"phase 1\.0 must be from 0"),
-        (
-            lambda: gain_table(times(lambda _: 1.0).iloc[1:]),
-            "each of 16 combinations of choices, and has 15",
-        ),
-    ],
-)
-def test_what_makes_no_sense_is_refused(call, says):
-    with pytest.raises(InputError, match=says):
-        call()
-
-
-def test_three_orders_of_two_layers_by_hand():
+def test_orders_are_those_by_hand_at_least_the_bound_and_told():
     """Layer 2 is ready at 1 s, layer 0 last; the forward pass needs layer 0 first."""
     network = Star(2).network(1.0)
     layers = Layers(np.array([1.0, 1.0, 5.0]), np.array([1.0, 1.0, 1.0]), np.array([1.0, 4.0, 4.0]))
@@ -131,9 +105,6 @@ def test_three_orders_of_two_layers_by_hand():
     assert [layers.iteration_seconds(order) for order in (alone, urgent)] == [17.0, 16.0]
     assert fair.max() == pytest.approx(10.0)  # no byte more, no byte less
     assert fair[0] == pytest.approx(6.0 - 1 / 6, abs=1)
-
-
-def test_orders_are_at_least_the_bound_and_told():
     table = deadline_table(["50 GB/s"], replicas=4)
     assert (table["bound"] <= table[["fair shares", "first come", "deadline"]].min(axis=1)).all()
     said = deadline_findings(table)

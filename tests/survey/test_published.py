@@ -8,11 +8,12 @@ from itertools import product
 import pytest
 
 from ddlnb.clusters.file import get_cluster
-from ddlnb.errors import ResultsError, UnknownName
+from ddlnb.errors import ResultsError
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
 from ddlnb.survey.checks import NOTE, SUSPICIOUS, check_table, without_suspicious
+from ddlnb.survey.items import survey_items
 from ddlnb.survey.published import (
     FIG4,
     QUOTED_SPEEDUPS,
@@ -29,6 +30,7 @@ from tests.toy_forecasts import forecasts
 HEADER = ",".join(FIG4.names)
 # Made-up numbers.
 QUOTE = "id,section,item,value,unit,tag"
+ITEM = "id,section,text,source,missing,decided"
 CELL = "small-conv,64,made-up,none,{gpus},{throughput},{std},{source}"
 
 
@@ -36,7 +38,7 @@ def cell(gpus=4, throughput=100.0, std="", source="published"):
     return CELL.format(gpus=gpus, throughput=throughput, std=std, source=source)
 
 
-def test_every_quote_has_its_section_unit_and_tag():
+def test_every_quote_has_its_section_unit_and_tag_and_agrees_with_others():
     found = quotes()
     assert set(found) == {
         "A06",
@@ -46,9 +48,6 @@ def test_every_quote_has_its_section_unit_and_tag():
     for listed in found.values():
         assert all(quote.tag == f"A s.{quote.section}" and quote.unit for quote in listed)
         assert len({quote.item for quote in listed}) == len(listed)
-
-
-def test_quotes_agree_with_each_other():
     size = quoted("A10", "parameters of bert-large") * 4
     assert size / 1e9 == pytest.approx(quoted("A10", "fp32 size of bert-large"), abs=0.005)
     compute = quoted("A11", "time of one bert-large iteration at batch 8 on RTX 2080 Ti")
@@ -67,15 +66,11 @@ def test_message_times_and_rates_agree_when_sizes_are_powers_of_two(network, quo
     assert count * 8 / (milliseconds * 1e-3) / 1e9 == pytest.approx(gigabits, rel=0.06)
 
 
-def test_unknown_quotes_are_answered_with_the_known_ones():
-    with pytest.raises(UnknownName, match="unknown quote 'A99'"):
-        quoted("A99", "anything")
-    with pytest.raises(UnknownName, match="did you mean 'intensity of resnet50'"):
-        quoted("A06", "intensity of resnet-50")
+def test_the_published_cells_are_all_here_and_suspicious_are_those_that_the_data_say():
+    """Seven methods, three models and three networks on 4 to 32 GPUs, and three rates of one.
 
-
-def test_the_published_cells_are_all_here():
-    """Seven methods, three models and three networks on 4 to 32 GPUs, and three rates of one."""
+    As data/published/README.md counts them.
+    """
     cells = fig4_cells()
     assert cells["gpus"].value_counts().to_dict() == {4: 63, 8: 63, 16: 63, 32: 63, 1: 3}
     alone = cells[cells["method"] == "single"]
@@ -86,11 +81,6 @@ def test_the_published_cells_are_all_here():
     }
     assert set(alone["network"]) == {""}
     assert "63 cells with 32 GPUs, and 3 rates of one GPU" in about_fig4_cells()
-
-
-def test_the_suspicious_published_cells_are_those_that_the_data_say():
-    """As data/published/README.md counts them."""
-    cells = fig4_cells()
     findings = check_table(cells)
     assert len(cells) - len(without_suspicious(cells, findings)) == 23
     beyond = [one for one in findings if one.rule == "more than linear"]
@@ -131,6 +121,18 @@ def test_cells_are_read_as_they_stand_and_only_one_gpu_needs_no_network(tmp_path
         (fig4_cells, [HEADER, cell(4) + ",more"], "cannot be read|columns|more values"),
         (fig4_cells, ["gpus,throughput", "1,2"], "write exactly model,"),
         (fig4_cells, [], "cannot be read"),
+        (survey_items, [ITEM, 2 * "A01,1,Text.,stated,,\n"], "line 3 .*appears twice"),
+        (survey_items, [ITEM, "A44,1,Text.,stated,,"], "line 2 .*id is that of a claim"),
+        (survey_items, [ITEM, "B01,1,Text.,stated,,"], "line 2 .*id must be one such as A07"),
+        (
+            survey_items,
+            [ITEM, "A01,1,Text.,heard,,"],
+            "source must begin with stated, primary, derived, known",
+        ),
+        (survey_items, [ITEM, "A01,1,,stated,,"], "text is empty"),
+        (survey_items, [ITEM, "A01,1,Text.,stated,"], "line 2 has fewer values"),
+        (survey_items, [ITEM, "A01,1,Text.,stated,,luck"], "decided must be '' or 'arithmetic'"),
+        (survey_items, [ITEM, "A01,1,Text.,stated,,,"], "line 2 has more values|cannot be read"),
     ],
 )
 def test_what_is_damaged_is_refused_with_its_line_and_rule(tmp_path, read, lines, rule):
@@ -140,14 +142,11 @@ def test_what_is_damaged_is_refused_with_its_line_and_rule(tmp_path, read, lines
         read(file)
 
 
-def test_every_quoted_speed_up_of_the_text_is_there_once():
+def test_quoted_speed_ups_are_there_once_beside_the_best_method_of_their_cells():
     printed = {(q.id, q.item) for key in ("A40", "A41", "A42", "A43") for q in quotes()[key]}
     assert {(quote.id, quote.item) for quote in QUOTED_SPEEDUPS} == printed
     assert len(QUOTED_SPEEDUPS) == len(printed)
     assert all(quote.value > 1 for quote in QUOTED_SPEEDUPS)
-
-
-def test_a_quote_stands_beside_the_best_method_of_its_cells():
     rows = forecasts()
     table = beside_quotes(rows)
     assert list(table.index) == ["A40", "A40", "A41", "A41", "A42"]

@@ -17,7 +17,7 @@ from ddlnb.survey.scale_faults import (
 )
 
 
-def test_no_rate_is_forecast_by_a_fit_that_saw_its_source():
+def test_no_rate_is_forecast_by_a_fit_that_saw_its_source_and_restarts_cost_time():
     rows = left_out_failures()
     assert len(rows) == len(failure_records())
     same = rows[rows["source"].str.startswith("Revisiting")]
@@ -27,9 +27,6 @@ def test_no_rate_is_forecast_by_a_fit_that_saw_its_source():
     assert (others["forecast"] * others["gpus"]).nunique() == len(others)
     inside = rows["published"].between(rows["low"], rows["high"]).sum()
     assert f"{inside} of {len(rows)} lie in their 90 % intervals" in failure_findings(rows)
-
-
-def test_effective_time_falls_with_the_time_of_a_restart():
     rows = effective_time(failure_records()[0], [1, 10, 40])
     assert rows["share"].is_monotonic_decreasing
     assert "restarts within about 1 minutes" in effective_findings(
@@ -38,16 +35,13 @@ def test_effective_time_falls_with_the_time_of_a_restart():
     assert "short enough" in effective_findings(rows.assign(share=0.5), 90)
 
 
-def test_every_size_gets_its_sentences():
+def test_every_size_gets_its_sentences_and_checkpoints_their_largest_difference():
     jobs = cases([1024, 2048], [64, 128], 0.03)
     table = goodput_table(jobs, draws=20)
     said = case_findings(jobs, table)
     assert len(labels(jobs)) == len(table) == 6
     assert "1,024 GPUs fails every" in said
     assert "2,048 GPUs fails every" in said
-
-
-def test_the_sentence_on_checkpoints_names_the_largest_difference():
     rows = pd.DataFrame(
         {"interval_seconds": [60.0, 600.0], "simulated": [0.5, 0.8], "formula": [0.5, 0.82]}
     )

@@ -1,32 +1,24 @@
 """The notebook on unlike GPUs: sentences count what its tables hold."""
 
 import pandas as pd
-import pytest
 
 from ddlnb.survey.scale_heterogeneous import by_ratio, executed_findings, forecast_findings, ways_of
 
 
-@pytest.fixture(scope="module")
-def ratios():
-    return by_ratio([1, 2, 4], 2, 64)
-
-
-def test_equal_shares_gain_nothing_from_faster_gpus(ratios):
-    equal = ratios[ratios["way"] == "equal shares"].set_index("ratio")["samples_per_second"]
-    assert equal[1] == equal[2] == equal[4]  # BSP: the slowest worker decides
+def test_equal_shares_gain_nothing_from_faster_gpus_and_sentences_name_gain_and_ratio():
+    ratios = by_ratio([1, 2, 4], 2, 64)
+    equal = ratios[ratios["way"] == "equal shares"].set_index("ratio")
+    rates = equal["samples_per_second"]
+    assert rates[1] == rates[2] == rates[4]  # BSP: the slowest worker decides
     by_speed = ratios[ratios["way"] == "shares by speed"].set_index("ratio")
-    assert by_speed.loc[1, "samples_per_second"] == equal[1]
+    assert by_speed.loc[1, "samples_per_second"] == rates[1]
     assert by_speed["gain"].is_monotonic_decreasing
     assert (by_speed["of_all"] < 1).all()
-
-
-def test_the_sentences_name_the_gain_and_the_ratio(ratios):
     table = ways_of({"A100": 2, "V100": 2}, 64)
     rate = table.set_index("way")["samples_per_second"]
     said = forecast_findings(table, ratios)
     assert f"train {rate['shares by speed'] / rate['equal shares']:.2f} times" in said
-    loses = ratios[(ratios["way"] == "equal shares") & (ratios["gain"] < 1)]["ratio"].min()
-    assert f"from {loses:g} times the speed on" in said
+    assert f"from {equal.index[equal['gain'] < 1].min():g} times the speed on" in said
     assert "At none of these" in forecast_findings(table, ratios.assign(gain=2.0))
 
 

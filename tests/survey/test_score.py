@@ -9,12 +9,11 @@ from benchmarks.fig4_score import (
     WIDTH,
     main,
     missing_cells,
-    read_published,
     regret_table,
     worst_cells,
 )
 from ddlnb.calibration.validation import TRIVIAL_FORECASTS
-from ddlnb.errors import InputError, ResultsError
+from ddlnb.errors import InputError
 from ddlnb.files import DATA, ROOT
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.results.rows import SINGLE, Cell
@@ -116,7 +115,7 @@ def test_the_order_of_rows_changes_nothing(forecast):
     pd.testing.assert_frame_equal(regret_table(rows), regret_table(shuffled), check_exact=True)
 
 
-def test_trivial_forecasts_are_the_formulas_of_eight_gpus():
+def test_trivial_forecasts_are_formulas_that_never_see_more_than_eight_gpus(forecast):
     """One GPU needs 0.32 s for 64 samples, eight need 0.4 s: 0.08 s of communication."""
     cells = one_panel({8: [1280.0] * 7, 16: [2000.0] * 7, 32: [3000.0] * 7}, alone=200.0)
     rows = score_rows(published_like(cells), {})
@@ -126,9 +125,6 @@ def test_trivial_forecasts_are_the_formulas_of_eight_gpus():
     assert predicted["ring scaling"].loc[[16, 32]].to_list() == pytest.approx(ring)
     assert rows["in_interval"].isna().all()
     assert score_table(rows)["inside"].isna().all()
-
-
-def test_trivial_forecasts_never_see_more_than_eight_gpus(forecast):
     moved = forecast["gpus"].map({4: 1.0, 8: 1.0, 16: 0.9, 32: 0.7})
     one, other = (
         score_rows(published_like(forecast, factor), {}).set_index(["forecast", *KEY])["predicted"]
@@ -205,7 +201,8 @@ def test_cells_as_fast_as_over_the_slower_network_are_on_the_wrong_interface():
     assert table.loc["wrong interface", "mean"] == pytest.approx(10 + 22 / 27)
 
 
-def test_mean_errors_stand_by_column_and_value():
+def test_mean_errors_stand_by_column_and_pages_have_the_score_that_is_printed():
+    """docs/forecast.md for each choice of cells, the forecasts' page for the trusted ones."""
     rows = blind_rows()
     table = mean_errors(rows, ["gpus", "network"])
     assert list(table.index) == [
@@ -216,10 +213,7 @@ def test_mean_errors_stand_by_column_and_value():
     expected = 100 * trusted["relative_error"].abs().mean()
     assert table.loc[("gpus", 32), KEPT.name] == pytest.approx(expected)
 
-
-def test_the_pages_have_the_score_that_the_command_prints():
-    """docs/forecast.md for each choice of cells, the forecasts' page for the trusted ones."""
-    table = summary_table(blind_rows())
+    table = summary_table(rows)
     counts = table["cells"].groupby("left_out").first().to_dict()
     assert counts == {"none": 126, "suspicious": 114, "wrong interface": 118}
     docs = (ROOT / "docs" / "forecast.md").read_text()
@@ -246,28 +240,35 @@ def test_cells_that_are_missing_are_named(forecast):
         score_rows(published_like(forecast), {OURS: forecast[there]})
 
 
-def test_what_is_no_table_of_the_figure_is_refused(forecast, tmp_path):
-    published = published_like(forecast)
-    with pytest.raises(InputError, match="forecast ours: the table lacks the columns high; a t"):
-        score_rows(published, {OURS: forecast.drop(columns="high")})
-    with pytest.raises(InputError, match=r"forecast ours: row 0 .* between low and high"):
-        score_rows(published, {OURS: forecast.assign(low=forecast["high"])})
-    with pytest.raises(InputError, match="write exactly model,"):
-        score_rows(published.drop(columns="std"), {OURS: forecast})
-    with pytest.raises(InputError, match=r"unknown method of Fig\. 4 'DeAR'"):
-        score_rows(published.replace("BSP-PS", "DeAR"), {OURS: forecast})
-    with pytest.raises(InputError, match="no published cell has several GPUs"):
-        score_rows(published.iloc[:0], {OURS: forecast})
-    file = tmp_path / "fig4.csv"
-    published.replace("published", "recalled").to_csv(file, index=False)
-    with pytest.raises(ResultsError, match=r"line 2 .*source must be 'published'"):
-        read_published(file)
-    published.assign(network="").to_csv(file, index=False)
-    with pytest.raises(ResultsError, match=r"line 2 .*network is empty"):
-        read_published(file)
-    pd.concat([published, published.tail(1)]).to_csv(file, index=False)
-    with pytest.raises(ResultsError, match=r"line 254 .*twice"):
-        read_published(file)
+@pytest.mark.parametrize(
+    ("of_published", "of_ours", "said"),
+    [
+        (
+            lambda cells: cells,
+            lambda rows: rows.drop(columns="high"),
+            "forecast ours: the table lacks the columns high; a t",
+        ),
+        (
+            lambda cells: cells,
+            lambda rows: rows.assign(low=rows["high"]),
+            r"forecast ours: row 0 .* between low and high",
+        ),
+        (lambda cells: cells.drop(columns="std"), lambda rows: rows, "write exactly model,"),
+        (
+            lambda cells: cells.replace("BSP-PS", "DeAR"),
+            lambda rows: rows,
+            r"unknown method of Fig\. 4 'DeAR'",
+        ),
+        (
+            lambda cells: cells.iloc[:0],
+            lambda rows: rows,
+            "no published cell has several GPUs",
+        ),
+    ],
+)
+def test_what_is_no_table_of_the_figure_is_refused(forecast, of_published, of_ours, said):
+    with pytest.raises(InputError, match=said):
+        score_rows(of_published(published_like(forecast)), {OURS: of_ours(forecast)})
 
 
 def test_the_command_prints_tables_of_a_terminal_s_width_and_writes_the_rows(

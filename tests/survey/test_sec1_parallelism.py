@@ -4,24 +4,16 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
 
 from ddlnb.engines.settings import TRAINING
 from ddlnb.engines.worker import run_job
-from ddlnb.errors import InputError
 from ddlnb.launch.ranks import Ranks
 from ddlnb.survey.sec1_parallelism import (
-    Exchange,
-    Share,
-    SplitNeurons,
     break_even_batch,
     compare_parallelism,
     data_parallel_job,
-    joined,
-    mlp,
     mlp_task,
     parallelism_findings,
-    stages_of,
     traffic,
     train_neurons,
     train_stage,
@@ -30,27 +22,6 @@ from ddlnb.survey.sec1_parallelism import (
 BATCH = 64
 HEADERS = 0.05  # of the traffic: gloo adds about 144 bytes to a message
 COUNTER = Path("/proc/self/io")
-
-
-@pytest.mark.parametrize("count", [1, 2, 4])
-def test_stages_in_a_row_are_the_model(count):
-    model = mlp()
-    pixels = torch.rand(3, 256, generator=torch.Generator().manual_seed(1))
-    found = pixels
-    for stage in stages_of(model, count):
-        found = stage(found)
-    assert torch.equal(found, model(pixels))
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_the_neurons_of_all_workers_together_are_the_model(count):
-    model = mlp()
-    splits = [SplitNeurons(model, Exchange(rank, count)) for rank in range(count)]
-    shares = [Share(dict(split.named_parameters()), 0, 0, {}) for split in splits]
-    whole = dict(model.named_parameters())
-    found = joined(shares)
-    assert found.keys() == whole.keys()
-    assert all(torch.equal(found[name], whole[name]) for name in whole)
 
 
 @pytest.mark.item("A04", how="measured")
@@ -147,15 +118,3 @@ def test_findings_are_computed_from_the_rows():
         "1.60, 1.00 and 2.00 times as fast",
     )
     assert [each for each in words if each not in said] == []
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"workers": 5}, "workers 5 must be 2 to 4"),
-        ({"batch": 63}, "batch 63 must divide evenly among 2 workers"),
-    ],
-)
-def test_what_cannot_be_shared_is_refused(options, said):
-    with pytest.raises(InputError, match=said):
-        compare_parallelism(**options)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from ddlnb.errors import InputError
 from ddlnb.survey.published import quoted
 from ddlnb.survey.sec2_message_size import (
     NETWORKS,
@@ -19,11 +18,15 @@ from ddlnb.survey.sec2_message_size import (
 
 
 @pytest.mark.item("A14", "A15")
-def test_the_line_through_the_quoted_messages():
+def test_the_line_through_the_quoted_messages_and_what_they_say():
     fitted = quoted_fits()
     assert fitted.loc["10GbE", "latency_us"] == pytest.approx(95.02, abs=0.01)
     assert fitted.loc["100GbE", "gigabits_per_second"] == pytest.approx(17.2, abs=0.01)
     assert fitted.loc["100GbIB", "half_peak_KiB"] == pytest.approx(69.1, abs=0.1)
+    said = quoted_findings()
+    assert "16.5 Gb/s on 100GbE" in said
+    assert "saturates near 17 Gb/s: 1.9 times" in said
+    assert quoted_table().loc["10GbE", "latency between"] == "90.40 and 99.65"
 
 
 @pytest.mark.item("A14", "A15")
@@ -46,13 +49,6 @@ def test_values_of_the_line_lie_in_their_ranges(name):
     assert fitted[name].between(fitted[f"{name}_low"], fitted[f"{name}_high"]).all()
 
 
-def test_what_the_quoted_messages_say_is_computed():
-    said = quoted_findings()
-    assert "16.5 Gb/s on 100GbE" in said
-    assert "saturates near 17 Gb/s: 1.9 times" in said
-    assert quoted_table().loc["10GbE", "latency between"] == "90.40 and 99.65"
-
-
 @pytest.mark.item("A12", "A13", "A17")
 def test_the_bert_large_example_gives_the_quoted_speed_up():
     example = bert_large_example()
@@ -72,8 +68,3 @@ def test_measured_rows_stand_beside_the_quoted_ones():
     assert set(rows["source"]) == {"measured", "published"}
     assert len(fits(rows)) == 5
     assert bandwidth_table(measured).shape == (2, 2)
-
-
-def test_one_worker_has_no_link():
-    with pytest.raises(InputError, match="workers"):
-        measure_bandwidth(workers=1)

@@ -15,7 +15,6 @@ from ddlnb.survey.sec3_1_1_large_batch import (
     SAME,
     TUNED,
     WARM,
-    LargeBatches,
     Recipe,
     by_division,
     communication,
@@ -37,42 +36,36 @@ from ddlnb.training.tasks.catalogue import get_learning_task
 BATCHES = [64, 256]
 
 
-@pytest.fixture(scope="module")
-def found() -> LargeBatches:
+def test_all_see_as_many_samples_at_rates_by_rule_or_tuned_with_one_budget():
     chosen = (SAME, LINEAR, WARM, TUNED)
-    return large_batches(BATCHES, epochs=1, workers=2, seeds=2, recipes=chosen, jobs=1)
-
-
-def test_all_see_as_many_samples_and_traffic_falls_as_the_batch_grows(found):
+    found = large_batches(BATCHES, epochs=1, workers=2, seeds=2, recipes=chosen, jobs=1)
     images = len(get_learning_task("digits").samples().labels)
     ends = found.curves.groupby("batch")["step"].max()
     for batch, steps in ends.items():
         assert steps == steps_for(get_learning_task("digits"), 1, batch)
         assert abs(steps * batch - images) <= batch / 2
     assert (found.curves["local_batch"] * found.curves["workers"] == found.curves["batch"]).all()
+
     sent = found.curves.groupby("batch")["bytes_sent"].max()
     table = communication(BATCHES, epochs=1, workers=2)
     assert (sent / 1e6).tolist() == pytest.approx(table["megabytes"].tolist())
     assert table["c2c"].iloc[0] == pytest.approx(4 * table["c2c"].iloc[1])
 
-
-def test_rates_follow_their_rules_and_change_nothing_at_the_smallest_batch(found):
-    table = quality(found.curves).set_index(["recipe", "batch"])["learning_rate"]
-    base = table[SAME.name, 64]
-    assert table[SAME.name, 256] == base
+    rates = quality(found.curves).set_index(["recipe", "batch"])["learning_rate"]
+    base = rates[SAME.name, 64]
+    assert rates[SAME.name, 256] == base
     for recipe in (LINEAR, WARM):
-        assert table[recipe.name, 64] == base
-        assert table[recipe.name, 256] == pytest.approx(4 * base)
+        assert rates[recipe.name, 64] == base
+        assert rates[recipe.name, 256] == pytest.approx(4 * base)
     tried = found.tuning
     own = tried[(tried["recipe"] == TUNED.name) & (tried["batch"] == 256) & tried["chosen"]]
-    assert own["learning_rate"].tolist() == [table[TUNED.name, 256]]
+    assert own["learning_rate"].tolist() == [rates[TUNED.name, 256]]
+
     smallest = found.curves[found.curves["batch"] == 64]
     losses = smallest.pivot(index=["seed", "step"], columns="recipe", values="test_loss")
     for recipe in (LINEAR, WARM):
         assert (losses[recipe.name] == losses[SAME.name]).all()
 
-
-def test_the_rate_is_tuned_with_the_same_first_budget_everywhere(found):
     scans = found.tuning[found.tuning["stage"] == SCAN].groupby(["recipe", "batch"]).size()
     assert set(scans) <= set(range(len(SCANNED) + 2, len(SCANNED) + 2 + EXTENSIONS + 1))
     assert (found.tuning.groupby(["recipe", "batch"])["chosen"].sum() == 1).all()
@@ -85,14 +78,6 @@ def test_warm_up_is_linear_over_a_fifth(recipe, first, last):
     schedule = get_schedule(recipe.schedule(4.0, 100))
     assert schedule.factor(1, 100) == pytest.approx(first)
     assert schedule.factor(20, 100) == last == schedule.factor(100, 100)
-
-
-def test_who_divides_a_batch_does_not_matter_for_its_size():
-    table = by_division(128, [1, 4], lr=0.02, epochs=1, seeds=1, jobs=1)
-    assert table.index.tolist() == ["1 x 128", "4 x 32"]
-    assert table["steps"].nunique() == 1
-    assert table["test_loss"].max() < 1.3 * table["test_loss"].min()
-    assert quality_table(table).index.tolist() == table.index.tolist()
 
 
 def curves(ends: dict[tuple[str, int], list[float]], diverged: bool = False) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from ddlnb.errors import InputError
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.survey import sec3_1_4_scheduling
 from ddlnb.survey.fig3_timelines import EARLY, LATE, PLACES
@@ -11,21 +10,9 @@ from ddlnb.survey.testbed import CLUSTERS
 ONE = ("survey-10GbE",)
 
 
-@pytest.fixture(scope="module")
-def simulated():
-    return sec3_1_4_scheduling.simulate_schedules("resnet50", ONE, 8)
-
-
-def test_every_network_and_method_has_four_iterations(simulated):
-    assert list(simulated) == ["10GbE"]
-    assert list(simulated["10GbE"]) == list(SURVEYED)
-    for line in simulated["10GbE"].values():
-        assert line.iterations == sec3_1_4_scheduling.SHOWN_ITERATIONS
-        assert line.source == "simulated"
-
-
 @pytest.mark.item("A26", how="simulated")
-def test_the_facts_tell_merging_from_partition(simulated):
+def test_facts_of_four_iterations_tell_merging_from_partition_and_parts_add_up():
+    simulated = sec3_1_4_scheduling.simulate_schedules("resnet50", ONE, 8)
     facts = sec3_1_4_scheduling.schedule_facts(simulated).loc["10GbE"]
     messages, largest = facts["messages"], facts["largest (MB)"]
     assert messages["BSP-A2A"] == 1
@@ -34,9 +21,11 @@ def test_the_facts_tell_merging_from_partition(simulated):
     assert largest["ByteScheduler-A2A"] < largest["WFBP-A2A"] < largest["BSP-A2A"]
     assert facts.loc["BSP-A2A", EARLY] == 0 < facts.loc["WFBP-A2A", EARLY]
     assert facts.loc["WFBP-A2A", [LATE, PLACES]].tolist() == [0, 1]
-
-
-def test_the_parts_add_up_to_the_iteration_that_the_timeline_shows(simulated):
+    assert list(simulated) == ["10GbE"]
+    assert list(simulated["10GbE"]) == list(SURVEYED)
+    for line in simulated["10GbE"].values():
+        assert line.iterations == sec3_1_4_scheduling.SHOWN_ITERATIONS
+        assert line.source == "simulated"
     rows = sec3_1_4_scheduling.breakdown_rows("resnet50", ONE, 8).set_index("method")
     parts = rows[list(sec3_1_4_scheduling.PARTS)].sum(axis=1)
     assert parts.tolist() == pytest.approx(rows["iteration_seconds"].tolist())
@@ -54,16 +43,3 @@ def test_the_breakdown_table_is_in_milliseconds_and_in_the_order_of_the_networks
     assert shown == pytest.approx(1e3 * first["iteration_seconds"], abs=0.05)
     latency = rows.pivot(index="network", columns="method", values="latency")
     assert (latency["MG-WFBP"] < latency["WFBP-A2A"] + 1e-3).all()
-
-
-@pytest.mark.parametrize(
-    ("model", "clusters", "said"),
-    [
-        ("resnet51", ONE, r"unknown model of Fig\. 4"),
-        ("resnet50", ("survey",), "unknown cluster"),
-        ("resnet50", ONE * 2, "share a network"),
-    ],
-)
-def test_what_cannot_be_studied_is_refused(model, clusters, said):
-    with pytest.raises(InputError, match=said):
-        sec3_1_4_scheduling.breakdown_rows(model, clusters, 8)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ddlnb.errors import InputError, RankError
+from ddlnb.errors import RankError
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
 from ddlnb.survey import sec3_3_1_protocols as protocols
@@ -14,7 +14,7 @@ from ddlnb.survey.sec3_3_1_protocols import KINDS, POLLED, UNIX, connect, time_t
 SIZES = (1, 7, 4096, 300_001)
 
 
-def test_the_surveys_table_has_its_words_and_the_lines_through_its_messages():
+def test_the_surveys_table_has_its_words_and_lines_and_every_fact_a_tag():
     table = protocols.survey_table()
     assert table["latency"].tolist() == ["high", "high", "medium", "low"]
     assert table.loc[("TCP/IP", "10GbE"), "latency (us)"] == pytest.approx(95.0, abs=0.05)
@@ -23,9 +23,6 @@ def test_the_surveys_table_has_its_words_and_the_lines_through_its_messages():
     rows = protocols.quoted_protocols()
     assert set(rows["source"]) == {"published"}
     assert "100GbIB, RDMA over InfiniBand" in set(rows["network"])
-
-
-def test_every_fact_has_a_tag_and_an_item():
     assert protocols.facts()["tag"].str.startswith("A ").all()
     assert (protocols.facts() != "").all(axis=None)
 
@@ -50,12 +47,6 @@ def test_every_channel_and_size_is_a_row_and_without_emulation_none_is_emulated(
     assert (rows["seconds"] > 0).all()
     assert (rows["slowest_round"] >= rows["seconds"]).all()
     assert len(protocols.latency_table(rows)) == len(KINDS)
-
-
-@pytest.mark.parametrize("asked", [{"trips": 0}, {"rounds": 0}, {"seconds": 0}])
-def test_what_cannot_be_measured_is_refused(asked):
-    with pytest.raises(InputError):
-        protocols.measure_protocols("1Gb/s 1ms", **asked)
 
 
 def exchange(context: RankContext, kind: str, rounds: int) -> bool:

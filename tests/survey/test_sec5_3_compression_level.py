@@ -56,14 +56,11 @@ def test_a_minimum_is_where_the_intervals_say(seconds, said):
 LINK = made_up_cluster("100 Mb/s", "5 us", workers=4)
 
 
-@pytest.fixture(scope="module")
-def curves() -> pd.DataFrame:
-    fixed = [f"bsp + top-k({density}) + feedback" for density in (0.01, 0.1)]
-    methods = ["bsp", *fixed, *layer_methods(DIGITS, [LINK], 4)]
-    return compare("digits", methods, workers=4, seeds=2, steps=24, evaluate_every=4, jobs=1).curves
-
-
-def test_time_by_layer_stands_beside_the_best_fixed_density(curves):
+def test_time_by_layer_stands_beside_the_best_fixed_density_as_seeds_say():
+    of_top_k = [f"bsp + top-k({density}) + feedback" for density in (0.01, 0.1)]
+    methods = ["bsp", *of_top_k, *layer_methods(DIGITS, [LINK], 4)]
+    asked = {"workers": 4, "seeds": 2, "steps": 24, "evaluate_every": 4}
+    curves = compare("digits", methods, **asked, jobs=1).curves
     target = float(curves.loc[curves["step"] == 24, "test_loss"].max())
     times = layer_times(curves, target, DIGITS, [LINK], 4)
     assert times["kind"].tolist()[:3] == ["dense", "fixed", "fixed"]
@@ -78,9 +75,6 @@ def test_time_by_layer_stands_beside_the_best_fixed_density(curves):
     assert times["label"].tolist()[:2] == ["best lossless", "k/D = 0.01"]
     assert "by layer, up to 1 % longer" in set(times["label"])
 
-
-def test_a_verdict_follows_the_interval_over_seeds(curves):
-    target = float(curves.loc[curves["step"] == 24, "test_loss"].max())
     layered = curves["method"].str.contains("layer")
     with pytest.raises(InputError, match="curves lack"):
         layer_times(curves[~layered], target, DIGITS, [LINK], 4)

@@ -71,7 +71,9 @@ def test_a_notebook_carries_the_pictures_of_a_run_and_says_of_which_code(stored)
     }
 
 
-def test_pictures_of_other_code_are_taken_out(stored, tmp_path):
+def test_pictures_of_other_code_are_taken_out_and_of_this_code_stay(stored, tmp_path):
+    before = stored("draw()")
+    assert stored("draw(3)") == before
     content = stored("draw()")
     content["cells"][1]["source"] = ["draw(2)"]
     (tmp_path / "one.ipynb").write_text(json.dumps(content))
@@ -79,11 +81,6 @@ def test_pictures_of_other_code_are_taken_out(stored, tmp_path):
     assert content["cells"][1]["outputs"] == []
     assert content["cells"][1]["metadata"] == {"tags": []}
     assert "pictures" not in content["metadata"]["ddlnb"]
-
-
-def test_pictures_of_this_code_stay_where_the_run_was_of_another(stored):
-    before = stored("draw()")
-    assert stored("draw(3)") == before
 
 
 def test_a_picture_becomes_small_or_is_refused():

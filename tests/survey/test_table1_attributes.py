@@ -6,7 +6,6 @@ import pytest
 
 from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.errors import InputError
-from ddlnb.figures import attribute_cells
 from ddlnb.survey.table1_attributes import (
     AGREES,
     ALONE,
@@ -40,7 +39,7 @@ from ddlnb.training.method import training_method
 from ddlnb.workloads.workload import read_profile
 
 
-def test_table_1_has_seventeen_rows_and_a_scale_for_every_word():
+def test_table_1_has_a_scale_for_every_word_and_every_compressor_of_its_kinds():
     table = survey_attributes()
     assert table["row"].nunique() == 17
     assert not table.duplicated(["row", "attribute"]).any()
@@ -48,6 +47,10 @@ def test_table_1_has_seventeen_rows_and_a_scale_for_every_word():
     assert len(scales_table()) == len(SCALES)
     for key, cells in table.groupby(["aspect", "attribute"]):
         assert set(cells["word"]) <= set(SCALES[key].words)
+    found = compressions()
+    names = [training_method(method).compressor.name for some in found.values() for method in some]
+    assert len(names) == len(set(names))
+    assert set(COMPRESSORS) - set(names) == {"powersgd"}  # Table 1 has no row for low rank
 
 
 def test_words_are_judged_by_rank_order_and_without_a_threshold():
@@ -87,7 +90,6 @@ def test_verdicts_say_which_words_differ():
         ("RoCE", "latency"): UNKNOWN,
         ("TCP/IP", "latency"): ALONE,
     }
-    assert len(attribute_cells(table).axes) == 1
     first, second = word_findings(table).splitlines()
     assert first.startswith("- 0 of 5 words agree by rank order, 2 disagree; 1 rest on too few")
     named = "PS, traffic (high; 1); all-to-all, traffic (medium; 1.5)"
@@ -100,21 +102,10 @@ def test_a_threshold_lies_between_the_numbers_of_two_words():
     assert (row["between"], row["above"], row["below"]) == ("medium, high", 1.9, 32.0)
 
 
-def test_what_cannot_be_a_cell_is_refused():
-    one = Derived("PS", "traffic", 1.0, "computed")
-    with pytest.raises(InputError, match="twice"):
-        compared([one, one])
-    with pytest.raises(InputError, match=r"lacks some of the cells.*colour"):
-        compared([Derived("PS", "colour", 1.0, "computed")])
-
-
-def test_bsp_is_one_worker_and_the_others_are_not():
+def test_bsp_is_one_worker_and_waits_and_exchanges_are_those_of_the_definitions():
     far = {row: distance_from_one_worker(m, workers=4) for row, m in SYNCHRONISATION.items()}
     assert far["BSP"] < 1e-5
     assert min(far[row] for row in ("SSP", "ASP", "local SGD")) > 1e-2
-
-
-def test_waits_and_exchanges_are_those_of_the_definitions():
     did = {row: behaviour(m, workers=4, steps=32) for row, m in SYNCHRONISATION.items()}
     assert did["BSP"].waits == 3 / 4  # all but the last one
     assert behaviour("ssp(0) on PS", workers=4, steps=16).waits == did["BSP"].waits
@@ -125,39 +116,22 @@ def test_waits_and_exchanges_are_those_of_the_definitions():
     assert all(one.sent == one.exchanges for one in did.values())
 
 
-def test_rows_of_compression_hold_every_compressor_of_their_kind():
-    found = compressions()
-    names = [training_method(method).compressor.name for some in found.values() for method in some]
-    assert len(names) == len(set(names))
-    assert set(COMPRESSORS) - set(names) == {"powersgd"}  # Table 1 has no row for low rank
-
-
-@pytest.fixture(scope="module")
-def needed():
+def test_iterations_are_whole_numbers_of_the_best_rate_and_judge_compressed_traffic():
     methods = {"BSP": ["bsp on PS"], "quantisation": ["bsp + fp16"], "sparsification": ["asp"]}
-    return iterations_needed(2.0, methods, workers=2, steps=25, seeds=1, rates=[1.0], jobs=1)
-
-
-def test_iterations_are_whole_numbers_of_the_best_rate(needed):
+    needed = iterations_needed(2.0, methods, workers=2, steps=25, seeds=1, rates=[1.0], jobs=1)
     assert list(needed["row"]) == ["BSP", "quantisation", "sparsification"]
     assert needed["iterations"].isin(range(1, 26)).all()
     # Rounding to half precision changes next to nothing.
     assert abs(needed["iterations"].diff().iloc[1]) <= 1
-
-
-def test_a_target_that_bsp_misses_is_refused(needed):
-    missed = needed.assign(iterations=math.inf, row=list(SYNCHRONISATION)[:3])
-    with pytest.raises(InputError, match="BSP does not reach the target"):
-        list(synchronisation_numbers(missed, workers=2, steps=8))
-
-
-def test_compressed_traffic_is_judged_over_all_compressors(needed):
     cells = compression_numbers(needed, read_profile("resnet50_b64_rtx2080ti"), gpus=4, workers=2)
     table = compared(cells).set_index(["row", "attribute"])
     assert (table["number"].xs("loss", level="attribute") > 0).all()
     assert table.loc[("sparsification", "traffic"), "number"] < 0.01
     # Half of the entries' bytes is the most that a registered rounding takes on four GPUs.
     assert table.loc[("quantisation", "traffic"), "number"] <= 0.5
+    missed = needed.assign(iterations=math.inf, row=list(SYNCHRONISATION)[:3])
+    with pytest.raises(InputError, match="BSP does not reach the target"):
+        list(synchronisation_numbers(missed, workers=2, steps=8))
 
 
 def test_schedules_send_everything_once_and_hide_at_most_everything():
@@ -176,13 +150,10 @@ def test_only_asynchronous_servers_survive_a_worker_that_stops():
     assert with_servers["ssp"] == 4 / 200  # its bound, and the iteration that finds it out
 
 
-def test_a_server_s_link_carries_what_all_workers_send():
+def test_a_link_and_a_protocol_have_the_numbers_of_their_messages():
     numbers = compared(architecture_numbers(16)).set_index(["attribute", "row"])["number"]
     assert numbers["traffic", "PS"] == 16
     assert numbers["traffic", "all-to-all"] == pytest.approx(2 * 15 / 16)
-
-
-def test_a_protocol_without_a_message_has_no_number():
     numbers = compared(protocol_numbers()).set_index("row")["number"]
     assert math.isnan(numbers["RoCE"])
     assert numbers["TCP/IP"] > numbers["RDMA over InfiniBand"] == 1

@@ -74,7 +74,7 @@ def test_kept_curves_of_all_folders_are_judged_task_by_task(tmp_path):
     assert found["p_holm"].tolist() == pytest.approx(holm(found["p_value"].to_numpy()).tolist())
 
 
-def test_differences_are_drawn_as_they_are_and_what_diverged_on_the_edge():
+def test_differences_and_letters_are_drawn_as_they_are():
     gone = curves({GOOD: 0.1, BAD: 0.5}, "code")
     gone.loc[gone["method"] == str(training_method(BAD)), "test_loss"] = math.inf
     found = kept_orderings(pd.concat([curves({GOOD: 0.1, BAD: 0.5}), gone]))
@@ -83,9 +83,6 @@ def test_differences_are_drawn_as_they_are_and_what_diverged_on_the_edge():
     assert marks["o"] == pytest.approx([0.4])
     assert marks[">"] == [0.99]
     plt.close("all")
-
-
-def test_letters_are_drawn_with_their_classes():
     rows, columns = SHOWN
     named = [ax.get_title() for ax in letters_drawn().axes]
     assert named == [LETTERS_OF[label] for label in LETTERS.samples().labels[: rows * columns]]

@@ -165,7 +165,7 @@ def test_where_all_workers_agree_nothing_is_added(method):
     assert (found["averaging_seconds"] == 0).all()
 
 
-def test_within_a_round_one_average_is_added():
+def test_an_average_has_the_price_of_its_cluster_and_way():
     found = curve("local(4)")
     within = found["step"] % 4 > 0
     for way in ("sent", "received"):
@@ -175,9 +175,6 @@ def test_within_a_round_one_average_is_added():
     assert averages.tolist() == [0, 1, 1, 1, 1, 2, 2, 2, 2]
     assert spent(found, "seconds").tolist() == [0, 4, 5, 6, 7, 11, 12, 13, 14]
     assert spent(found, "step").tolist() == found["step"].tolist()
-
-
-def test_servers_are_asked_both_ways_and_may_have_the_model_already():
     found = curve("local(4) on PS")
     assert found["averaging_bytes_sent"].max() == SIZE
     assert found["averaging_seconds"].max() == 2.0
@@ -185,14 +182,19 @@ def test_servers_are_asked_both_ways_and_may_have_the_model_already():
         free = curve(method, clock=None)
         assert free["consensus_distance"].max() > 0
         assert (free["averaging_bytes_sent"] == 0).all()
-
-
-def test_gossip_has_no_common_model_until_it_is_made():
     found = curve("d-psgd(ring)", clock=None)
     assert (found["averaging_bytes_sent"][1:] == RING).all()
+    workload = made_up_digits(1000)
+    here = replace(made_up_cluster("1 Gb/s", "50 us", 4), server_place="extra machines")
+    size = 4 * workload.parameters
+    for method in ("local(4) on PS", "bsp on PS"):
+        clock = cluster_clock(workload, here, method)
+        found = Averaging.of(training_method(method), 4, workload.parameters, clock)
+        assert found.seconds == pytest.approx(push_pull_seconds(workload, here, size))
+        assert found.seconds >= size / here.effects.between_bandwidth
 
 
-def test_a_target_within_the_first_round_takes_an_average():
+def test_targets_and_equal_costs_within_the_first_round_take_an_average():
     """local(32) seemed to reach a target before it had sent anything."""
     found = curve("local(32)")
     target = float(found["test_loss"].iloc[3])
@@ -202,25 +204,11 @@ def test_a_target_within_the_first_round_takes_an_average():
     row = summary(found, target).iloc[0]
     assert row["bytes_to_target"] == row["bytes"] == 2 * RING
     assert link_bytes(found)["link_bytes"].iloc[3] == 2 * RING
-
-
-def test_equal_costs_hold_the_average_too():
     curves = pd.concat([curve("bsp", steps=2), curve("local(8)", steps=6)])
     rows = at_equal(curves, "bytes").set_index("method")
     assert rows["step"].to_dict() == {"bsp on A2A": 1, "local(8) on A2A": 6}
     rows = at_equal(curves, "seconds").set_index("method")
     assert rows["step"].to_dict() == {"bsp on A2A": 2, "local(8) on A2A": 5}
-
-
-def test_an_average_through_a_server_of_a_cluster_has_a_price():
-    workload = made_up_digits(1000)
-    here = replace(made_up_cluster("1 Gb/s", "50 us", 4), server_place="extra machines")
-    size = 4 * workload.parameters
-    for method in ("local(4) on PS", "bsp on PS"):
-        clock = cluster_clock(workload, here, method)
-        found = Averaging.of(training_method(method), 4, workload.parameters, clock)
-        assert found.seconds == pytest.approx(push_pull_seconds(workload, here, size))
-        assert found.seconds >= size / here.effects.between_bandwidth
 
 
 # Cells of a table.
@@ -239,12 +227,17 @@ def other(curves: pd.DataFrame, name: str) -> pd.DataFrame:
     return pd.concat([curves, curves.assign(**{name: changed})])
 
 
-def test_every_setting_of_a_curve_is_known(curves):
+def test_every_setting_of_a_curve_is_known_and_rows_may_come_in_any_order(curves):
     measured = {"seed", "step", "train_loss", "test_loss", "test_accuracy", "consensus_distance"}
     measured |= {"seconds", "bytes_sent", "diverged", "bytes_received"}
     measured |= {"averaging_bytes_sent", "averaging_bytes_received", "averaging_seconds"}
     parts = {"synchronisation", "compression", "feedback", "architecture"}  # of the method
     assert set(curves) - measured - parts == set(SETTINGS)
+    again = runs_by(curves.sample(frac=1, random_state=0), "method")
+    for cell, runs in runs_by(curves, "method").items():
+        for seed, run in runs.items():
+            pd.testing.assert_frame_equal(again[cell][seed], run)
+            assert run["step"].is_monotonic_increasing
 
 
 @pytest.mark.parametrize("name", [one for one in SETTINGS if one != "method"])
@@ -266,20 +259,13 @@ def test_a_setting_that_varies_is_named(curves, name):
         lambda table: period_table(table, [2]),
         lambda table: at_equal_bytes(table, [1]),
         lambda table: level_verdicts(table, table, 1.0),
+        lambda table: judged(table, [Ordering("bsp", "local(2)", "made up", "here")]),
     ],
 )
 @pytest.mark.parametrize("name", ["learning_rate", "split", "local_batch"])
 def test_nobody_mixes_them(curves, judge, name):
     with pytest.raises(InputError, match=f"vary in {name} "):
         judge(other(curves, name))
-
-
-def test_rows_may_come_in_any_order(curves):
-    again = runs_by(curves.sample(frac=1, random_state=0), "method")
-    for cell, runs in runs_by(curves, "method").items():
-        for seed, run in runs.items():
-            pd.testing.assert_frame_equal(again[cell][seed], run)
-            assert run["step"].is_monotonic_increasing
 
 
 @pytest.mark.parametrize(
@@ -290,16 +276,12 @@ def test_rows_may_come_in_any_order(curves):
         (lambda table: table.iloc[:0], "no curves"),
         (lambda table: table.assign(test_loss="high"), "'test_loss' of the curves has 'high'"),
         (lambda table: table.assign(workers="high"), "'workers' of the curves has 'high'"),
+        (lambda table: table[table["method"] == "bsp on A2A"], "no two methods"),
     ],
 )
 def test_tables_that_are_none_are_refused(curves, broken, told):
     with pytest.raises(InputError, match=told):
-        runs_by(broken(curves), "method")
-
-
-def test_a_run_that_diverged_lost_everything():
-    wild = train("quadratic", "bsp", steps=200, lr=3.0, evaluate_every=50)
-    assert final_losses(runs_by(wild, "method")["bsp on A2A",]).tolist() == [math.inf]
+        judged(broken(curves))
 
 
 # Orderings.
@@ -347,17 +329,7 @@ def test_a_verdict_needs_an_interval_on_one_side(better, worse, verdict):
     assert 0 <= row["p_value"] <= row["p_holm"] <= 1
 
 
-def test_rates_are_not_mixed_in_silence():
-    """The better rate of every method differs from the worse one by more than methods differ."""
-    one, other = curves_of([1.0, 1.1], [1.2, 1.2]), curves_of([3.0, 3.1], [3.2, 3.2])
-    both = pd.concat([one.assign(learning_rate=0.1), other.assign(learning_rate=0.3)])
-    with pytest.raises(InputError, match=r"vary in learning_rate \(learning_rate 0.1 and 0.3\)"):
-        judged(both, PAIR)
-    with pytest.raises(InputError, match="a step of seed 0 more than once"):
-        judged(pd.concat([one, other]), PAIR)
-
-
-def test_p_values_are_those_of_scipy_and_holm():
+def test_orderings_are_of_known_methods_and_their_p_values_of_scipy_and_holm():
     from scipy.stats import ttest_rel
 
     better, worse = [1.0, 1.3, 0.9, 1.2], [1.4, 1.5, 1.6, 1.1]
@@ -366,16 +338,8 @@ def test_p_values_are_those_of_scipy_and_holm():
     expected = ttest_rel(worse, better).pvalue
     assert table["p_value"].tolist() == pytest.approx([expected] * 2)
     assert table["p_holm"].tolist() == pytest.approx([2 * expected] * 2)
-
-
-def test_every_ordering_names_methods_that_there_are():
     assert len({str(training_method(name)) for name in methods_of()}) == len(methods_of())
     assert all(one.source and one.why for one in ORDERINGS)
-
-
-def test_curves_without_a_pair_are_refused():
-    with pytest.raises(InputError, match="no two methods"):
-        judged(curves_of([1.0], [2.0]), PAIR)
 
 
 def test_the_row_of_a_run_that_diverges_is_no_model_and_no_target_is_reached_with_it():
@@ -390,5 +354,6 @@ def test_the_row_of_a_run_that_diverges_is_no_model_and_no_target_is_reached_wit
     needed = iterations_to_target(found.curves, 0.4)
     assert needed["iterations"].tolist() == [math.inf] * 2
     assert needed["diverged"].all()
+    assert final_losses(runs_by(found.curves, "method")["bsp on A2A",]).tolist() == [math.inf] * 2
     kept = found.curves.fillna({"test_loss": 0.0})  # as in curves that were written before
     assert iterations_to_target(kept, 0.4)["iterations"].tolist() == [math.inf] * 2

@@ -1,7 +1,6 @@
 """Gossip: weights of graphs, what mixing preserves, and what compression does to it."""
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
@@ -10,8 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from ddlnb.compression.base import Codec, Payloads
-from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError
 from ddlnb.training.executors.clock import Clock
 from ddlnb.training.executors.lockstep import Lockstep
@@ -23,7 +20,7 @@ from ddlnb.training.gossip import (
     spectral_gap,
 )
 from ddlnb.training.method import training_method
-from ddlnb.training.worker import Compression, Worker
+from ddlnb.training.worker import Worker
 
 SIZES = (37, 163)
 CURVATURE = torch.linspace(0.5, 1, sum(SIZES))
@@ -63,10 +60,8 @@ def excess(worker: Worker) -> float:
     return float((0.5 * CURVATURE * (worker.parameters - minimum) ** 2).sum())
 
 
-def make_workers(
-    method: str, count: int, lr: float = 0.1, codec: Codec | None = None, **options
-) -> list[Worker]:
-    compression = Compression(codec) if codec else training_method(method).compression
+def make_workers(method: str, count: int, lr: float = 0.1, **options) -> list[Worker]:
+    compression = training_method(method).compression
     sgd = partial(torch.optim.SGD, lr=lr, momentum=options.pop("momentum", 0.0))
     return [
         Worker(rank, count, Point(), quadratic, partial(noisy, rank), sgd, compression, **options)
@@ -271,27 +266,6 @@ def test_stragglers_change_when_and_not_what(method):
     assert lead == 1  # nobody goes on before its neighbours have sent
     for one, other in zip(workers, train(method), strict=True):
         assert torch.equal(one.parameters, other.parameters)
-
-
-@dataclass(frozen=True)
-class Odd(TopK):
-    """Payloads of an odd number of bytes."""
-
-    def payload_bytes(self, elements: int) -> int:
-        return super().payload_bytes(elements) + 1
-
-    def encode(self, tensor, round_, memory):
-        return torch.cat(
-            [super().encode(tensor, round_, memory), torch.zeros(1, dtype=torch.uint8)]
-        )
-
-    def decode(self, payload, elements):
-        return super().decode(payload[:-1], elements)
-
-
-def test_payloads_of_odd_lengths_are_read():
-    assert Payloads(Odd(0.1), SIZES).payload_bytes == 8 * (4 + 16) + 2
-    assert_same(train("choco", codec=Odd(0.1)), train("choco", codec=TopK(0.1)))
 
 
 # Graphs.

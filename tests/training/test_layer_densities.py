@@ -1,5 +1,7 @@
 """A density for every layer: as a compressor, as a choice for a cluster, and in the study."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -32,46 +34,20 @@ DENSITIES = (0.1, 0.02, 1.0, 0.5, 0.001, 0.01)  # one for every tensor of digits
 # The compressor.
 
 
-def test_its_text_is_read_back_to_the_bit():
+def test_its_text_is_read_back_and_one_piece_is_top_k_or_an_all_reduce():
     compressor = LayerTopK((1 / 3, 1e-05, 1.0))
     assert get_compressor(str(compressor)) == compressor
     method = training_method(by_layer(compressor))
     assert training_method(str(method)) == method
-
-
-@pytest.mark.parametrize("text", ["layer-top-k", "layer-top-k(0.1)", "layer-top-k(())"])
-def test_without_a_density_for_every_piece_it_is_refused(text):
-    with pytest.raises(InputError, match="densities"):
-        get_compressor(text)
-    with pytest.raises(InputError, match=r"density 2.0 must be above 0 and at most 1"):
-        get_compressor("layer-top-k((0.1, 2.0))")
-
-
-TWO = "bsp + layer-top-k((0.1, 0.2))"
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda: training_settings("digits", TWO, workers=2).job().worker(0),
-        lambda: Payloads(LayerTopK((0.1, 0.2)), (3,) * 6).payload_bytes,
-        lambda: iteration_cost(DIGITS, made_up_cluster("1 Gb/s", "1 us"), TWO),
-    ],
-    ids=["training", "payloads", "cost"],
-)
-def test_another_number_of_pieces_is_refused_before_anything_runs(ask):
-    said = r"layer-top-k has 2 densities, and the model has 6 pieces.*give one for each"
-    with pytest.raises(InputError, match=said):
-        ask()
-
-
-def test_one_piece_is_top_k_and_at_density_one_an_all_reduce():
     alone, tensor = LayerTopK((0.1,)), normal(50)
     payload = alone.encode(tensor, Round(0, 1, 0), {})
     assert torch.equal(payload, TopK(0.1).encode(tensor, Round(0, 1, 0), {}))
     assert alone.traffic((50,), 4) == TopK(0.1).traffic((50,), 4)
     assert training_method("bsp + layer-top-k((0.1,)) + whole-model").compressor == TopK(0.1)
     assert LayerTopK((1.0,)).traffic((50,), 4) == [Traffic(AllReduce, 200)]
+
+
+TWO = "bsp + layer-top-k((0.1, 0.2))"
 
 
 def test_what_is_not_compressed_loses_nothing_and_is_not_written_to():
@@ -144,16 +120,13 @@ def test_what_is_ready_earlier_sends_no_less(longer):
         assert (table["density"].diff().dropna() <= 0).all()
 
 
-def test_a_free_network_takes_everything_and_a_hopeless_one_the_least():
+def test_more_traffic_or_a_slower_network_takes_smaller_densities():
     fast, slow = (made_up_cluster(speed, "0 us") for speed in ("100000 Gb/s", "10 kb/s"))
     assert set(layer_densities(DIGITS, fast).densities) == {1.0}
     hopeless = density_table(DIGITS, layer_densities(DIGITS, slow, longer=0))
     assert set(hopeless.loc[hopeless["elements"] > 1000, "density"]) == {LEAST}
     # All ten of a bias, summed, are fewer bytes than one of them and its place from every worker.
     assert set(hopeless.loc[hopeless["elements"] == 10, "density"]) == {1.0}
-
-
-def test_more_workers_more_traffic_smaller_densities():
     few, many = (layer_densities(RESNET, "survey-10GbE", workers=n).densities for n in (8, 32))
     assert np.mean(np.array(many) <= np.array(few)) > 0.9
 
@@ -167,38 +140,59 @@ def test_densities_stand_in_the_order_of_the_workers_pieces():
     assert set(density_table(DIGITS, chosen)["tensor"][:2]) == {"5.weight", "5.bias"}
 
 
+SLOW = CompressionProfile(
+    "made up",
+    {f"top-k({one})": CompressorSeconds(Line(1e-4, 0.0)) for one in (0.001, 0.01, 0.1)},
+)
+
+
 def test_selection_that_takes_time_leaves_less_to_hide():
-    slow = CompressionProfile(
-        "made up",
-        {f"top-k({one})": CompressorSeconds(Line(1e-4, 0.0)) for one in (0.001, 0.01, 0.1)},
-    )
     here = made_up_cluster("1 Gb/s", "5 us").with_workers(8)
     options = {"candidates": (0.001, 0.01, 0.1), "feedback": False}
     free, paid = (
         np.array(layer_densities(DIGITS, here, profile, **options).densities)
-        for profile in ("free", slow)
+        for profile in ("free", SLOW)
     )
     assert (paid <= free).all()
-    with pytest.raises(InputError, match=r"no seconds for top-k\(0.002\)"):
-        layer_densities(DIGITS, here, slow)
+
+
+UNKNOWN = Workload("mine", 1, (Layer("l"),), (Gradient("w", "l", 10),), "by hand")
+HERE = made_up_cluster("1 Gb/s", "1 us")
+OTHER_PIECES = r"layer-top-k has 2 densities, and the model has 6 pieces.*give one for each"
+IN_PARTS = get_method("ByteScheduler-A2A").tuned(partition=1_000_000)
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("ask", "reason"),
     [
-        ({"base": get_method("ByteScheduler-A2A").tuned(partition=1_000_000)}, "cuts tensors"),
-        ({"base": "WFBP-PS"}, "goes through servers"),
-        ({"candidates": (0.1, 2.0)}, r"candidates \[0.1, 2.0\] must be densities from 0.001 to 1"),
-        ({"candidates": ()}, "candidates"),
-        ({"longer": -0.1}, "longer -0.1 must be a share"),
+        *(
+            (partial(get_compressor, text), "densities")
+            for text in ("layer-top-k", "layer-top-k(0.1)", "layer-top-k(())")
+        ),
+        (
+            lambda: get_compressor("layer-top-k((0.1, 2.0))"),
+            r"density 2.0 must be above 0 and at most 1",
+        ),
+        (lambda: training_settings("digits", TWO, workers=2).job().worker(0), OTHER_PIECES),
+        (lambda: Payloads(LayerTopK((0.1, 0.2)), (3,) * 6).payload_bytes, OTHER_PIECES),
+        (lambda: iteration_cost(DIGITS, HERE, TWO), OTHER_PIECES),
+        (lambda: layer_densities(UNKNOWN, "survey-10GbE"), "of no built-in model"),
+        (lambda: layer_densities(DIGITS, HERE, SLOW), r"no seconds for top-k\(0.002\)"),
+        *(
+            (partial(layer_densities, RESNET, "survey-10GbE", **options), reason)
+            for options, reason in [
+                ({"base": IN_PARTS}, "cuts tensors"),
+                ({"base": "WFBP-PS"}, "goes through servers"),
+                (
+                    {"candidates": (0.1, 2.0)},
+                    r"candidates \[0.1, 2.0\] must be densities from 0.001 to 1",
+                ),
+                ({"candidates": ()}, "candidates"),
+                ({"longer": -0.1}, "longer -0.1 must be a share"),
+            ]
+        ),
     ],
 )
-def test_what_makes_no_sense_is_refused(options, reason):
+def test_what_makes_no_sense_is_refused(ask, reason):
     with pytest.raises(InputError, match=reason):
-        layer_densities(RESNET, "survey-10GbE", **options)
-
-
-def test_a_model_whose_parameters_are_not_known_is_refused():
-    unknown = Workload("mine", 1, (Layer("l"),), (Gradient("w", "l", 10),), "by hand")
-    with pytest.raises(InputError, match="of no built-in model"):
-        layer_densities(unknown, "survey-10GbE")
+        ask()

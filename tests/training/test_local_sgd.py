@@ -3,7 +3,7 @@
 With signSGD a server counts, and takes and gives one bit per parameter.
 """
 
-from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -18,39 +18,42 @@ from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.runs import train as training
 from ddlnb.training.synchronisation import AdaptiveLocalSGD
-from ddlnb.training.worker import NextGradient, Worker
+from ddlnb.training.worker import NextGradient
 from ddlnb.workloads.workload import read_profile
 from tests.toy_training import ADAM, MOMENTUM, SGD, Trained, draw, make_workers, model, square_error
 
-ONCE_EACH = ["local(1)", "post-local(4, 1000)", "adaptive-local(1, 1)"]
 
-
-@pytest.mark.parametrize("optimizer", [SGD, MOMENTUM, ADAM], ids=["sgd", "momentum", "adam"])
-@pytest.mark.parametrize("once", ONCE_EACH)
-@pytest.mark.parametrize("rest", [" on A2A", " on PS", " + top-k(0.3) + feedback on A2A"])
+@pytest.mark.parametrize(
+    ("once", "rest", "optimizer"),
+    [
+        *product(
+            ["local(1)", "post-local(4, 1000)", "adaptive-local(1, 1)"],
+            [" on A2A", " on PS", " + top-k(0.3) + feedback on A2A"],
+            [SGD, MOMENTUM, ADAM],
+        ),
+        *(("local(1)", f" + {name}", SGD) for name in COMPRESSORS),
+    ],
+)
 def test_one_gradient_a_round_is_bsp_to_the_bit(once, rest, optimizer):
     local, bsp = (Trained(name + rest, 6, optimizer=optimizer) for name in (once, "bsp"))
     assert torch.equal(local.parameters, bsp.parameters)
 
 
-@pytest.mark.parametrize("compressor", COMPRESSORS)
-def test_one_gradient_a_round_is_bsp_with_any_compressor(compressor):
-    local, bsp = (Trained(f"{name} + {compressor}", 4) for name in ("local(1)", "bsp"))
-    assert torch.equal(local.parameters, bsp.parameters)
+def trained_alone(make_optimizer, steps: int, ranks) -> torch.Tensor:
+    """Return where one worker ends that trains on the joined batches of these ranks."""
+    module = model()
+    optimizer = make_optimizer(module.parameters())
+    for step in range(steps):
+        optimizer.zero_grad()
+        losses = [square_error(module, draw(rank, step)) for rank in ranks]
+        (sum(losses) / len(losses)).backward()
+        optimizer.step()
+    return torch.cat([p.detach().flatten() for p in module.parameters()])
 
 
 def test_with_plain_sgd_a_round_ends_at_the_mean_of_where_the_workers_were():
-    ends = []
-    for rank in range(4):
-        module = model()
-        optimizer = SGD(module.parameters())
-        for step in range(5):
-            optimizer.zero_grad()
-            square_error(module, draw(rank, step)).backward()
-            optimizer.step()
-        ends.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
-    together = Trained("local(5)", steps=5).parameters
-    for mine in together:
+    ends = [trained_alone(SGD, 5, [rank]) for rank in range(4)]
+    for mine in Trained("local(5)", steps=5).parameters:
         torch.testing.assert_close(mine, sum(ends) / 4)
 
 
@@ -84,12 +87,19 @@ def test_adaptive_rounds_follow_the_loss_and_workers_agree(start, rest):
     assert (first, last < 8) == (12, True) if start == "rare" else (first, last > 2) == (1, True)
 
 
-def test_adaptive_periods_stay_within_their_bounds():
+def test_adaptive_periods_stay_within_their_bounds_whatever_the_loss():
+    """The loss of "quadratic" goes below zero, where a power of it is no number."""
     for start in ("rare", "frequent"):
         rule = AdaptiveLocalSGD(2, 9, start)
         losses = [0.0, 1e-30, 0.3, 1.0, 7.0, 1e30, float("inf"), float("nan")]
         assert all(2 <= rule.period(1.0, loss) <= 9 for loss in losses)
         assert rule.period(0.0, 0.0) in (2, 9)
+    curve = training.train("quadratic", "adaptive-local", workers=2, steps=200)
+    assert not curve["diverged"].any()
+    for start, (learnt, worse) in {"rare": (1, 16), "frequent": (16, 1)}.items():
+        steep = AdaptiveLocalSGD(1, 16, start, 4000.0)
+        losses = {-1.0: learnt, 0.0: learnt, 0.5: learnt, 2.0: worse}
+        assert {loss: steep.period(1.0, loss) for loss in losses} == losses
 
 
 @pytest.mark.parametrize("compression", ["top-k(0.3) + feedback", "top-k(0.3)"])
@@ -105,24 +115,10 @@ def test_compressed_local_sgd_lowers_the_loss_and_keeps_workers_equal(compressio
 # The lockstep executor.
 
 
-ALL = partial(torch.optim.SGD, lr=1.0)
-
-
-def train(method: str) -> list[Worker]:
-    return Trained(method, 10, optimizer=MOMENTUM).workers
-
-
 @pytest.mark.item("A05", how="measured")
 def test_bsp_equals_one_worker_on_the_joined_batch():
-    together = train("bsp")
-    alone = model()
-    optimizer = MOMENTUM(alone.parameters())
-    for step in range(10):
-        optimizer.zero_grad()
-        losses = [square_error(alone, draw(rank, step)) for rank in range(4)]
-        (sum(losses) / 4).backward()
-        optimizer.step()
-    expected = torch.cat([p.detach().flatten() for p in alone.parameters()])
+    together = Trained("bsp", 10, optimizer=MOMENTUM).workers
+    expected = trained_alone(MOMENTUM, 10, range(4))
     for worker in together:
         torch.testing.assert_close(worker.parameters, expected)
         assert torch.equal(worker.parameters, together[0].parameters)
@@ -176,7 +172,8 @@ def voted(votes: list[list[float]], clock: int = 0) -> list[float]:
     return joint.outcome(answers[0]).tolist()
 
 
-def test_a_coin_decides_ties_fairly_and_the_same_for_all():
+def test_a_coin_decides_ties_alike_for_all_and_what_is_no_vote_is_summed():
+    """Adaptive local SGD averages losses between its votes, of all workers alike."""
     split = [[1.0] * 4000, [-1.0] * 4000]
     outcome = torch.tensor(voted(split))
     assert set(outcome.tolist()) == {1.0, -1.0}
@@ -184,10 +181,6 @@ def test_a_coin_decides_ties_fairly_and_the_same_for_all():
     assert abs(float(outcome.sum())) < 4 * 4000**0.5
     assert voted(split) == outcome.tolist()
     assert voted(split, clock=1) != outcome.tolist()
-
-
-def test_what_is_no_vote_is_summed_beside_it():
-    """Adaptive local SGD averages losses between its votes, of all workers alike."""
     rule = Tallying(BulkSynchronous(2), 2, lambda payloads, clock: payloads[0])
     for clock, value in enumerate([torch.ones(1, dtype=torch.uint8), torch.ones(1)]):
         rule.push(0, 0, clock, value)
@@ -196,13 +189,3 @@ def test_what_is_no_vote_is_summed_beside_it():
         assert [rule.pull(rank, 0, clock).item() for rank in range(2)] == [1 + clock] * 2
     trained = Trained("adaptive-local(1, 4, rare) + signsgd(0.1) on PS", 12)
     assert trained.parameters.isfinite().all()
-
-
-def test_a_loss_below_zero_or_a_steep_power_has_a_period():
-    """The loss of "quadratic" goes below zero, where a power of it is no number."""
-    curve = training.train("quadratic", "adaptive-local", workers=2, steps=200)
-    assert not curve["diverged"].any()
-    for start, (learnt, worse) in {"rare": (1, 16), "frequent": (16, 1)}.items():
-        steep = AdaptiveLocalSGD(1, 16, start, 4000.0)
-        losses = {-1.0: learnt, 0.0: learnt, 0.5: learnt, 2.0: worse}
-        assert {loss: steep.period(1.0, loss) for loss in losses} == losses

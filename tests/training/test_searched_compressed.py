@@ -212,36 +212,40 @@ def test_compressions_are_part_of_a_plan():
     assert plan_from_json(older) == plan
 
 
-@pytest.mark.parametrize(
-    ("partition", "changes", "told"),
-    [
-        (None, {"compressions": ("fp16",)}, "names compressions for 1 of 2 messages"),
-        (
-            None,
-            {"compressions": ("fp16", ""), "collectives": ("ring", "")},
-            "names collective 'ring' for a message that is compressed",
-        ),
-        (1_000_000, {"compressions": ("fp16",) * 8}, "compresses a part of 'b' by fp16"),
-    ],
-)
-def test_plans_that_cannot_be_compressed_so_are_refused(partition, changes, told):
-    plan = Candidate((1, 2), partition=partition).plan(TWO_LAYERS, LINK, ())
-    with pytest.raises(PlanError, match=told):
-        replace(plan, **changes)
-
-
-def test_who_knows_no_compression_refuses_a_compressed_plan():
-    plan = replace(plan_on(LINK, TWO_LAYERS, "WFBP-A2A"), compressions=("fp16", "fp16"))
-    with pytest.raises(InputError, match=r"compresses messages by fp16.*ask ddlnb.iteration_cost"):
-        lower(TWO_LAYERS, LINK, plan)
-    longer = replace(TWO_LAYERS, gradients=TWO_LAYERS.gradients[:1])
-    with pytest.raises(PlanError, match="has 2 gradients and workload 'toy' 1"):
-        iteration_cost(longer, LINK, plan)
+PLANNED = plan_on(LINK, TWO_LAYERS, "WFBP-A2A")
+IN_PARTS = Candidate((1, 2), partition=1_000_000).plan(TWO_LAYERS, LINK, ())
 
 
 @pytest.mark.parametrize(
     ("make", "error", "said"),
     [
+        (
+            lambda: replace(PLANNED, compressions=("fp16",)),
+            PlanError,
+            "names compressions for 1 of 2 messages",
+        ),
+        (
+            lambda: replace(PLANNED, compressions=("fp16", ""), collectives=("ring", "")),
+            PlanError,
+            "names collective 'ring' for a message that is compressed",
+        ),
+        (
+            lambda: replace(IN_PARTS, compressions=("fp16",) * 8),
+            PlanError,
+            "compresses a part of 'b' by fp16",
+        ),
+        (  # who knows no compression
+            lambda: lower(TWO_LAYERS, LINK, replace(PLANNED, compressions=("fp16", "fp16"))),
+            InputError,
+            r"compresses messages by fp16.*ask ddlnb.iteration_cost",
+        ),
+        (
+            lambda: iteration_cost(
+                replace(TWO_LAYERS, gradients=TWO_LAYERS.gradients[:1]), LINK, PLANNED
+            ),
+            PlanError,
+            "has 2 gradients and workload 'toy' 1",
+        ),
         (lambda: Compressed("topk-0.01"), UnknownName, "unknown compression 'topk-0.01'"),
         (lambda: Compressed("none"), InputError, "compresses nothing"),
         (lambda: Compressed("bsp + top-k"), InputError, "leave 'bsp' out"),
@@ -261,7 +265,7 @@ def test_who_knows_no_compression_refuses_a_compressed_plan():
         ),
     ],
 )
-def test_what_cannot_be_sent_is_refused(make, error, said):
+def test_what_cannot_be_sent_or_planned_is_refused(make, error, said):
     with pytest.raises(error, match=said):
         make()
 
@@ -280,7 +284,6 @@ TOY = Workload(
     ),
     "by hand",
 )
-TWO = made_up_cluster("8 Mb/s", "50 ms", workers=2)  # a megabyte in a second
 
 
 def by_dense_plan(method: str, cluster: ddlnb.Cluster) -> float:
@@ -296,24 +299,22 @@ def by_dense_plan(method: str, cluster: ddlnb.Cluster) -> float:
     return play(compressed(lower(RESNET, cluster, plan), made)).iteration_seconds
 
 
-def test_a_plan_for_what_is_sent_by_hand():
+def test_a_plan_for_what_is_sent_and_waits_for_compression_by_hand():
     """Dense, the first message fills the link until 5.1 s, so that the other two merge.
 
     Of a hundredth, 80 kB are gathered in 50 + 80 ms: the second is on its way before the third is
     ready, and the last one has arrived at 3.13 s. With the plan for dense ones it was 3.21 s.
+
+        Half a second each: ready at 1.5, 2.5 and 4.5 s, with 50 ms to send after the last.
     """
-    dense = plan_on(TWO, TOY, "MG-WFBP")
+    dense = plan_on(LINK, TOY, "MG-WFBP")
     assert [len(message.pieces) for message in dense.messages] == [1, 2]
-    cost = iteration_cost(TOY, TWO, "bsp + top-k(0.01)")
+    cost = iteration_cost(TOY, LINK, "bsp + top-k(0.01)")
     assert cost.iteration_seconds == pytest.approx(3.13)
     assert "3 messages" in cost.source
-
-
-def test_what_compressing_takes_is_waited_for():
-    """Half a second each: ready at 1.5, 2.5 and 4.5 s, with 50 ms to send after the last."""
     slow = CompressorSeconds(Line(0.5, 0.0), Line(), Line(), "workers")
     profile = CompressionProfile("made up", {"top-k(0.01)": slow})
-    cost = iteration_cost(TOY, TWO, "bsp + top-k(0.01)", compression=profile)
+    cost = iteration_cost(TOY, LINK, "bsp + top-k(0.01)", compression=profile)
     assert cost.iteration_seconds == pytest.approx(4.63)
     assert cost.compression_seconds == pytest.approx(1.5)
 

@@ -29,6 +29,7 @@ from ddlnb.units import MB
 WORKLOAD = ddlnb.read_profile("resnet50_b64_rtx2080ti")
 # Slow enough that ResNet-50 cannot hide what it sends.
 SLOW_NETWORK = ddlnb.get_cluster("survey-10GbE").with_effects(between_bandwidth=0.45e9)
+HERE = SLOW_NETWORK.with_workers(16)
 FAST_NETWORK = SLOW_NETWORK.with_effects(
     between_bandwidth=50e9, inside_bandwidth=100e9, between_latency=1e-6, operation_latency=1e-6
 )
@@ -58,11 +59,14 @@ def table(needed=SEEDS, cluster=SLOW_NETWORK, profile=FREE, every=1) -> pd.DataF
     return time_to_target(made, 0.5, WORKLOAD, [cluster], profile, steps=8)
 
 
-def test_iterations_are_between_two_evaluations_or_infinite():
+def test_iterations_are_between_two_evaluations_or_infinite_without_a_speedup():
     found = iterations_to_target(curves({"bsp on A2A": [27, math.inf]}, every=10), 0.5)
     assert list(found["iterations"]) == [30, math.inf]
     assert list(found["since"]) == [20, math.inf]
     assert list(found["averages"]) == [0, 0]
+    row = table(LOST).to_dict("records")[1]
+    assert row["seconds"] == math.inf
+    assert row["speedup"] == 0
 
 
 def test_a_model_that_no_worker_has_takes_one_average_more():
@@ -73,27 +77,24 @@ def test_a_model_that_no_worker_has_takes_one_average_more():
         time_to_target(one, 0.5, WORKLOAD, [SLOW_NETWORK], steps=8).iloc[1]
         for one in (made, dearer)
     ]
-    here, size = SLOW_NETWORK.with_workers(16), WORKLOAD.gradient_bytes
-    average = request_cost(here, AllReduce, size, is_merged=True)
+    average = request_cost(HERE, AllReduce, WORKLOAD.gradient_bytes, is_merged=True)
     assert rows[1]["seconds"] - rows[0]["seconds"] == pytest.approx(average.seconds)
     assert rows[1]["speedup"] < rows[0]["speedup"]
 
 
-def test_seconds_are_iterations_times_seconds_of_one():
+def test_seconds_are_iterations_times_seconds_and_dense_is_the_quickest_lossless():
     for row in table().to_dict("records"):
         assert row["seconds"] == pytest.approx(row["iterations"] * row["iteration_seconds"])
         assert row["low"] < row["seconds"] < row["high"]
         parts = row["compute_seconds"] + row["compression_seconds"] + row["waiting_seconds"]
         assert row["iteration_seconds"] == pytest.approx(parts)
-
-
-def test_the_dense_row_is_the_quickest_lossless_method_and_its_own_measure():
     dense = table().iloc[0]
-    best = best_lossless(WORKLOAD, SLOW_NETWORK.with_workers(16), most_machines=0)
+    best = best_lossless(WORKLOAD, HERE, most_machines=0)
     assert dense["is_dense"]
     assert dense["carried_by"] == best.method
     assert dense["speedup"] == pytest.approx(1.0)
     assert dense["iteration_seconds"] == best.iteration_seconds
+    assert best_lossless(WORKLOAD, replace(HERE, server_place=None)).iteration_seconds > 0
 
 
 def test_methods_are_compared_with_lossless_ones_on_as_many_machines():
@@ -102,7 +103,7 @@ def test_methods_are_compared_with_lossless_ones_on_as_many_machines():
     rows = table({"bsp on A2A": [100, 100], TOP_K: [100, 100], served: [100, 100]})
     alone, with_servers = rows[rows["is_dense"]].to_dict("records")
     assert (alone["server_machines"], with_servers["server_machines"]) == (0, 4)
-    assert with_servers["carried_by"] == best_lossless(WORKLOAD, here16()).method
+    assert with_servers["carried_by"] == best_lossless(WORKLOAD, HERE).method
     assert with_servers["carried_by"].endswith("-PS")
     for method, dense in ((TOP_K, alone), (served, with_servers)):
         (row,) = rows[rows["method"] == method].to_dict("records")
@@ -113,10 +114,6 @@ def test_methods_are_compared_with_lossless_ones_on_as_many_machines():
         assert found.speedup == row["speedup"]
 
 
-def here16() -> ddlnb.Cluster:
-    return SLOW_NETWORK.with_workers(16)
-
-
 def test_stragglers_slow_down_both_sides_of_a_comparison():
     made, law = curves(SEEDS), OneSlow(3.0)
     even, uneven = (
@@ -124,7 +121,7 @@ def test_stragglers_slow_down_both_sides_of_a_comparison():
         for slower in (None, law)
     )
     assert (uneven["iteration_seconds"] > even["iteration_seconds"] + 0.2).all()
-    best = best_lossless(WORKLOAD, here16(), law, 4, most_machines=0)
+    best = best_lossless(WORKLOAD, HERE, law, 4, most_machines=0)
     assert uneven["iteration_seconds"].iloc[0] == best.iteration_seconds
 
 
@@ -161,43 +158,35 @@ def test_a_gain_is_beyond_the_margin_of_what_was_exposed(low, high, exposed, see
     assert ("hidden already" in found.reason) == (exposed < 0.05)
 
 
-def test_a_gain_of_nothing_is_no_reason_to_compress():
-    """On 100GbIB communication is hidden; equal iterations made it '1.00x: compress here'."""
-    same = {"bsp on A2A": [100, 100], "bsp + ef-sign + feedback on A2A": [100, 100]}
-    (found,) = recommendations(table(same, ddlnb.get_cluster("survey-100GbIB")))
-    assert found.choice == NO
-    (alone,) = recommendations(table({"bsp on A2A": [100], TOP_K: [50]}))
-    assert alone.choice == UNSURE
-    assert "a single seed" in alone.reason
-
-
-def test_the_verdict_turns_when_bandwidth_grows():
-    (slow,), (fast,) = (
-        recommendations(table(cluster=cluster)) for cluster in (SLOW_NETWORK, FAST_NETWORK)
-    )
-    assert slow.choice == YES
-    assert str(slow).startswith("compress here")
-    assert fast.choice == NO
-    assert "hidden already" in fast.reason
-    assert str(fast).startswith("do not compress here")
+FASTER = {"bsp on A2A": [100], TOP_K: [50]}
+SAME = {"bsp on A2A": [100, 100], "bsp + ef-sign + feedback on A2A": [100, 100]}
+SLOWER = {"bsp on A2A": [50, 50], TOP_K: [200, 200]}
+LOST = {"bsp on A2A": [100, 100], TOP_K: [100, math.inf]}
+HIDING = ddlnb.get_cluster("survey-100GbIB")  # whose communication is hidden already
 
 
 @pytest.mark.parametrize(
-    ("needed", "profile", "reason"),
+    ("needed", "cluster", "profile", "choice", "reason"),
     [
-        (SEEDS, SLOWLY, "compression takes"),
-        ({"bsp on A2A": [50, 50], TOP_K: [200, 200]}, FREE, "4.00 times the iterations"),
-        ({"bsp on A2A": [100, 100], TOP_K: [100, math.inf]}, FREE, "1 of 2 runs do not reach"),
+        (SEEDS, SLOW_NETWORK, FREE, YES, ""),
+        (SEEDS, FAST_NETWORK, FREE, NO, "hidden already"),
+        (SAME, HIDING, FREE, NO, ""),  # equal iterations made it '1.00x: compress here'
+        (FASTER, SLOW_NETWORK, FREE, UNSURE, "a single seed"),
+        (SEEDS, SLOW_NETWORK, SLOWLY, NO, "compression takes"),
+        (SLOWER, SLOW_NETWORK, FREE, NO, "4.00 times the iterations"),
+        (LOST, SLOW_NETWORK, FREE, NO, "1 of 2 runs do not reach"),
     ],
 )
-def test_the_reason_against_it_is_the_one_that_applies(needed, profile, reason):
-    (found,) = recommendations(table(needed, profile=profile))
-    assert found.choice == NO
+def test_a_choice_has_the_reason_that_applies(needed, cluster, profile, choice, reason):
+    (found,) = recommendations(table(needed, cluster, profile))
+    assert found.choice == choice
     assert reason in found.reason
+    words = {YES: "compress", NO: "do not compress", UNSURE: "no clear reason to compress"}
+    assert str(found).startswith(f"{words[choice]} here: ")
 
 
 def test_a_run_that_diverged_is_not_told_to_train_longer():
-    made = curves({"bsp on A2A": [100, 100], TOP_K: [100, math.inf]})
+    made = curves(LOST)
     ends = (made["method"] == TOP_K) & (made["seed"] == 1) & (made["step"] == made["step"].max())
     rows = time_to_target(made.assign(diverged=ends), 0.5, WORKLOAD, [SLOW_NETWORK], FREE, steps=8)
     (found,) = recommendations(rows)
@@ -221,39 +210,25 @@ def test_a_gather_of_as_many_bytes_is_the_reason():
     assert carried >= of_ring == pytest.approx(4 * 15 / 16 * WORKLOAD.gradient_bytes / MB, abs=0.05)
 
 
-def test_runs_that_never_get_there_have_no_speedup():
-    missing = {"bsp on A2A": [100, 100], TOP_K: [100, math.inf]}
-    row = table(missing).to_dict("records")[1]
-    assert row["seconds"] == math.inf
-    assert row["speedup"] == 0
+def needed(without: str = "", target: float = 0.5) -> pd.DataFrame:
+    """Iterations to a target, of curves that lack a column."""
+    return iterations_to_target(curves(SEEDS).drop(columns=without, errors="ignore"), target)
 
 
 @pytest.mark.parametrize(
-    ("without", "target", "told"),
+    ("ask", "told"),
     [
-        ("test_loss", 0.5, r"lack the columns \['test_loss'\]"),
-        ("averaging_bytes_sent", 0.5, "lack the column 'averaging_bytes_sent'"),
-        ("nothing", 10, "target 10 is reached before training"),
-        ("nothing", math.nan, "must be a finite loss"),
+        (lambda: needed("test_loss"), r"lack the columns \['test_loss'\]"),
+        (lambda: needed("averaging_bytes_sent"), "lack the column 'averaging_bytes_sent'"),
+        (lambda: needed(target=10), "target 10 is reached before training"),
+        (lambda: needed(target=math.nan), "must be a finite loss"),
+        (lambda: table({TOP_K: [100]}), "lack 'bsp on A2A'"),
+        (
+            lambda: table({"bsp on A2A": [math.inf], TOP_K: [100]}),
+            "does not reach the target in all",
+        ),
     ],
 )
-def test_what_is_missing_is_said(without, target, told):
+def test_what_is_missing_or_cannot_be_compared_is_said(ask, told):
     with pytest.raises(InputError, match=told):
-        iterations_to_target(curves(SEEDS).drop(columns=without, errors="ignore"), target)
-
-
-@pytest.mark.parametrize(
-    ("needed", "told"),
-    [
-        ({TOP_K: [100]}, "lack 'bsp on A2A'"),
-        ({"bsp on A2A": [math.inf], TOP_K: [100]}, "does not reach the target in all"),
-    ],
-)
-def test_what_cannot_be_compared_is_said(needed, told):
-    with pytest.raises(InputError, match=told):
-        table(needed)
-
-
-def test_a_cluster_without_servers_has_a_best_method():
-    alone = replace(SLOW_NETWORK.with_workers(16), server_place=None)
-    assert best_lossless(WORKLOAD, alone).iteration_seconds > 0
+        ask()
