@@ -164,6 +164,7 @@ def _become_kernel(words: Sequence[str], environment: dict[str, str], folder: st
     for number in (0, 1):
         os.dup2(nothing, number)
     os.chdir(folder)
+    sys.path.insert(0, "")  # modules beside the notebook, as in any kernel; the origin has none
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = list(words[words.index("-m") + 1 :])
