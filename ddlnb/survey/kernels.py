@@ -4,8 +4,8 @@ To import torch, pandas and their company takes a kernel six seconds of a core, 
 process that has done it takes none. A worker starts one such origin (`forking`), and jupyter_client
 asks it for kernels through `Forked`. The origin imports what the notebook imports, once, and runs
 no cell, so that no notebook sees another one's names. A kernel ends when the origin does, and the
-origin when its worker does. Linux only, where a process is waited for by a file (`pidfd_open`);
-elsewhere kernels are started as usual.
+origin when its worker does. Where a process cannot be waited for by a file (`is_possible`), kernels
+are started as usual.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BACKEND = "module://matplotlib_inline.backend_inline"  # what a kernel sets befo
 @contextlib.contextmanager
 def forking() -> Iterator[dict[str, Any]]:
     """Start an origin, and yield what the specification of its kernels says in ``metadata``."""
-    if not hasattr(os, "pidfd_open"):
+    if not is_possible():
         yield {}
         return
     words = [sys.executable, "-P", "-m", __name__]
@@ -51,6 +51,15 @@ def forking() -> Iterator[dict[str, Any]]:
         )
         KernelProvisionerFactory.instance().provisioners[NAME] = entry
         yield {"kernel_provisioner": {"provisioner_name": NAME}}
+
+
+def is_possible() -> bool:
+    """Return whether the system lets one wait for the child of another process."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):  # not Linux, an old one, or a sandbox
+        return False
+    return True
 
 
 def imports_of(notebook: Path) -> list[str]:

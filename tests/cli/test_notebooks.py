@@ -4,7 +4,6 @@ import ast
 import base64
 import itertools
 import json
-import os
 import re
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from ddlnb.launch.options import emulated
 from ddlnb.plans.methods import METHODS
 from ddlnb.survey.evidence import NOT_JUDGED, entries
 from ddlnb.survey.execution import ENDING_SECONDS, run_notebook
+from ddlnb.survey.kernels import is_possible
 from ddlnb.survey.notebooks import (
     MOST_BYTES,
     PNG,
@@ -343,7 +343,7 @@ def test_a_notebook_that_takes_too_long_is_ended_with_its_kernel(
 
 
 @pytest.mark.notebook
-@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="kernels are forked on Linux")
+@pytest.mark.skipif(not is_possible(), reason="kernels are forked on Linux")
 def test_kernels_share_what_was_imported_and_no_names(tmp_path, worker):
     first = "import os, sys, xml.dom.minidom as dom; mine = os.getppid()"
     then = "assert 'mine' not in globals() and 'dom' not in globals()"
