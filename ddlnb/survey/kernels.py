@@ -30,7 +30,8 @@ from ddlnb.errors import DdlnbError
 from ddlnb.reading import read_json
 
 NAME = "forked"  # of the provisioner, in the specification of a kernel
-LATE = ("ipywidgets", "numba", "seaborn", "torch")  # what our modules import when they need it
+NOTEBOOK_COLUMNS = 20  # of a table, by pandas where a kernel imports it
+LATE = ("numba", "seaborn", "torch")  # what our modules import when they need it
 BACKEND = "module://matplotlib_inline.backend_inline"  # what a kernel sets before it imports any
 
 
@@ -176,6 +177,8 @@ def _become_kernel(words: Sequence[str], environment: dict[str, str], folder: st
     sys.path.insert(0, "")  # modules beside the notebook, as in any kernel; the origin has none
     os.environ.clear()
     os.environ.update(environment)
+    if pandas := sys.modules.get("pandas"):  # which took the origin for a terminal
+        pandas.set_option("display.max_columns", NOTEBOOK_COLUMNS)
     sys.argv = list(words[words.index("-m") + 1 :])
     launch_new_instance([*sys.argv[1:], f"--IPKernelApp.parent_handle={os.getppid()}"])
     sys.exit()
