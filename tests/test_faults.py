@@ -34,7 +34,7 @@ EXPECTED = {
     "loss-10%": {""},
     "straggler": {""},
     "kernel-killed": {""},
-    "torch all-reduce: ctrl-c": {"", "interrupted"},  # it may come as the command ends
+    "torch all-reduce: ctrl-c": {"interrupted"},  # by its seed soon after the first of two runs
     "emulated: random bytes": {"", "error"},
 }
 
@@ -45,7 +45,7 @@ def outcomes(tmp_path_factory):
     out = tmp_path_factory.mktemp("faults") / "faults.csv"
     words = ["--count", str(len(POSSIBLE)), "--kinds", *POSSIBLE, "--out", str(out)]
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.faults", "--seed", "7", *words],
+        [sys.executable, "-m", "tests.faults", "--seed", "85", *words],
         capture_output=True,
         text=True,
         cwd=ROOT,
