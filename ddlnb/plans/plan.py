@@ -20,6 +20,7 @@ from ddlnb.plans.requests import EXCHANGES, SPLIT
 from ddlnb.units import counted, show_bytes
 from ddlnb.workloads.workload import Gradient
 
+MOST_ELEMENTS = 2**53  # of a gradient: those that floats count one by one
 REDUCE_SCATTER, ALL_GATHER = "reduce-scatter", "all-gather"
 
 
@@ -193,18 +194,23 @@ class Plan:
     def _check_coverage(self) -> None:
         if not all(message.pieces for message in self.messages):
             raise PlanError(f"plan {self.method!r} has a message without pieces")
-        known = self._position
-        for name in (piece.gradient for message in self.messages for piece in message.pieces):
-            if name not in known:
-                raise PlanError(f"plan {self.method!r} sends unknown {name!r}")
+        whole = {gradient.name: gradient.elements for gradient in self.gradients}
+        for name, elements in whole.items():
+            if elements > MOST_ELEMENTS:
+                raise PlanError(
+                    f"plan {self.method!r} has a gradient {name!r} of {elements:,} elements; no "
+                    f"plan has more than {MOST_ELEMENTS:,}"
+                )
+        for piece in (piece for message in self.messages for piece in message.pieces):
+            if piece.gradient not in whole:
+                raise PlanError(f"plan {self.method!r} sends unknown {piece.gradient!r}")
+            if not 0 <= piece.start < piece.stop <= whole[piece.gradient]:
+                raise PlanError(
+                    f"piece {piece.gradient}[{piece.start}:{piece.stop}] is not inside the "
+                    f"gradient's {counted(whole[piece.gradient], 'element')}"
+                )
         sizes = np.array([gradient.elements for gradient in self.gradients], dtype=np.int64)
         _, of, start, stop = pieces = self.pieces
-        for outside in np.flatnonzero((start < 0) | (start >= stop) | (stop > sizes[of])):
-            one = self.gradients[of[outside]]
-            raise PlanError(
-                f"piece {one.name}[{start[outside]}:{stop[outside]}] is not inside the "
-                f"gradient's {counted(one.elements, 'element')}"
-            )
         order = np.lexsort((start, of))
         follows = of[order][1:] == of[order][:-1]
         overlaps = of[order][1:][follows & (start[order][1:] < stop[order][:-1])]

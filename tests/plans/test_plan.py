@@ -9,6 +9,7 @@ from ddlnb.errors import InputError, PlanError, UnknownName
 from ddlnb.plans.bucketing import balanced, partitioned
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Piece, Plan
+from ddlnb.workloads.workload import Gradient
 from tests.toy import COST, TOY
 
 
@@ -42,6 +43,8 @@ PUSHED = {"exchange": "push_pull", "servers": 2}
         (and_also(Piece("b.weight", 5, 6)), {}, r"repeats elements of gradient 'b\.weight'"),
         (and_also(Piece("a.weight", 5, 11)), {}, "not inside"),
         (and_also(Piece("a.weight", 5, 5)), {}, "not inside"),
+        (and_also(Piece("a.weight", 0, 10**30)), {}, "not inside"),
+        (WHOLE, {"gradients": (Gradient("a.weight", "a", 10**30),)}, "no plan has more than"),
         (and_also(Piece("z", 0, 1)), {}, "unknown 'z'"),
         (and_also(), {}, "without pieces"),
         (WHOLE, {"order": Order.PRIORITY}, "same order on all ranks"),
