@@ -11,6 +11,7 @@ are started as usual.
 from __future__ import annotations
 
 import ast
+import atexit
 import contextlib
 import importlib
 import json
@@ -19,6 +20,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -181,7 +183,9 @@ def _become_kernel(words: Sequence[str], environment: dict[str, str], folder: st
         pandas.set_option("display.max_columns", NOTEBOOK_COLUMNS)
     sys.argv = list(words[words.index("-m") + 1 :])
     launch_new_instance([*sys.argv[1:], f"--IPKernelApp.parent_handle={os.getppid()}"])
-    sys.exit()
+    threading._shutdown()  # type: ignore[attr-defined]  # joins threads, as an interpreter's end
+    atexit._run_exitfuncs()
+    os._exit(0)  # to take all that was imported apart would last a second or two
 
 
 if __name__ == "__main__":

@@ -45,7 +45,6 @@ from ddlnb.survey.notebooks import (
     Outcome,
     all_notebooks,
     check_parameters,
-    get_notebook,
     notebook_seconds,
     parameters_of,
 )
@@ -235,17 +234,18 @@ def notebook_runs(profile: str, folder: Path = NOTEBOOKS) -> list[NotebookRun]:
         f"{path.name} must map names of notebooks to their settings",
     )
     known = [field.name for field in fields(NotebookRun)]
+    notebooks = all_notebooks(folder)
     runs = []
     for name, entry in content.items():
         settings = dict(entry or {})
-        notebook = get_notebook(settings.pop("notebook", name), folder)
+        notebook = look_up("notebook", settings.pop("notebook", name), notebooks)
         notebook = notebook.under(name, settings.pop("title", ""))
         settings.setdefault("timed", notebook.timed)
         for setting in settings:
             require_known(f"setting of {name!r} in {files[profile].name}", setting, known)
         settings["parameters"] = settings.get("parameters") or {}
         runs.append(NotebookRun(notebook, **settings))
-    order = list(all_notebooks(folder))
+    order = list(notebooks)
     return sorted(runs, key=lambda run: order.index(run.notebook.path.stem))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from ddlnb.survey.notebooks import Notebook
 
 if TYPE_CHECKING:
+    from nbconvert import SlidesExporter
     from nbformat import NotebookNode
 
 TEMPLATES = Path(__file__).with_name("pages")
@@ -27,17 +29,27 @@ SHOWN_WITH_CODE, SAYS = "algorithm", "finding"  # tags of cells
 def deck(title: str, notebooks: Iterable[tuple[Notebook, NotebookNode]]) -> str:
     """Return a page of slides: a column for every notebook, each part of it beneath the title."""
     import nbformat
-    from nbconvert import SlidesExporter
     from pygments.formatters import HtmlFormatter
-    from traitlets.config import Config
 
     cells = [nbformat.v4.new_markdown_cell(f"# {title}", metadata=_slide("slide"))]
     for notebook, content in notebooks:
         for cell in slides_of(content, notebook.title):
             cell["id"] = f"slide-{len(cells)}"  # notebooks share their cells' numbers
             cells.append(cell)
+    style = HtmlFormatter().get_style_defs(".highlight")
+    book = nbformat.v4.new_notebook(cells=cells, metadata={"title": title})
+    page, _ = _exporter().from_notebook_node(book, resources={"highlighting": style})
+    return page
+
+
+@cache
+def _exporter() -> SlidesExporter:
+    """Return the exporter of all decks, which reads its templates once."""
+    from nbconvert import SlidesExporter
+    from traitlets.config import Config
+
     config = Config({"TagRemovePreprocessor": {"enabled": True, "remove_input_tags": ["picture"]}})
-    exporter = SlidesExporter(
+    return SlidesExporter(
         config=config,
         template_file=str(TEMPLATES / "slides.html.j2"),
         exclude_input_prompt=True,
@@ -45,10 +57,6 @@ def deck(title: str, notebooks: Iterable[tuple[Notebook, NotebookNode]]) -> str:
         reveal_url_prefix="reveal",
         reveal_theme="white",
     )
-    style = HtmlFormatter().get_style_defs(".highlight")
-    book = nbformat.v4.new_notebook(cells=cells, metadata={"title": title})
-    page, _ = exporter.from_notebook_node(book, resources={"highlighting": style})
-    return page
 
 
 def slides_of(content: NotebookNode, title: str) -> list[NotebookNode]:
