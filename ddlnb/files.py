@@ -240,6 +240,9 @@ def processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+JOBS_VARIABLE = "DDLNB_JOBS"  # how many trainings go on side by side, by default one a core
+
+
 def cores() -> int:
     """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 import torch.distributed as dist
 
+from ddlnb.engines.base import Transport
 from ddlnb.engines.torch_engine import reducing
 from ddlnb.errors import require
 from ddlnb.launch.rank import RankContext, local_device, process_group
@@ -37,6 +38,7 @@ COST_SIZES = (4 * KIB, 256 * KIB, 4 * MIB)  # bytes to which a + b M is fitted
 SMALL, BURST = 256, 8  # bytes, and how many: one after the other, they take more than all together
 COST_PROBES = (*map(Probe, COST_SIZES), Probe(SMALL), Probe(SMALL, BURST))
 LEAST_SECONDS = 0.5  # of measuring: a moment of other work on the machine must not decide
+FEWEST, MOST_SECONDS = 5, 2.0  # repetitions of a probe, and seconds after which there are no more
 
 
 def profile_rank(
@@ -75,9 +77,11 @@ def time_all_reduces(
 ) -> list[float]:
     """Return the seconds of this rank's all-reduces per probe, medians of repetitions.
 
-    ``while_computing`` keeps every rank busy with matrix products meanwhile, as a backward pass
-    does: where computation and communication share cores, that multiplies the latency. A message
-    then either gets a core at once or waits for its turn, so the mean is taken instead.
+    A probe ends after so many repetitions, or after `MOST_SECONDS` if `FEWEST` are done: where
+    ranks share cores, an all-reduce takes hundreds of milliseconds. ``while_computing`` keeps every
+    rank busy with matrix products meanwhile, as a backward pass does: where computation and
+    communication share cores, that multiplies the latency. A message then either gets a core at
+    once or waits for its turn, so the mean is taken instead.
     """
     on = local_device(context, device)
     with process_group(context, context.store(), context.count, backend):
@@ -103,19 +107,32 @@ def timed_all_reduces(
                 AllReduce(torch.zeros(max(1, probe.bytes // 4), device=device))
                 for _ in range(probe.count)
             ]
-            seconds = []
             with _computing() if while_computing else nullcontext():
-                for _ in range(repetitions + 1):
-                    start = time.perf_counter()
-                    started = [transport.start(*each) for each in enumerate(requests)]
-                    for handle in started:
-                        handle.wait()
-                    if device.type == "cuda":
-                        torch.cuda.synchronize(device)
-                    seconds.append(time.perf_counter() - start)
+                few = min(repetitions, FEWEST)
+                seconds = _seconds_of(requests, transport, few + 1, device)[1:]
+                affordable = int(MOST_SECONDS / statistics.fmean(seconds))
+                agreed = torch.tensor([min(repetitions, affordable)], device=device)
+                dist.all_reduce(agreed, dist.ReduceOp.MIN)
+                seconds += _seconds_of(requests, transport, int(agreed) - few, device)
                 dist.barrier()
-            found.append(typical(seconds[1:]))
+            found.append(typical(seconds))
     return found
+
+
+def _seconds_of(
+    requests: Sequence[AllReduce], transport: Transport, repetitions: int, device: torch.device
+) -> list[float]:
+    """Return the seconds of repetitions of these all-reduces."""
+    seconds = []
+    for _ in range(repetitions):
+        start = time.perf_counter()
+        started = [transport.start(*each) for each in enumerate(requests)]
+        for handle in started:
+            handle.wait()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - start)
+    return seconds
 
 
 def cost_of(seconds: Sequence[float]) -> AlphaBeta:

@@ -27,6 +27,7 @@ from ddlnb.errors import (
 from ddlnb.files import (
     BUILD,
     DATA,
+    JOBS_VARIABLE,
     NOTEBOOKS,
     ROOT,
     cores,
@@ -49,7 +50,6 @@ from ddlnb.survey.notebooks import (
     parameters_of,
 )
 from ddlnb.survey.site import write_site
-from ddlnb.training.runs.runner import JOBS_VARIABLE
 from ddlnb.units import counted
 
 

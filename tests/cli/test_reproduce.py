@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from ddlnb.errors import DdlnbError, InputError, UnknownName
+from ddlnb.files import JOBS_VARIABLE
 from ddlnb.survey.runner import book, reproduce
-from ddlnb.training.runs.runner import JOBS_VARIABLE
 
 pytestmark = pytest.mark.notebook
 

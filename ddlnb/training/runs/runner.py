@@ -37,7 +37,7 @@ from ddlnb.errors import (
     require,
     require_whole,
 )
-from ddlnb.files import cores, write_atomically
+from ddlnb.files import JOBS_VARIABLE, cores, write_atomically
 from ddlnb.progress import Show, bar
 from ddlnb.reading import json_of, read_text, reading
 from ddlnb.training.runs.train import made_by, run
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Kept = Callable[[int, Any], object]
-JOBS_VARIABLE = "DDLNB_JOBS"
 A_WEEK = 7 * 86_400.0  # nobody knows how long a piece of work takes on other machines
 START_SECONDS = 6.0  # until new processes work: they load torch
 
