@@ -125,7 +125,16 @@ def get_gpu(name: str | Gpu) -> Gpu:
     >>> ddlnb.hardware.get_gpu("NVIDIA GeForce RTX 2080 Ti"), ddlnb.hardware.get_gpu("a100-40gb")
     (Gpu('RTX2080Ti'), Gpu('A100-SXM4-40GB'))
     """
-    return name if isinstance(name, Gpu) else _called("GPU", name, gpus())
+    if isinstance(name, Gpu):
+        return name
+    if many := re.fullmatch(r"(\d+) ?x ?(.+)", str(name).strip(), re.IGNORECASE):
+        count, one = many.groups()
+        require(
+            find(one, gpus()) is None,
+            f"{name!r} is several GPUs; name one of them, and say how many a node has: "
+            f"--gpu {one} --gpus-per-node {count} (gpu={one!r}, gpus_per_node={count})",
+        )
+    return _called("GPU", name, gpus())
 
 
 def get_machine(name: str | Machine) -> Machine:

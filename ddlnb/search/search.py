@@ -123,8 +123,9 @@ class Trials:
 
     @property
     def is_over(self) -> bool:
-        """Whether as many plans were tried as may be, or the time is up."""
-        return self.evaluated >= self.most or time.monotonic() > self.deadline
+        """Whether a plan was found, and as many were tried as may be, or the time is up."""
+        is_up = self.evaluated >= self.most or time.monotonic() > self.deadline
+        return is_up and self.best_plan is not None
 
     def plan(self, plan: Plan) -> float:
         """Return the seconds of a plan; inf where iterations do not become alike."""

@@ -29,6 +29,13 @@ def sent(plan: Plan) -> dict[str, set[int]]:
     return found
 
 
+def test_a_search_without_time_or_methods_still_finds_a_plan():
+    found = search_plan(
+        "resnet50", "survey-10GbE", space=Space(methods=False), time_limit=1e-9, workers=4
+    )
+    assert (found.evaluated, found.is_complete, found.fixed) == (1, False, {})
+
+
 @settings(max_examples=25)
 @given(workloads(), clusters())
 def test_a_searched_plan_loses_and_repeats_nothing_and_is_no_worse_than_any_method(

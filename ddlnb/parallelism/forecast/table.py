@@ -267,7 +267,7 @@ def _gpu(row: Row) -> Gpu:
         raise row.error("gpu", "is missing; fill it in")
     try:
         return get_gpu(text)
-    except UnknownName:
+    except InputError:
         found = _gpu_in(text)
     if found is None:
         raise UnknownName(f"GPU in row {row.line}", text, gpus())
