@@ -184,7 +184,7 @@ def _become_kernel(words: Sequence[str], environment: dict[str, str], folder: st
     sys.argv = list(words[words.index("-m") + 1 :])
     launch_new_instance([*sys.argv[1:], f"--IPKernelApp.parent_handle={os.getppid()}"])
     threading._shutdown()  # type: ignore[attr-defined]  # joins threads, as an interpreter's end
-    atexit._run_exitfuncs()
+    atexit._run_exitfuncs()  # of which IPython's closes what cells have left open
     os._exit(0)  # to take all that was imported apart would last a second or two
 
 

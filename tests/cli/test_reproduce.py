@@ -238,6 +238,18 @@ def test_what_this_machine_cannot_run_is_told_and_is_no_failure(workshop):
     assert rows["The fine"][4] == "done"
 
 
+def test_a_kernel_s_end_writes_what_cells_left_open_and_runs_what_they_registered(workshop):
+    code = (
+        "import atexit, pathlib\nleft = open('left', 'w')\nwritten = left.write('kept')\n"
+        "atexit.register(pathlib.Path('ended').touch)"
+    )
+    workshop.add("careless", code)
+    workshop.profile("careless:")
+    target = workshop.run().parents[1]
+    assert (target / "left").read_text() == "kept"
+    assert (target / "ended").exists()
+
+
 def test_notebooks_side_by_side_share_the_cores(workshop, monkeypatch):
     monkeypatch.setattr("ddlnb.survey.runner.cores", lambda: 4)
     monkeypatch.delenv(JOBS_VARIABLE, raising=False)  # the tests' own notebooks may share as well
