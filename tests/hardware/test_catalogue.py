@@ -103,7 +103,8 @@ def test_a_driver_s_name_is_known(said, name):
 
 
 def test_several_gpus_are_refused_with_the_words_for_them():
-    with pytest.raises(InputError, match="'8x A100' is several GPUs.*--gpu A100 --gpus-per-node 8"):
+    told = r"'8x A100' is several GPUs.*--gpu A100 --gpus-per-node 8"
+    with pytest.raises(InputError, match=told):
         get_gpu("8x A100")
 
 
