@@ -36,7 +36,9 @@ Sizes = tuple[int, int]  # partition and credit, in bytes
 
 GAIN = 0.01  # of the seconds: less is not worth another size
 MOST_PARTS = 1500  # of all gradients, by a partition smaller than the method's own
-PARTS = 8  # of a credit, where partitions of all sizes are tried as a start
+# Of a credit, where partitions of all sizes are tried as a start: all-reduces go one by one, so a
+# second one under way only keeps urgent ones waiting; servers take several at once.
+PARTS = {"A2A": 1, "PS": 8}
 # What is changed at once, both ways, as powers of two of partition and credit.
 MOVES = ((0, 1), (0, 2), (1, 1), (1, 0), (1, 2), (1, -1))
 
@@ -84,7 +86,8 @@ def tuned(
     best, before = (partition, credit), None
     for power in range(whole.bit_length(), -partition.bit_length(), -1):
         size = int(partition * 2.0**power)
-        if is_tried(sizes := (size, PARTS * size)) and cost(sizes) < (1 - GAIN) * cost(best):
+        sizes = (size, PARTS[method.architecture] * size)
+        if is_tried(sizes) and cost(sizes) < (1 - GAIN) * cost(best):
             best = sizes
     while best != before:
         before = best

@@ -41,13 +41,18 @@ def test_tuned_sizes_are_never_slower_than_the_default_ones(model, network):
 
 
 @pytest.mark.parametrize(
-    "cell", [("resnet50", "10GbE", 32), ("resnet50", "100GbE", 16), ("bert-base", "100GbE", 32)]
+    "cell",
+    [
+        *(("resnet50", "10GbE", 32), ("resnet50", "100GbE", 16), ("resnet50", "100GbIB", 16)),
+        ("bert-base", "100GbE", 32),
+    ],
 )
-def test_tuned_sizes_are_within_five_percent_of_a_fine_grid(cell):
+def test_tuned_sizes_are_close_to_a_fine_grid(cell):
     """`python -m benchmarks.bytescheduler_tuning` compares all cells."""
-    rows = tuned_cells(*([one] for one in cell))
-    assert rows["method"].tolist() == NAMES
-    assert (rows["off"] <= 0.05).all()
+    rows = tuned_cells(*([one] for one in cell)).set_index("method")
+    assert rows.index.tolist() == NAMES
+    assert rows.loc["ByteScheduler-PS", "off"] <= 0.05
+    assert rows.loc["ByteScheduler-A2A", "off"] <= 0.02
 
 
 @pytest.mark.parametrize(
@@ -119,7 +124,8 @@ def test_an_answer_says_which_sizes_were_found_and_none_that_were_given():
 
 
 def test_draws_have_the_sizes_of_the_cluster_that_is_planned_for():
-    method, slow = METHODS["ByteScheduler-A2A"], SURVEY.with_effects(between_latency=1e-2)
+    method, rate = METHODS["ByteScheduler-A2A"], SURVEY.effects.between_bandwidth
+    slow = SURVEY.with_effects(between_bandwidth=rate / 4)
     fitted, other = Cell(RESNET, SURVEY, method), Cell(RESNET, slow, method)
     assert other.sized != fitted.sized  # else there is nothing to mix up
     assert replace(other, planned_on=SURVEY).sized == fitted.sized
