@@ -385,7 +385,8 @@ def answered(
     ``unused`` is that of `posed`; ``gpus`` are by default those in use, ``options`` those of
     `Splits`. Numbers of GPUs that hold no layout are left out, but for the largest.
     """
-    on = [asked.on.with_workers(count) for count in several(gpus or asked.on.workers)]
+    counts = [] if gpus is None else several(gpus)
+    on = [asked.on.with_workers(count) for count in counts or [asked.on.workers]]
     known = [posed(asked, one, unused=unused) for one in sorted(on, key=lambda one: one.workers)]
     if isinstance(known[-1], Question):
         return Sharded(known[-1]) if needs_shards(known[-1]) else verdict_of(known[-1])

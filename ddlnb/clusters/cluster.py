@@ -369,7 +369,7 @@ class Cluster:
         Raises InputError when it has fewer, or when a node would be partly used.
         """
         require_whole(workers=workers)
-        return replace(self, workers=workers)
+        return replace(self, workers=int(workers))
 
     @property
     def kin(self) -> tuple[object, ...]:

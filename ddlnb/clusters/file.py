@@ -279,19 +279,11 @@ def _effects(cluster: Cluster) -> dict[str, Any]:
     for name in EFFECTS:
         value, fit = getattr(cluster.effects, name), cluster.fits.get(name)
         if fit is not None:
-            found[name] = _fitted(name, value, fit)
+            ends = {"low": _text(name, fit.low), "high": _text(name, fit.high)}
+            found[name] = {"value": _text(name, value), **ends, "from": fit.source}
         elif name in cluster.effects.there or name in WRITTEN:
             found[name] = _text(name, value)
     return found
-
-
-def _fitted(name: str, value: float, fit: Fit) -> dict[str, Any]:
-    return {
-        "value": _text(name, value),
-        "low": _text(name, fit.low),
-        "high": _text(name, fit.high),
-        "from": fit.source,
-    }
 
 
 def _text(name: str, value: float) -> str | float:

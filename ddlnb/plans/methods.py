@@ -200,7 +200,12 @@ class Method:
             limit = min(limit or share, share)
         if limit is not None:
             parts = sum(math.ceil(m.elements / max(1, limit // element_bytes)) for m in messages)
-            _require_feasible(self.name, max(parts, servers))
+            require(
+                max(parts, servers) <= MOST_MESSAGES,
+                f"the plan of {self.name!r} would have {max(parts, servers):,} messages or "
+                f"servers, and planning and simulating more than {MOST_MESSAGES:,} takes minutes "
+                f"and gigabytes; choose a larger partition or fewer servers",
+            )
             messages = partitioned(messages, element_bytes, limit)
         if self._is_ordered_in_advance:
             if cost is None:
@@ -260,15 +265,6 @@ take one of BSP-PS, WFBP-PS, ByteScheduler-PS, ByteScheduler-A2A
             f"{what} {size!r} changes nothing: {names} has none; leave it out, or take one of "
             f"{', '.join(has)}",
         )
-
-
-def _require_feasible(method: str, messages: int) -> None:
-    require(
-        messages <= MOST_MESSAGES,
-        f"the plan of {method!r} would have {messages:,} messages or servers, and planning and "
-        f"simulating more than {MOST_MESSAGES:,} takes minutes and gigabytes; choose a larger "
-        f"partition or fewer servers",
-    )
 
 
 def _element_size(workload: Workload) -> int:

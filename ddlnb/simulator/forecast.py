@@ -259,13 +259,15 @@ def efficiency_draws(
 
     It is the seconds of one worker alone, under the circumstances of the draw, over those that were
     ``drawn``: how fast a GPU computes is the same in both, so what is uncertain of it goes, and one
-    worker has all of linear scaling in every draw. The model's error counts beyond one worker.
+    worker has all of linear scaling in every draw. The model's error counts beyond one worker, and
+    nobody has more than all.
     """
     shares = np.ones((len(each_draw), len(cells)))
     for column, cell in enumerate(cells):
         if cell.cluster.workers > 1:
             for rows, cluster in together([in_draw[column].cluster for in_draw in each_draw]):
-                shares[rows, column] = _alone(replace(cell, cluster=cluster)) / drawn[rows, column]
+                alone = _alone(replace(cell, cluster=cluster))
+                shares[rows, column] = np.minimum(1.0, alone / drawn[rows, column])
     return shares
 
 

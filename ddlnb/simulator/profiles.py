@@ -6,6 +6,8 @@ hardware, or from the data sheet of its GPU, in this order; ``source`` of the wo
 
 from __future__ import annotations
 
+import math
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from ddlnb.clusters.cluster import Cluster
@@ -13,7 +15,7 @@ from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.files import PROFILES
 from ddlnb.hardware.catalogue import gpu_in
 from ddlnb.workloads.kept_traces import kept_trace
-from ddlnb.workloads.roofline import EAGER, estimate, require_same_hardware
+from ddlnb.workloads.roofline import EAGER, estimate, from_throughput, require_same_hardware
 from ddlnb.workloads.workload import Workload, read_profile
 
 if TYPE_CHECKING:
@@ -41,13 +43,9 @@ def workload_on(
     for seconds of other hardware than the cluster's, and where there is no source of seconds, with
     the ways to get one.
     """
-    if throughput is not None:
-        require(throughput > 0, f"throughput {throughput:g} samples/s must be positive")
     is_plain = throughput is None and not precision and not software and sequence is None
-    if is_plain and isinstance(model, str):
-        kept = _kept(model, cluster, local_batch)
-        if kept is not None:
-            return kept
+    if is_plain and isinstance(model, str) and _profiles(model, cluster, local_batch):
+        return profile_for(model, cluster, local_batch)
     seen = kept_trace(model, local_batch) if isinstance(model, str) and sequence is None else None
     if seen is not None:
         traced = _measured(seen, cluster) if is_plain else seen
@@ -92,7 +90,7 @@ def _with_seconds(
     if gpu is not None:
         written = software or EAGER
         found = estimate(workload, gpu, precision, samples_per_second=throughput, software=written)
-        return found.on_hardware(cluster.hardware)
+        return _at_rate(found.on_hardware(cluster.hardware), cluster, throughput)
     require(
         not by_sheet,
         f"{'precision' if precision else 'software'} {by_sheet!r} needs the data sheet of a GPU, "
@@ -102,25 +100,32 @@ def _with_seconds(
         kind = f"{cluster.hardware!r} has no data sheet here" if cluster.hardware else "is unnamed"
         raise InputError(
             f"nothing says how long {workload.model!r} computes on cluster {cluster.name!r}, whose "
-            f"hardware {kind}; {_ways_out(workload, cluster)}"
+            f"hardware {kind}; give --throughput with the samples per second of one worker, or "
+            f"make a profile on that hardware: "
+            f"{_how_to_profile(workload.model, workload.local_batch, cluster.hardware)}"
         )
-    from ddlnb.workloads.roofline import from_throughput
-
     source = f"work shared out over the time of one worker at {throughput:g} samples/s"
-    return from_throughput(workload, throughput, source, hardware=cluster.hardware)
+    found = from_throughput(workload, throughput, source, hardware=cluster.hardware)
+    return _at_rate(found, cluster, throughput)
 
 
-def _ways_out(workload: Workload, cluster: Cluster) -> str:
-    return (
-        f"give --throughput with the samples per second of one worker, or make a profile on that "
-        f"hardware: {_how_to_profile(workload.model, workload.local_batch, cluster.hardware)}"
+def _at_rate(workload: Workload, cluster: Cluster, throughput: float | None) -> Workload:
+    """Return the workload with the seconds with which one worker alone has this throughput, if any.
+
+    The update is in what was measured. It is taken for nine tenths of that at most, since its rate
+    may be that of a data sheet.
+    """
+    if throughput is None:
+        return workload
+    each = SimpleNamespace(
+        readied=0,
+        updated_tensors=len(workload.gradients),
+        updated_bytes=workload.gradient_bytes,
     )
-
-
-def _kept(model: str, cluster: Cluster, local_batch: int | None) -> Workload | None:
-    """Return the profile of the model for the cluster's hardware, or None if there is none."""
-    found = _profiles(model, cluster, local_batch)
-    return profile_for(model, cluster, local_batch) if found else None
+    update = sum(cluster.effects.terms("task seconds", each))
+    measured = workload.local_batch / throughput
+    slower = math.prod(cluster.effects.terms("task factor", 1)) * workload.compute_seconds
+    return workload.scaled(max(measured - update, measured / 10) / slower, workload.source)
 
 
 def _profiles(model: str, cluster: Cluster, local_batch: int | None) -> list[str]:

@@ -10,7 +10,7 @@ from ddlnb.clusters.cluster import ASSUMED_ERROR, Cluster
 from ddlnb.clusters.effects import EFFECTS
 from ddlnb.plans.methods import BASELINES, METHODS, Method
 from ddlnb.results.schema import RATE
-from ddlnb.units import bytes_from, show_bytes
+from ddlnb.units import bytes_from, show_bytes, show_rate
 
 POOR = 0.5  # of linear speed-up: below, GPUs wait for one another more than they compute
 TIE = 0.02  # of the best throughput: less is not worth a change
@@ -26,6 +26,9 @@ def recommended(rows: pd.DataFrame, on: Cluster) -> str:
     advice says that one should not.
     """
     largest = rows[rows["gpus"] == rows["gpus"].max()]
+    if rows["gpus"].max() == 1:
+        rate = show_rate(float(largest[RATE].max()))
+        return f"One GPU of {on.name} exchanges nothing: {rate} samples/s by any method."
     is_extra = largest["servers"].gt(0) & (on.server_place == "extra machines")
     is_extra &= largest["gpus"] > on.gpus_per_node
     size = f"On {largest['gpus'].iloc[0]} GPUs of {on.name}"
@@ -117,17 +120,13 @@ def _take(rows: pd.DataFrame) -> str:
 def _against(helped: pd.Series, alone: pd.Series) -> str:
     """Return what the best method with servers gains over the best one without."""
     first, second = sorted((helped, alone), key=lambda row: -row[RATE])
-    if _is_tie(second, first):
+    # As good as the best one, or itself the best in some draws.
+    if second[RATE] >= (1 - TIE) * first[RATE] or second["chance_best"] >= CHANCE:
         return f"{helped['method']} ties with it: they gain nothing"
     ratio = helped[RATE] / alone[RATE]
     if ratio < 1:
         return f"{helped['method']} is {1 - ratio:.0%} slower: they gain nothing"
     return f"{helped['method']} is {ratio - 1:.0%} faster: speed-up {helped['speedup']:.2f}"
-
-
-def _is_tie(row: pd.Series, best: pd.Series) -> bool:
-    """Return whether a method is as good as the best one, or is the best in some draws."""
-    return bool(row[RATE] >= (1 - TIE) * best[RATE] or row["chance_best"] >= CHANCE)
 
 
 def remarks(

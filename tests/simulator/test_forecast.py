@@ -8,6 +8,7 @@ import pytest
 from ddlnb.clusters.cluster import Cluster, Fit
 from ddlnb.clusters.effects import Effects
 from ddlnb.clusters.file import get_cluster
+from ddlnb.clusters.named import cluster_of
 from ddlnb.errors import InputError
 from ddlnb.plans.methods import BASELINES, METHODS
 from ddlnb.results.schema import CELL
@@ -74,6 +75,26 @@ def test_a_cluster_that_gives_no_model_error_gets_one():
     fast = Cluster(**given, effects=Effects(between_bandwidth=1e15, inside_bandwidth=1e15))
     rows = forecast(TOY, fast, "WFBP-A2A", draws=40)
     assert (rows["high"] > 1.2 * rows["low"]).all()
+
+
+@pytest.mark.parametrize("local_batch", [1, 64])
+@pytest.mark.parametrize("cluster", [SURVEY, cluster_of("T4", nodes=2)], ids=["fitted", "named"])
+def test_one_gpu_has_the_throughput_that_was_told(cluster, local_batch):
+    """What was measured is training, the optimizer's update included."""
+    found = forecast("resnet50", cluster, gpus=1, throughput=50, local_batch=local_batch, draws=0)
+    assert found.rows["throughput_samples_per_s"].to_numpy() == pytest.approx(50, rel=1e-6)
+    assert found.sentences[0].endswith("exchanges nothing: 50 samples/s by any method.")
+
+
+def test_nobody_has_more_than_linear_scaling_in_any_draw():
+    rows = forecast(TOY, "v100-nvlink", draws=40).rows
+    assert (rows["efficiency_high"] <= 1).all()
+    assert (rows["efficiency_low"] < rows["efficiency_high"]).any()
+
+
+def test_numbers_of_gpus_may_be_those_of_numpy():
+    found = forecast(TOY, SURVEY, "DDP", gpus=np.array([4, 8]), draws=0)
+    assert found.rows["gpus"].tolist() == [4, 8]
 
 
 def test_all_methods_are_those_that_the_cluster_can_run():
