@@ -79,33 +79,35 @@ _GPT = {"norm": "layer", "gated": False, "qkv_bias": True, "mlp_bias": True}
 _DEEPSEEK = {"every_expert": 1}
 # What families do, by the model_type of their configurations, where no key says otherwise.
 FAMILIES: Mapping[str, Mapping[str, Any]] = {
-    "llama": {},
+    "llama": {"positions": 2048},
     "mistral": {},
     "mixtral": {},
     "qwen2": {"qkv_bias": True, "output_bias": False, "windows": False},
     "qwen2_moe": {"qkv_bias": True, "output_bias": False, "windows": False, "weighed": True},
     "qwen3": {"normed": "head", "windows": False},
     "qwen3_moe": {"normed": "head", "windows": False},
-    "deepseek_v2": _DEEPSEEK,
-    "deepseek_v3": _DEEPSEEK,
+    "deepseek_v2": {**_DEEPSEEK, "positions": 2048},
+    "deepseek_v3": {**_DEEPSEEK, "positions": 4096},
     "kimi_k2": _DEEPSEEK,
     "glm4_moe": {"output_bias": False},
     "gpt_oss": {
         "qkv_bias": True, "mlp_bias": True, "router_bias": True, "sinks": True, "pattern": 2,
     },
     "llama4_text": {"normed": "", "shared": 1, "chunked": True, "pattern": 4},
-    "nemotron": {"norm": "layer", "gated": False},
-    "nemotron_h": {"gated": False, "output_bias": False},
+    "nemotron": {"norm": "layer", "gated": False, "positions": 4096},
+    "nemotron_h": {"gated": False, "output_bias": False, "positions": 4096},
     "mamba2": {"kinds": "M", "tied": True},
     "gemma": {"tied": True, "head_size": 256},
     "gemma2": {"tied": True, "head_size": 256, "norms": 2, "pattern": 2},
     "gemma3_text": {"tied": True, "head_size": 256, "norms": 2, "pattern": 6, "normed": "head"},
-    "olmo2": {"normed": "all"},
-    "phi3": {},
-    "gpt2": {**_GPT, "tied": True, "learned_positions": True},
-    "gpt_neox": _GPT,
-    "starcoder2": {**_GPT, "tied": True},
-    "opt": {**_GPT, "tied": True, "learned_positions": True, "further_positions": 2},
+    "olmo2": {"normed": "all", "positions": 2048},
+    "phi3": {"positions": 4096},
+    "gpt2": {**_GPT, "tied": True, "learned_positions": True, "positions": 1024},
+    "gpt_neox": {**_GPT, "positions": 2048},
+    "starcoder2": {**_GPT, "tied": True, "positions": 4096},
+    "opt": {
+        **_GPT, "tied": True, "learned_positions": True, "positions": 2048, "further_positions": 2,
+    },
 }  # fmt: skip
 # Keys that leave sizes alone: tokens, rotations, precision, losses, how something is computed.
 NEUTRAL = re.compile(

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import ddlnb
 from ddlnb.cli.app import app
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.parallelism.config import FAMILIES, get_shape, names, read_config, shape_of
+from ddlnb.parallelism.config import FAMILIES, LONGEST, get_shape, names, read_config, shape_of
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.memory import memory
 from ddlnb.parallelism.model import Transformer
@@ -157,6 +157,19 @@ def test_every_row_of_a_family_is_compared_with_transformers() -> None:
 
 
 LLAMA = {**SMALL, "model_type": "llama"}
+
+
+def test_positions_that_no_key_says_are_those_of_transformers() -> None:
+    from transformers import CONFIG_MAPPING
+
+    theirs = {
+        name: getattr(CONFIG_MAPPING[name](), "max_position_embeddings", None) or LONGEST
+        for name in set(FAMILIES) - {"kimi_k2"}
+    }
+    for name, positions in theirs.items():
+        assert FAMILIES[name].get("positions", LONGEST) == min(positions, LONGEST), name
+    fields = {key: value for key, value in LLAMA.items() if key != "max_position_embeddings"}
+    assert shape_of(fields, "mine").sequence == 2048
 
 
 @pytest.mark.parametrize(
