@@ -22,7 +22,7 @@ from ddlnb.advice.question import Prices, Question, batches_per_exchange, questi
 from ddlnb.advice.score import chances_best, costs, over_first
 from ddlnb.advice.sharded import network_of, of_replicas
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.errors import InputError, require
+from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.hardware.catalogue import gpu_in
 from ddlnb.hardware.gpu import Gpu, Nvlink
 from ddlnb.parallelism.config import find_shape
@@ -110,7 +110,14 @@ def posed(
         f"GPU, no methods, no servers and no searched plan; leave out {' and '.join(given)}",
     )
     replicated = replace(asked, sequence=split.sequence, precision=split.precision)
-    known = Question(replicated.workload, cluster, prices, split.unsplit, memory)
+    try:
+        workload = replicated.workload
+    except UnknownName as error:
+        raise InputError(
+            f"model {asked.model!r} is known by its layers alone, and data parallelism is forecast "
+            f"of gradients one by one; leave out {' and '.join(given)}, or give its config.json"
+        ) from error
+    known = Question(workload, cluster, prices, split.unsplit, memory)
     return replace(known, accumulate=batches_per_exchange(asked))
 
 

@@ -278,10 +278,10 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
         "gpus": row["gpus"],
         "method": row["method"],
         **milliseconds,
-        "hidden behind": row["hidden_behind"],
+        "times as fast": round(row["over_best_lossless"], 3),
         "MB both ways": round((row["bytes_sent"] + row["bytes_received"]) / 1e6, 3),
         "servers": row["server_machines"],
-        "times as fast": round(row["over_best_lossless"], 3),
+        "hidden behind": row["hidden_behind"],
     }
 
 
@@ -290,8 +290,8 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
     from ddlnb.training.cost.overlapped import NOTHING
 
     notes = [
-        "An iteration takes ms, and a method is so many times as fast as the best lossless one "
-        "that takes no more machines for parameter servers."
+        "Times are those of an iteration, in ms; a method is so many times as fast as the best "
+        "lossless one that takes no more machines for parameter servers."
     ]
     alone = dict.fromkeys(row["method"] for row in rows if row["hidden_behind"] == NOTHING)
     if alone:

@@ -18,6 +18,7 @@ from ddlnb.cli.options import (
 )
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.plans.methods import Method, require_served, require_tunable
+from ddlnb.units import show_bandwidth
 
 if TYPE_CHECKING:
     from ddlnb.clusters.cluster import Cluster
@@ -212,7 +213,13 @@ def nodes_in_use(cluster: Cluster, nodes: int) -> Cluster:
 
 def assumptions(cluster: Cluster) -> str:
     """Return in one line what a cluster of named hardware is, and what nobody gave."""
+    from ddlnb.hardware.catalogue import get_interconnect
+
     missing = [f"{what} {text}" for what, text in cluster.facts.items() if text.startswith("not ")]
     said = f"Cluster {cluster.about}: rates of data sheets, less what open measurements say is lost"
     said += "; servers on extra machines" if cluster.server_place else ""
+    joined = get_interconnect(cluster.network) if "between" in cluster.facts else None
+    if joined and joined.bandwidth.value < joined.protocol.share.value * joined.line_rate:
+        rate, name = show_bandwidth(joined.bandwidth.value), joined.protocol.name
+        said += f"; {name} moves {rate} of {joined.name}, and no more of a faster line; RDMA does"
     return "; ".join([said, *missing]) + "."

@@ -154,7 +154,7 @@ class _Free(CompressionProfile):
         return CompressorSeconds()
 
 
-FREE: CompressionProfile = _Free("compression that takes no time, an ideal", {})
+FREE: CompressionProfile = _Free("taking no time, an ideal", {})
 
 
 def beyond(elements: float) -> float:

@@ -14,8 +14,15 @@ def test_a_forecast_needs_no_file_and_says_what_it_assumed(tmp_path):
     assert "MG-WFBP" in done.stdout
     assert "no interval" not in done.stdout
     assert "from the names of its hardware" in done.stderr
+    assert "TCP moves" not in done.stderr
     ddlnb("forecast", *RESNET, "--cluster", str(saved), *words[-4:], check=True)
     assert get_cluster(saved).workers == 32
+
+
+def test_a_line_of_which_software_moves_a_part_is_named():
+    words = [*RESNET, *TESTBED[:-1], "100GbE", "--method", "DDP", "--draws", "0"]
+    said = ddlnb("forecast", *words, check=True).stderr
+    assert "TCP moves 22 Gb/s of 100GbE, and no more of a faster line; RDMA does" in said
 
 
 def test_a_plan_is_made_for_hardware_by_name_as_for_its_file_and_nodes_are_those_in_use(tmp_path):

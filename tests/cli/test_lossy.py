@@ -54,6 +54,7 @@ def test_what_does_not_overlap_is_named_and_stragglers_are_taken():
     assert "overlaps none: local(8) on A2A." in shown
     assert "workers slowed down by one-slow(3)" in shown
     even, uneven = rows_of(*words), rows_of(*words, *slow)
+    assert list(even["source"].str.count("compression")) == [0, 0, 0, 1]
     longer = uneven["iteration_seconds"] - even["iteration_seconds"]
     assert (longer > even["compute_seconds"]).all()  # the lossless ones wait, too
     assert (uneven["waiting_seconds"] > longer / 2).all()

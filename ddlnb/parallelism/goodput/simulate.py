@@ -119,7 +119,7 @@ class Job:
             self.gpus % self.replica_gpus == 0,
             f"{self.gpus} GPUs are no whole number of replicas of {self.replica_gpus}; take a "
             f"multiple of {self.replica_gpus}, or replicas of a number of GPUs that divides "
-            f"{self.gpus}",
+            f"{self.gpus} (replica_gpus, --replica)",
         )
         for name in ("checkpoint_seconds", "restart_seconds", "repair_seconds"):
             value = getattr(self, name)
@@ -208,6 +208,7 @@ def goodput(
     >>> 0 < found.goodput.low < found.goodput.estimate < found.goodput.high < 1
     True
     """
+    require(isinstance(job, Job), f"job {job!r} is no Job; give one, such as Job(gpus=1024)")
     require_whole(2, draws=draws)
     require_positive(seconds=seconds)
     rate = rate or fit_failure_rate()

@@ -308,7 +308,8 @@ def lockstep_cost(
         gathers=method.architecture == "A2A" and done.rounds > 0 and gathers(found),
         hidden_behind=BACKWARD if overlap and method.pushes_layers else NOTHING,
         server_machines=cluster.server_machines(method.architecture),
-        source=f"lockstep in the cluster's time; compression {coding_source(found, profile)}",
+        source="lockstep in the cluster's time"
+        + (f"; compression {coding_source(found, profile)}" if found else ""),
     )
 
 
