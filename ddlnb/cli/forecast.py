@@ -28,10 +28,10 @@ from ddlnb.cli.options import (
 )
 from ddlnb.cli.questions import Hardware, KeptHardware, Otherwise
 from ddlnb.errors import InputError, ResultsError, require
-from ddlnb.plans.methods import METHODS
+from ddlnb.plans.methods import BASELINES, METHODS
 from ddlnb.plans.plan import Plan
 from ddlnb.plans.plan_file import read_plan
-from ddlnb.simulator.questions import ForecastQuestion, Trained
+from ddlnb.simulator.questions import ForecastQuestion, Held, Trained
 from ddlnb.units import counted
 from ddlnb.workloads.workload import Workload
 
@@ -178,6 +178,7 @@ def lossy(
     first = hardware.chosen()
     slower = get_straggler(straggler) if straggler else None
     workload = Trained(cluster=first, **asked).workload
+    _warn_of_memory(Held(cluster=first, **asked), first)
     options = {"compression": compression, "base": base or BASE, "slower": slower}
     how = _assumed(compression, base or BASE, straggler)
     if curves is not None:
@@ -198,11 +199,21 @@ def lossy(
         say(_notes(rows))
 
 
+def _warn_of_memory(asked: Held, on: Cluster) -> None:
+    """Say on stderr if no GPU of the cluster holds what is trained; an optimizer is Adam."""
+    from ddlnb.advice.question import question_about
+
+    held = question_about(asked, on)
+    if held.fits(held.held_batch) is False and held.footprint is not None:
+        memory = held.footprint.said(held.held_batch, held.gpu_memory)
+        typer.echo(f"{memory} It does not fit: no GPU here reaches these times.", err=True)
+
+
 def _require_counts(names: Sequence[str], compression: str, base: str | None) -> None:
     """Raise InputError for a cost of compression, or a base, that changes none of the methods."""
     from ddlnb.training.method import training_method
 
-    methods = [training_method(name) for name in names if name not in METHODS]
+    methods = [training_method(name) for name in names if name not in {*METHODS, *BASELINES}]
     require(
         compression == "sheet" or any(method.compressor for method in methods),
         f"compression {compression!r} changes nothing: {'; '.join(names)} does not compress; leave "

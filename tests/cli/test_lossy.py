@@ -60,6 +60,16 @@ def test_what_does_not_overlap_is_named_and_stragglers_are_taken():
     assert (uneven["waiting_seconds"] > longer / 2).all()
 
 
+def test_what_no_gpu_holds_is_said():
+    words = ["--cluster", "survey-10GbE", "--model", "resnet50", "--method", "local(8)"]
+    fits, too_large = (
+        ddlnb("forecast", "lossy", *words, "--gpus", "8", *more, check=True)
+        for more in ([], ["--batch", "4096", "--throughput", "250"])
+    )
+    assert "does not fit" not in fits.stderr
+    assert "of 11 GiB. It does not fit: no GPU here reaches these times." in too_large.stderr
+
+
 def made_up(path: Path) -> Path:
     rows = [
         ("digits", method, 8, seed, step, 1.0 - step / steps, 0.0)

@@ -66,6 +66,13 @@ def test_free_compression_at_ratio_one_is_the_dense_forecast(name, base):
     assert lossy.bytes == pytest.approx(dense.bytes)
 
 
+@pytest.mark.parametrize("method", ["DDP", *BASES])
+def test_lossless_methods_take_what_is_simulated(method):
+    found = iteration_cost(WORKLOAD, cluster("survey-10GbE"), method)
+    simulated = ddlnb.simulate(WORKLOAD, cluster("survey-10GbE"), method)
+    assert found.iteration_seconds == pytest.approx(simulated.iteration_seconds)
+
+
 @pytest.mark.parametrize("name", CLUSTERS)
 @pytest.mark.parametrize("base", BASES)
 def test_fewer_bytes_are_never_slower_when_compression_is_free(name, base):

@@ -23,7 +23,7 @@ from ddlnb.clusters.heterogeneous import HOMOGENEOUS
 from ddlnb.compression.base import Codec, Payloads
 from ddlnb.compression.profile import FREE, SHEET, CompressionProfile, compression_on
 from ddlnb.errors import InputError, UnknownName, require, require_whole
-from ddlnb.plans.methods import METHODS, Method, get_method
+from ddlnb.plans.methods import BASELINES, METHODS, Method, get_method
 from ddlnb.plans.plan import Plan
 from ddlnb.plans.plan_file import KeptPlan, method_of
 from ddlnb.plans.server_rules import BulkSynchronous
@@ -78,8 +78,9 @@ def iteration_cost(
 ) -> IterationCost:
     """Return the seconds and bytes of one iteration of a method, lossless or lossy.
 
-    ``method`` is a row of METHODS ("WFBP-A2A"), a training method ("local(8) + top-k(0.01)"), or a
-    plan, the messages of which may be compressed (`ddlnb.search_plan` with ``sent``).
+    ``method`` is a row of METHODS ("WFBP-A2A"), PyTorch's "DDP", a training method
+    ("local(8) + top-k(0.01)"), or a plan, the messages of which may be compressed
+    (`ddlnb.search_plan` with ``sent``).
     ``workload`` may be the name of a model with a profile for the cluster's hardware.
     ``workers`` of the cluster take part, by default all. An iteration is one gradient of every
     worker; where workers run at different speeds, as many gradients as there are workers.
@@ -136,8 +137,8 @@ def iteration_cost(
 def _named(text: object) -> Method | TrainingMethod:
     if not isinstance(text, str):
         raise UnknownName("method", text, [*METHODS, *SYNCHRONISATIONS])
-    if text in METHODS:
-        return METHODS[text]
+    if text in {*METHODS, *BASELINES}:
+        return get_method(text)
     try:
         return training_method(text)
     except UnknownName:
