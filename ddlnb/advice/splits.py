@@ -18,7 +18,7 @@ import pandas as pd
 
 from ddlnb.advice.explain import AS_IT_IS, Counterfactual, reason_table
 from ddlnb.advice.options import LARGER_BATCHES, UNCHANGED, Kind
-from ddlnb.advice.question import Prices, Question, batches_per_exchange, question_about
+from ddlnb.advice.question import Prices, Question, question_about
 from ddlnb.advice.score import chances_best, costs, over_first
 from ddlnb.advice.sharded import network_of, of_replicas
 from ddlnb.clusters.cluster import Cluster
@@ -109,16 +109,13 @@ def posed(
         f"{split.unsplit.said(1, memory)} It has to be split: layouts have no throughput of one "
         f"GPU, no methods, no servers and no searched plan; leave out {' and '.join(given)}",
     )
-    replicated = replace(asked, sequence=split.sequence, precision=split.precision)
     try:
-        workload = replicated.workload
+        return question_about(asked, cluster, prices)
     except UnknownName as error:
         raise InputError(
             f"model {asked.model!r} is known by its layers alone, and data parallelism is forecast "
             f"of gradients one by one; leave out {' and '.join(given)}, or give its config.json"
         ) from error
-    known = Question(workload, cluster, prices, split.unsplit, memory)
-    return replace(known, accumulate=batches_per_exchange(asked))
 
 
 def verdict_of(asked: Question | PricedQuestion) -> Verdict:
