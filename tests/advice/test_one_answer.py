@@ -95,6 +95,18 @@ def test_every_answer_on_replicas_says_the_same(models, model, gpu):
     require_equal(found)
 
 
+@pytest.mark.parametrize("precision", ["", "fp32"])
+def test_replicas_of_known_layers_are_one_thing_in_the_table_and_the_verdict(tmp_path, precision):
+    small = {"hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 2}
+    small |= {"num_attention_heads": 8, "num_key_value_heads": 8}
+    (config := tmp_path / "config.json").write_text(json.dumps(LLAMA_7B | small))
+    cluster = ddlnb.cluster_of("A100", nodes=2)
+    asked = {"sequence": 2048, "local_batch": 1, "precision": precision, "draws": 0}
+    found = ddlnb.forecast(str(config), cluster, "DDP", **asked)
+    assert found["throughput_samples_per_s"].tolist() == [found.verdict.samples_per_s]
+    assert f"2,048 tokens in {precision or 'its own precision'}" in found.verdict.said[0]
+
+
 def test_advice_on_replicas_has_the_verdict_of_its_question(models):
     cluster = ddlnb.cluster_of("V100", **CLUSTERS["V100"])
     found = ddlnb.advise(models["own"], cluster, draws=0, most_plans=0)
