@@ -3,8 +3,9 @@
     python -m benchmarks.orderings [--out FOLDER] [--steps 200] [--workers 8 16] [--seeds 5]
 
 Every method is tuned by the same rule (`ddlnb.training.runs.compare`) on all cores; runs are kept
-in the folder, and a second call of the same code completes them. ``--kept FILE`` judges kept curves
-only. Prints the loss that every method reached, at which rate, and the verdicts.
+in the folder, and a second call of the same code completes them. All train on one clock, on which
+workers straggle as `STRAGGLER` says: servers take updates as they come. ``--kept FILE`` judges kept
+curves only. Prints the loss that every method reached, at which rate, and the verdicts.
 """
 
 from collections.abc import Sequence
@@ -15,9 +16,11 @@ import pandas as pd
 from benchmarks.command import command
 from ddlnb.files import BUILD
 from ddlnb.results.statistics import Verdict
+from ddlnb.training.executors.clock import Clock, get_straggler
 from ddlnb.training.runs.compare import compare
-from ddlnb.training.runs.summaries import COSTS, judged, methods_of, summary
+from ddlnb.training.runs.summaries import judged, methods_of, summary
 
+STRAGGLER = "log-normal(0.5)"
 REACHED = ["method", "workers", "learning_rate", "test_loss", "test_loss_half_width"]
 REACHED += ["diverged", "seeds"]
 COLUMNS = ["better", "worse", "workers", "difference", "half_width", "verdict", "p_holm"]
@@ -35,8 +38,6 @@ def main(
     """Run what is missing and print the verdicts; of --kept, a curves.csv, without any run."""
     if kept:
         curves = pd.read_csv(kept)
-        # The kept curves do not say what was received.
-        curves = curves.reindex(columns=curves.columns.union(COSTS["bytes"], sort=False))
     else:
         curves = compare(
             "digits",
@@ -48,6 +49,7 @@ def main(
             tune=True,
             folder=out,
             progress=True,
+            clock=Clock(get_straggler(STRAGGLER)),
         ).curves
     print(summary(curves)[REACHED].round(4).to_string(index=False), end="\n\n")
     table = judged(curves)

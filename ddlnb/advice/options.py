@@ -2,7 +2,7 @@
 
 Some options compute something else: compression and local steps. How many iterations such a method
 needs on your model nobody knows before training. What is known is how many it needed on digits,
-against BSP, with learning rates tuned for each (data/measured/2026-11-21_digits_orderings).
+against BSP, with rates tuned for each (data/measured/2026-11-29_two-cores_digits_orderings).
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ def _options(
     ]
 
 
-CURVES = DATA / "measured" / "2026-11-21_digits_orderings" / "curves.csv"
+CURVES = DATA / "measured" / "2026-11-29_two-cores_digits_orderings" / "curves.csv"
 TASK = "digits"
 TARGET = 0.2  # a test loss that BSP reaches after a fifth of the steps of the curves
 LOSSY = (

@@ -229,6 +229,8 @@ _ALL = (
     ("bsp on PS", "asp", "no stale updates", "survey 3.1.2, Table 1"),
     ("bsp on PS", "ssp(2)", "no stale updates", "survey 3.1.2, Table 1"),
     ("ssp(2)", "asp", "staleness has a bound", "survey 3.1.2, Table 1"),
+    ("bsp on PS", "r2sp", "no stale updates", "survey 3.1.2, Table 1"),
+    ("r2sp", "asp", "staleness has a bound", "Chen et al. 2019"),
     ("bsp", "bsp + signsgd", "a sign forgets magnitudes", "survey 3.1.3"),
     ("bsp + ef-sign + feedback", "bsp + signsgd", "error feedback", "Karimireddy et al. 2019"),
     ("bsp + ef-sign + feedback", "bsp + ef-sign", "error feedback", "Karimireddy et al. 2019"),
