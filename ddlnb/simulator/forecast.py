@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -29,8 +29,8 @@ from ddlnb.simulator.draws import (
 )
 from ddlnb.simulator.questions import DRAWS, ForecastQuestion
 from ddlnb.simulator.recommendation import over_baseline, recommended, remarks
-from ddlnb.simulator.simulate import Cell, plan_on
-from ddlnb.simulator.tasks import Identity, tasks_of
+from ddlnb.simulator.simulate import Cell
+from ddlnb.simulator.tasks import alone
 from ddlnb.units import show_rate, show_rates
 from ddlnb.workloads.workload import Workload
 
@@ -266,8 +266,8 @@ def efficiency_draws(
     for column, cell in enumerate(cells):
         if cell.cluster.workers > 1:
             for rows, cluster in together([in_draw[column].cluster for in_draw in each_draw]):
-                alone = _alone(replace(cell, cluster=cluster))
-                shares[rows, column] = np.minimum(1.0, alone / drawn[rows, column])
+                single = alone(cell.workload).seconds(cluster.effects, 1).sum(axis=-1)
+                shares[rows, column] = np.minimum(1.0, single / drawn[rows, column])
     return shares
 
 
@@ -279,15 +279,7 @@ def efficiency_interval(shares: NDArray[np.floating[Any]]) -> dict[str, float]:
 
 def single_seconds(cell: Cell) -> float:
     """Return the seconds of an iteration of one worker alone: computation and update."""
-    return float(_alone(cell))
-
-
-def _alone(cell: Cell) -> Any:
-    """Return what `single_seconds` does, for every row of effects if they are columns."""
-    plan = plan_on(cell.cluster, cell.workload, METHODS["BSP-A2A"])
-    tasks = tasks_of(Identity((cell.workload, plan)))
-    # It hands nothing over.
-    return replace(tasks, readied=0 * tasks.readied).seconds(cell.cluster.effects, 1).sum(axis=-1)
+    return float(alone(cell.workload).seconds(cell.cluster.effects, 1).sum())
 
 
 def _labels(cell: Cell) -> dict[str, object]:

@@ -6,14 +6,14 @@ hardware, or from the data sheet of its GPU, in this order; ``source`` of the wo
 
 from __future__ import annotations
 
-import math
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.files import PROFILES
 from ddlnb.hardware.catalogue import gpu_in
+from ddlnb.simulator.tasks import alone
 from ddlnb.workloads.kept_traces import kept_trace
 from ddlnb.workloads.roofline import EAGER, estimate, from_throughput, require_same_hardware
 from ddlnb.workloads.workload import Workload, read_profile
@@ -74,8 +74,8 @@ def workload_on(
 def _measured(traced: Workload, cluster: Cluster) -> Workload:
     """Return the kept profile of the same structure for the cluster's hardware, if there is one."""
     names = _profiles(traced.model, cluster, traced.local_batch) if cluster.hardware else []
-    kept = (read_profile(name) for name in names)
-    return next((one for one in kept if one.structure == traced.structure), traced)
+    alike = (one for one in map(read_profile, names) if one.structure == traced.structure)
+    return next(alike, traced)
 
 
 def _with_seconds(
@@ -117,15 +117,11 @@ def _at_rate(workload: Workload, cluster: Cluster, throughput: float | None) -> 
     """
     if throughput is None:
         return workload
-    each = SimpleNamespace(
-        readied=0,
-        updated_tensors=len(workload.gradients),
-        updated_bytes=workload.gradient_bytes,
-    )
-    update = sum(cluster.effects.terms("task seconds", each))
+    whole = alone(workload)
+    update = replace(whole, own_seconds=0 * whole.own_seconds).seconds(cluster.effects, 1).sum()
+    computing = whole.seconds(cluster.effects, 1).sum() - update
     measured = workload.local_batch / throughput
-    slower = math.prod(cluster.effects.terms("task factor", 1)) * workload.compute_seconds
-    return workload.scaled(max(measured - update, measured / 10) / slower, workload.source)
+    return workload.scaled(max(measured - update, measured / 10) / computing, workload.source)
 
 
 def _profiles(model: str, cluster: Cluster, local_batch: int | None) -> list[str]:

@@ -27,8 +27,10 @@ def recommended(rows: pd.DataFrame, on: Cluster) -> str:
     """
     largest = rows[rows["gpus"] == rows["gpus"].max()]
     if rows["gpus"].max() == 1:
-        rate = show_rate(float(largest[RATE].max()))
-        return f"One GPU of {on.name} exchanges nothing: {rate} samples/s by any method."
+        return (
+            f"One GPU of {on.name} exchanges nothing: {show_rate(largest[RATE].max())} samples/s "
+            f"by any method."
+        )
     is_extra = largest["servers"].gt(0) & (on.server_place == "extra machines")
     is_extra &= largest["gpus"] > on.gpus_per_node
     size = f"On {largest['gpus'].iloc[0]} GPUs of {on.name}"

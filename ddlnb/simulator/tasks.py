@@ -112,6 +112,21 @@ class Tasks:
         return sum(effects.terms("task seconds", self), seconds)
 
 
+def alone(workload: Workload) -> Tasks:
+    """Return all that a worker without others computes in an iteration, as one task."""
+    none = np.zeros(0, dtype=np.int64)
+    return Tasks(
+        listed=(Task("update", "all layers"),),
+        own_seconds=np.array([workload.compute_seconds]),
+        readied=np.zeros(1),
+        updated_tensors=np.array([float(len(workload.gradients))]),
+        updated_bytes=np.array([float(workload.gradient_bytes)]),
+        message_bytes=none,
+        message_pieces=none,
+        priority=none,
+    )
+
+
 def _in_one_row(rows: list[tuple[int, ...]]) -> tuple[Indices, Indices]:
     """Return where each row starts in the joined rows, and the joined rows."""
     starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
