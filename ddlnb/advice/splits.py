@@ -34,6 +34,7 @@ from ddlnb.questions import Verdict, question
 from ddlnb.simulator.questions import Held
 from ddlnb.units import GIB, gpus_in_words, show_rate
 from ddlnb.workloads.memory import Footprint, require_optimizer
+from ddlnb.workloads.resolve import is_task
 
 if TYPE_CHECKING:
     from ddlnb.parallelism.model import Transformer
@@ -112,6 +113,8 @@ def posed(
     try:
         return question_about(asked, cluster, prices)
     except UnknownName as error:
+        if not isinstance(asked.model, str) or is_task(asked.model):
+            raise  # another name is not known
         raise InputError(
             f"model {asked.model!r} is known by its layers alone, and data parallelism is forecast "
             f"of gradients one by one; leave out {' and '.join(given)}, or give its config.json"

@@ -165,6 +165,8 @@ def test_data_parallelism_hands_over_what_it_cannot_hold():
         ddlnb.advise("llama3-70b", cluster, throughput=3.0)
     with pytest.raises(InputError, match=r"'llama3-1b' is known by its layers alone.* \(--method"):
         ddlnb.forecast("llama3-1b", cluster, "DDP", draws=0)
+    with pytest.raises(InputError, match="unknown software 'foo'"):
+        ddlnb.forecast("gpt2", cluster, "DDP", software="foo", draws=0)
 
 
 @pytest.mark.parametrize(
