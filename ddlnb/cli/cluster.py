@@ -95,8 +95,9 @@ def show(
     try:
         network = get_interconnect(name)
     except InputError:
-        known = [*cluster_names(), *gpus(), *machines(), *interconnects(), *TOPOLOGIES]
-        raise UnknownName("cluster or hardware", name, known) from None
+        also = [*gpus(), *machines(), *interconnects(), *TOPOLOGIES]
+        way_out = "or hardware that `ddlnb cluster list hardware` has"
+        raise UnknownName("cluster or hardware", name, cluster_names(), also, way_out) from None
     print_table(_network_facts(network), csv, repr(network))
 
 

@@ -26,7 +26,7 @@ from ddlnb.cli.options import (
     write_picture,
     write_rows,
 )
-from ddlnb.cli.questions import Hardware, KeptHardware, Otherwise
+from ddlnb.cli.questions import Hardware, KeptHardware, Otherwise, warn_of_memory
 from ddlnb.errors import InputError, ResultsError, require
 from ddlnb.plans.methods import BASELINES, METHODS
 from ddlnb.plans.plan import Plan
@@ -178,7 +178,7 @@ def lossy(
     first = hardware.chosen()
     slower = get_straggler(straggler) if straggler else None
     workload = Trained(cluster=first, **asked).workload
-    _warn_of_memory(Held(cluster=first, **asked), first)
+    warn_of_memory(Held(cluster=first, **asked), first)
     options = {"compression": compression, "base": base or BASE, "slower": slower}
     how = _assumed(compression, base or BASE, straggler)
     if curves is not None:
@@ -197,16 +197,6 @@ def lossy(
     print_table(shown, csv, f"Simulated: {asked['model']} on {first.name}, {how}")
     if not csv:
         say(_notes(rows))
-
-
-def _warn_of_memory(asked: Held, on: Cluster) -> None:
-    """Say on stderr if no GPU of the cluster holds what is trained; an optimizer is Adam."""
-    from ddlnb.advice.question import question_about
-
-    held = question_about(asked, on)
-    if held.fits(held.held_batch) is False and held.footprint is not None:
-        memory = held.footprint.said(held.held_batch, held.gpu_memory)
-        typer.echo(f"{memory} It does not fit: no GPU here reaches these times.", err=True)
 
 
 def _require_counts(names: Sequence[str], compression: str, base: str | None) -> None:

@@ -22,14 +22,14 @@ from ddlnb.cli.options import (
     say,
     write_picture,
 )
-from ddlnb.cli.questions import KeptHardware, Otherwise
+from ddlnb.cli.questions import KeptHardware, Otherwise, warn_of_memory
 from ddlnb.errors import require, require_whole
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import Method, get_method, require_served, require_tunable
 from ddlnb.plans.plan import Plan
 from ddlnb.plans.plan_file import write_plan
 from ddlnb.simulator import questions
-from ddlnb.simulator.questions import Sent
+from ddlnb.simulator.questions import ForecastQuestion, Sent
 from ddlnb.units import show_seconds
 from ddlnb.workloads.workload import Workload, read_profile
 
@@ -335,6 +335,7 @@ def timeline(
     chosen = otherwise.methods(method or ["MG-WFBP"], on, servers)
     sound_pairs(on, chosen, servers=servers)
     workload = Sent(cluster=on, **asked).workload
+    warn_of_memory(ForecastQuestion(cluster=on, **asked), on)
     lines = {
         one.name: simulate(workload, on, one, servers=servers, iterations=iterations)
         for one in chosen

@@ -22,6 +22,7 @@ from ddlnb.units import show_bandwidth
 
 if TYPE_CHECKING:
     from ddlnb.clusters.cluster import Cluster
+    from ddlnb.simulator.questions import Held
 
 
 MachineName = Annotated[
@@ -223,3 +224,13 @@ def assumptions(cluster: Cluster) -> str:
         rate, name = show_bandwidth(joined.bandwidth.value), joined.protocol.name
         said += f"; {name} moves {rate} of {joined.name}, and no more of a faster line; RDMA does"
     return "; ".join([said, *missing]) + "."
+
+
+def warn_of_memory(asked: Held, on: Cluster) -> None:
+    """Say on stderr if no GPU of the cluster holds what is trained; an optimizer is Adam."""
+    from ddlnb.advice.question import question_about
+
+    held = question_about(asked, on)
+    if held.fits(held.held_batch) is False and held.footprint is not None:
+        memory = held.footprint.said(held.held_batch, held.gpu_memory)
+        typer.echo(f"{memory} It does not fit: no GPU here reaches these times.", err=True)

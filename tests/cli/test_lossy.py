@@ -60,10 +60,14 @@ def test_what_does_not_overlap_is_named_and_stragglers_are_taken():
     assert (uneven["waiting_seconds"] > longer / 2).all()
 
 
-def test_what_no_gpu_holds_is_said():
-    words = ["--cluster", "survey-10GbE", "--model", "resnet50", "--method", "local(8)"]
+@pytest.mark.parametrize(
+    "command", [["forecast", "lossy", "--method", "local(8)"], ["timeline", "--iterations", "1"]]
+)
+def test_what_no_gpu_holds_is_said(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["--cluster", "survey-10GbE", "--model", "resnet50", "--gpus", "8"]
     fits, too_large = (
-        ddlnb("forecast", "lossy", *words, "--gpus", "8", *more, check=True)
+        ddlnb(*command, *words, *more, check=True)
         for more in ([], ["--batch", "4096", "--throughput", "250"])
     )
     assert "does not fit" not in fits.stderr
