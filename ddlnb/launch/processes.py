@@ -5,7 +5,8 @@ environment, their files are in one private folder, and a reaper (see reaper.py)
 before them cleans up even if this process is killed. Where the reaper cannot reach, on other
 machines, every rank holds a heartbeat: a connection to its owner over which nothing is ever sent.
 It breaks when the owner lets go, and when it dies; then the rank ends at once, also in the midst of
-a collective, and takes its folder with it.
+a collective, and takes its folder with it, but for that of an owner that died on the same machine:
+by it the next start finds what else was left (see leftovers.py).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import Any, TypeVar
 import psutil
 
 from ddlnb.errors import DdlnbError, RankError, require
-from ddlnb.files import claim
+from ddlnb.files import claim, is_abandoned
 from ddlnb.launch import reaper
 from ddlnb.launch.launchers import RankSpec, cancel_command, cluster, jobs_in_queue
 from ddlnb.launch.options import is_here
@@ -66,7 +67,8 @@ def hold(folder: str, host: str, port: int) -> tuple[str, int]:
 def _end_with_owner(line: socket.socket, folder: str) -> None:
     with suppress(OSError):
         line.recv(1)
-    shutil.rmtree(folder, ignore_errors=True)
+    if not is_abandoned(Path(folder)):  # a dead owner's tells the next start what else it left
+        shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 

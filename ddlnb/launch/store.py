@@ -51,8 +51,14 @@ class StoreServer:
 
     def _accept(self) -> None:
         with suppress(OSError):  # it is closed
-            while one := not self._closed and self._listener.accept():
-                threading.Thread(target=self._serve, args=[one], name="store", daemon=True).start()
+            while not self._closed:
+                with suppress(RuntimeError):  # no memory for a thread: who asks is turned away
+                    threading.Thread(
+                        target=self._serve,
+                        args=[self._listener.accept()],
+                        name="store",
+                        daemon=True,
+                    ).start()
 
     def _serve(self, one: Connection) -> None:
         with one, suppress(Exception):  # a stranger, of any words, or a rank that has ended

@@ -15,6 +15,7 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -193,6 +194,7 @@ def _serve(private: Path) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(lines,), daemon=True).start()
+    tempfile.tempdir = str(private)  # where jupyter_client says at which ports a kernel listens
     folder = private / "kernels" / "python3"
     folder.mkdir(parents=True)
     command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]

@@ -328,7 +328,10 @@ class Clock:
 def test_a_notebook_that_takes_too_long_is_ended_with_its_kernel(
     tmp_path, monkeypatch, ending_seconds
 ):
-    there = tmp_path / "out" / "pid"
+    there, temporary = tmp_path / "out" / "pid", tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr("ddlnb.survey.execution.ENDING_SECONDS", ending_seconds)
     monkeypatch.setattr("ddlnb.survey.execution.time", Clock(there))
     marker = "import os, pathlib, time; pathlib.Path('new').write_text(str(os.getpid()))"
@@ -340,6 +343,7 @@ def test_a_notebook_that_takes_too_long_is_ended_with_its_kernel(
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not Path(f"/proc/{pid}").exists()
+    assert not list(temporary.iterdir())  # such as the file of its ports
 
 
 @pytest.mark.notebook

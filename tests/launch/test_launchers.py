@@ -18,7 +18,7 @@ import pytest
 
 from ddlnb.engines.measure import measure
 from ddlnb.errors import InputError, RankError
-from ddlnb.files import ROOT
+from ddlnb.files import ROOT, claim
 from ddlnb.launch.launchers import jobs_in_queue
 from ddlnb.launch.processes import hold, neighbours_together
 from ddlnb.launch.ranks import RankContext, Ranks
@@ -407,9 +407,13 @@ def test_a_script_for_a_host_ends_its_processes_with_its_input(tmp_path):
     assert not any(map(is_running, pids))
 
 
-def test_who_holds_a_lifeline_ends_when_it_breaks(tmp_path):
+@pytest.mark.parametrize("owner", ["elsewhere", "dead", "alive"])
+def test_who_holds_a_lifeline_ends_when_it_breaks(owner, tmp_path):
     folder = tmp_path / "ranks"
     folder.mkdir()
+    claimed = claim(folder if owner != "elsewhere" else tmp_path)
+    if owner == "dead":
+        claimed.close()
     lifeline = socket.create_server(("127.0.0.1", 0))
     host, port = lifeline.getsockname()
     program = (
@@ -421,7 +425,8 @@ def test_who_holds_a_lifeline_ends_when_it_breaks(tmp_path):
         assert rank.poll() is None
         lifeline.close()
         assert rank.wait(5) == 1
-    assert not folder.exists()
+    claimed.close()
+    assert folder.exists() == (owner == "dead")  # the next start finds by it what else is there
     with pytest.raises(OSError, match="refused"):
         hold(str(folder), host, port)
 

@@ -154,6 +154,20 @@ def test_a_stranger_is_turned_away_and_nothing_is_unpickled(store, tmp_path):
     assert ours.get("key") == b"\xff value"
 
 
+def test_a_store_without_memory_for_a_thread_turns_one_away_and_serves_the_next(store, monkeypatch):
+    server, ours = store
+
+    def start(thread):
+        monkeypatch.undo()
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", start)
+    with Client(server.address) as unlucky, pytest.raises(EOFError):
+        unlucky.recv()
+    ours.set("key", b"value")
+    assert ours.get("key") == b"value"
+
+
 def test_a_store_does_what_torch_asks_of_one(store):
     from datetime import timedelta
 
