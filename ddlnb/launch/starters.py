@@ -19,6 +19,7 @@ from ipyparallel.cluster.launcher import EngineLauncher, LocalEngineLauncher
 from traitlets import Dict, Unicode
 
 from ddlnb.errors import require
+from ddlnb.files import OWNER
 
 
 class ForkLauncher(LocalEngineLauncher):
@@ -109,9 +110,10 @@ def remote_script(
     """Yield lines for a shell that starts engines, and ends them with the connection.
 
     The environment has secrets: they come by standard input and are in nobody's list of processes.
+    A folder that somebody on the same machine has claimed stays: its owner removes it or, by what
+    it says, the next start (see leftovers.py).
     """
-    yield "{"  # the shell reads to the closing brace before it starts
-    yield "umask 077"
+    yield "{ umask 077"  # the shell reads to the closing brace before it starts
     yield f"mkdir -p {shlex.quote(folder)}"
     for name, value in environment.items():
         yield f"export {name}={shlex.quote(value)}"
@@ -120,7 +122,10 @@ def remote_script(
         yield 'engines="$engines $!"'
     yield "cat >/dev/null"
     yield "kill -9 $engines"
-    yield f"rm -rf {shlex.quote(folder)}"
+    yield (
+        f'cd {shlex.quote(folder)} && ! grep -qsxF "$(uname -n)" {OWNER} && '
+        'cd / && rm -rf "$OLDPWD"'
+    )
     yield "kill -9 0"  # what the engines started
     yield "}"
     yield ""

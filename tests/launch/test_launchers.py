@@ -384,7 +384,8 @@ def test_a_configuration_of_ssh_that_is_not_there_is_refused(monkeypatch, tmp_pa
 # ---------------------------------------------------------------- ends that no reaper reaches
 
 
-def test_a_script_for_a_host_ends_its_processes_with_its_input(tmp_path):
+@pytest.mark.parametrize("claimed", [False, True])
+def test_a_script_for_a_host_ends_its_processes_with_its_input(claimed, tmp_path):
     folder = tmp_path / "it's here"
     command = ["sh", "-c", 'echo "$SECRET $$"; exec sleep 99']
     script = "\n".join(remote_script(command, {"SECRET": "a b'c"}, str(folder), 2))
@@ -400,8 +401,10 @@ def test_a_script_for_a_host_ends_its_processes_with_its_input(tmp_path):
     lines = [shell.stdout.readline().split() for _ in range(2)]
     assert folder.is_dir()
     assert [line[:2] for line in lines] == [["a", "b'c"]] * 2
+    if claimed:  # the owner is on this machine
+        claim(folder).close()
     shell.communicate()
-    assert not folder.exists()
+    assert folder.exists() == claimed
     pids = [int(line[2]) for line in lines]
     wait_until(lambda: not any(map(is_running, pids)), 5)
     assert not any(map(is_running, pids))
