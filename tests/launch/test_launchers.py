@@ -19,6 +19,7 @@ import pytest
 from ddlnb.engines.measure import measure
 from ddlnb.errors import InputError, RankError
 from ddlnb.files import ROOT, claim
+from ddlnb.launch import leftovers
 from ddlnb.launch.launchers import jobs_in_queue
 from ddlnb.launch.processes import hold, neighbours_together
 from ddlnb.launch.ranks import RankContext, Ranks
@@ -288,6 +289,18 @@ def test_an_owner_killed_during_a_run_leaves_nothing(launcher, own_tmp):
         assert any(one.is_dir() for one in shared) == (launcher == "mpi")
     wait_until(lambda: not any(one.exists() for one in shared), 15)
     assert not any(one.exists() for one in shared)
+
+
+@pytest.mark.ranks
+@pytest.mark.slow
+def test_what_outlives_an_owner_and_its_reaper_over_ssh_goes_with_the_next_start(ssh, own_tmp):
+    with killed_owner("ssh", "running", 0.5) as owner:
+        started = psutil.Process(owner.pid).children()
+        [reaper] = [one for one in started if any("reaper.py" in word for word in one.cmdline())]
+        reaper.kill()
+    time.sleep(2)  # in which the ranks see it, and end
+    assert left(own_tmp)
+    leftovers.sweep()
 
 
 @pytest.mark.ranks
