@@ -64,7 +64,7 @@ def survey(
             typer.echo(f"{row.id} ({row.section}): {row.item}")
             typer.echo(said + f": {row.reason}" * bool(row.reason))
         counts = table["verdict"].value_counts()
-        typer.echo(", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + ".")
+        typer.echo("; ".join(f"{count} {verdict}" for verdict, count in counts.items()) + ".")
         return
     found = last_run(profile)
     entry = look_up("item", item, found)

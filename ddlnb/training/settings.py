@@ -130,7 +130,10 @@ class TrainingSettings:
         if self.executor != LOCKSTEP:
             from ddlnb.training.executors.distributed import require_trains
 
-            require(self.clock is None, "a clock is for lockstep; real processes take real time")
+            require(
+                self.clock is None,
+                "a straggler, on a virtual clock, is for lockstep; real processes take real time",
+            )
             require_trains(self.executor, self.method)
 
     @property

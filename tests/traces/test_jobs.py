@@ -30,6 +30,14 @@ def published(name):
     return what_if(read_job(PUBLISHED / "traces" / f"bytedance-trace-{name}.csv.gz"))
 
 
+def test_a_job_in_whole_seconds_is_explained(tmp_path):
+    lines = ["dp_rank,stage,step,optype,start_ts,duration"]
+    lines += [f"{rank},0,1,forward-compute,0,1" for rank in (0, 1)]
+    lines += [f"{rank},0,1,backward-compute,1,{2 + rank}" for rank in (0, 1)]
+    (path := tmp_path / "whole.csv").write_text("\n".join(lines) + "\n")
+    assert cost(what_if(read_job(path)), "slow workers") == 1
+
+
 @pytest.mark.parametrize("name", ["AR", "ST"])
 def test_published_jobs_are_replayed_within_two_percent(name):
     """In every iteration; also without the launch delays, whose medians are of the same trace."""

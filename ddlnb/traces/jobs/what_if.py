@@ -286,7 +286,7 @@ def _causes(iterations: pd.DataFrame) -> pd.DataFrame:
 
 
 def _error(seconds: Seconds, traced: Seconds) -> Seconds:
-    return np.divide(seconds - traced, traced, out=np.zeros_like(traced), where=traced > 0)
+    return np.divide(seconds - traced, traced, out=np.zeros(len(traced)), where=traced > 0)
 
 
 def _busiest(replay: Replay) -> Seconds:
