@@ -179,7 +179,7 @@ def run(app: typer.Typer, name: str) -> NoReturn:
         reason = (error.strerror or type(error).__name__).lower()
         _end(name, f"cannot use {str(error.filename)!r}: {reason}", FAILED)
     except MemoryError:
-        _end(name, "there is not enough memory; end other programs, or ask for less", FAILED)
+        _end(name, "no memory is left; give this process more", FAILED)
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
     if status == INTERRUPTED:

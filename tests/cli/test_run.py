@@ -33,7 +33,7 @@ ROW = {"method": "MG-WFBP", "about": "word " * 100}
         (InputError(WRONG), 2, WRONG, None),
         (FileNotFoundError(2, "No such file or directory", "rows.csv"), 2,
          "cannot use 'rows.csv': no such file or directory", None),
-        (MemoryError(), 2, "there is not enough memory; end other programs, or ask for less", None),
+        (MemoryError(), 2, "no memory is left; give this process more", None),
         (KeyboardInterrupt(), 130, "interrupted", None),
         (typer.Abort(), 130, "interrupted", None),
     ],
