@@ -20,9 +20,7 @@ import pandas as pd
 from ddlnb.advice.question import Question
 from ddlnb.errors import InputError, require_whole, without
 from ddlnb.files import DATA
-from ddlnb.plans.bucketing import DDP_BUCKET, DDP_FIRST_BUCKET, Bucketing, ddp_buckets
 from ddlnb.plans.methods import BASELINES, Method, ddp_of
-from ddlnb.plans.plan import Message
 from ddlnb.results.schema import read_frame
 from ddlnb.results.statistics import Interval, ratio_interval
 from ddlnb.search.search import WITHOUT_SERVERS, SearchResult, search_plan
@@ -92,14 +90,6 @@ class Option:
         return self.learning == UNCHANGED
 
 
-def halved(workload: Workload) -> list[Message]:
-    """Return DDP's buckets, which it fills with whole gradients and its hook sends in halves."""
-    return ddp_buckets(workload, DDP_FIRST_BUCKET // 2, DDP_BUCKET // 2)
-
-
-HOOKED = replace(BASELINES["DDP"], bucketing=Bucketing(halved))
-
-
 def method_options(question: Question) -> list[Option]:
     """Return DistributedDataParallel as it is, and every method that the cluster can run.
 
@@ -149,7 +139,7 @@ def other_options(question: Question) -> Iterator[list[Option]]:
     if all(gradient.bytes_per_element == 4 for gradient in workload.gradients):
         name, half, kind = "16-bit gradients", workload.sent_as(HALF), Kind.PRECISION
         yield _by_method(question, name, kind, workload=half, learning=ROUNDED)
-        yield _options(question, BY_HOOK, kind, [HOOKED], workload=half, learning=ROUNDED)
+        yield _options(question, BY_HOOK, kind, [BASELINES["DDP"]], workload=half, learning=ROUNDED)
     averaged = {
         factor: f"a step averages {factor * workload.local_batch * cluster.workers:,} samples: "
         f"learning rates change, and more epochs may be needed"

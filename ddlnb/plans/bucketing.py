@@ -118,13 +118,14 @@ def ddp_buckets(
     Gradients join a bucket as the backward pass produces them, and the bucket closes with the one
     that brings it to its size: by default 1 MiB for the first, so that it leaves early, 25 MiB for
     the others. That is how DDP fills its buckets anew after the first iteration (torch's
-    ``Reducer``).
+    ``Reducer``). The bytes are those that the backward pass makes: a hook that sends them in
+    halves converts a full bucket.
     """
     groups: list[list[Gradient]] = [[]]
     for gradient in workload.gradients:
         limit = first if len(groups) == 1 else others
         groups[-1].append(gradient)
-        if sum(one.bytes for one in groups[-1]) >= limit:
+        if sum(g.elements * (g.made_bytes or g.bytes_per_element) for g in groups[-1]) >= limit:
             groups.append([])
     return [message_of(workload, group) for group in groups if group]
 

@@ -128,8 +128,9 @@ WRITTEN_BY = "`ddlnb measure profile --name` and `ddlnb trace --out` write some"
 class Gradient:
     """One gradient tensor. ``backward_seconds`` runs from the gradient before it to this one.
 
-    ``shape`` is that of the tensor, None where nobody kept it. Raises InputError for a shape of
-    another number of elements.
+    ``bytes_per_element`` are sent, ``made_bytes`` the backward pass makes, None if they are the
+    same. ``shape`` is that of the tensor, None where nobody kept it. Raises InputError for a shape
+    of another number of elements.
     """
 
     name: str
@@ -138,6 +139,7 @@ class Gradient:
     bytes_per_element: int = 4
     backward_seconds: float = 0.0
     shape: tuple[int, ...] | None = None
+    made_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.shape is not None and math.prod(self.shape) != self.elements:
@@ -291,12 +293,16 @@ class Workload:
     def sent_as(self, gradients: str) -> Workload:
         """Return the workload with every element of a gradient sent in this type: fp16, bf16, fp32.
 
-        Computation stays as it is: the gradients are made in this type, as in training with
-        half-precision parameters, or converting them costs nothing.
+        Computation stays as it is, and so do the buckets of DDP, whose hooks convert what they
+        hold (``made_bytes``): converting costs nothing here.
         """
         require_known("type of gradients", gradients, ELEMENT_BYTES)
         size = ELEMENT_BYTES[gradients]
-        sent = tuple(replace(one, bytes_per_element=size) for one in self.gradients)
+        made = [one.made_bytes or one.bytes_per_element for one in self.gradients]
+        sent = tuple(
+            replace(one, bytes_per_element=size, made_bytes=None if was == size else was)
+            for one, was in zip(self.gradients, made, strict=True)
+        )
         source = f"{self.source}; gradients sent as {gradients}"
         return replace(self, gradients=sent, source=source)
 
@@ -339,9 +345,10 @@ class Workload:
     def to_json(self) -> str:
         """Return the workload as JSON text, the form kept in data/profiles."""
         values = asdict(self)
-        for gradient in values["gradients"]:
-            if gradient["shape"] is None:
-                del gradient["shape"]
+        values["gradients"] = [
+            {name: value for name, value in one.items() if value is not None}
+            for one in values["gradients"]
+        ]
         for layer in values["layers"]:
             for what in LATER:
                 if not (layer[f"forward_{what}"] or layer[f"backward_{what}"]):

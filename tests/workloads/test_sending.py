@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.plans.methods import get_method
 from ddlnb.simulator.simulate import simulate
-from ddlnb.workloads.workload import read_profile
+from ddlnb.workloads.workload import Workload, read_profile
 
 WORKLOAD = read_profile("resnet50_b64_rtx2080ti")
 CLUSTER = get_cluster("survey-10GbE", 8)
@@ -24,6 +25,23 @@ def test_half_precision_sends_half_the_bytes_in_the_same_seconds_of_computation(
     assert half.compute_seconds == WORKLOAD.compute_seconds
     assert half.sent_as("fp32").gradients == WORKLOAD.gradients
     assert exposed(half, "BSP-A2A") == pytest.approx(exposed(WORKLOAD, "BSP-A2A") / 2, rel=0.05)
+
+
+def test_the_buckets_of_ddp_hold_the_same_gradients_whatever_they_are_sent_as():
+    whole, half = (get_method("DDP").plan(one) for one in (WORKLOAD, WORKLOAD.sent_as("fp16")))
+    assert half.messages == whole.messages
+    assert np.array_equal(2 * np.array(half.message_bytes), whole.message_bytes)
+    assert Workload.from_json(WORKLOAD.sent_as("fp16").to_json()) == WORKLOAD.sent_as("fp16")
+
+
+@pytest.mark.parametrize("cluster", ["survey-10GbE", "survey-100GbIB"])
+def test_ddp_is_no_slower_for_gradients_of_half_the_bytes(cluster):
+    cluster = get_cluster(cluster, 32)
+    taken = [
+        simulate(one, cluster, "DDP").iteration_seconds
+        for one in (WORKLOAD.sent_as("fp16"), WORKLOAD)
+    ]
+    assert taken[0] <= taken[1]
 
 
 def test_gradients_of_several_types_are_sent_in_one():
