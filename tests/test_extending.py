@@ -374,7 +374,9 @@ def test_a_compressor_from_outside_is_named_wherever_compressors_are(rounded):
 def test_a_compressor_from_outside_has_a_cost(rounded):
     workload, cluster = read_profile("resnet50_b64_rtx2080ti"), get_cluster("survey-10GbE", 8)
     for method in ("bsp + rounded", "bsp + rounded on PS", "choco + rounded"):
-        cost = iteration_cost(workload, cluster, method)
+        with pytest.raises(InputError, match="declare on_gpu"):
+            iteration_cost(workload, cluster, method)
+        cost = iteration_cost(workload, cluster, method, compression="free")
         assert cost.bytes_sent > 0
         assert cost.iteration_seconds > 0
 

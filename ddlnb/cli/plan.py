@@ -139,7 +139,9 @@ def plan(
     ] = "",
     compression: Annotated[
         str,
-        typer.Option(help="Cost of --sent: free, or a profile of data/profiles/compression."),
+        typer.Option(
+            help="Cost of --sent: sheet (default), a profile of data/profiles/compression, or free."
+        ),
     ] = "",
     mixed: Annotated[
         bool, typer.Option("--mixed", help="With --sent: every message may be dense, too.")
@@ -263,6 +265,7 @@ def _workload(
 
 def _sent(sent: str, compression: str, mixed: bool) -> Compression:
     """Return what is sent: dense gradients unless a compressor is named."""
+    from ddlnb.compression.profile import SHEET
     from ddlnb.search.compressed import DENSE
     from ddlnb.training.cost.searched import Compressed
 
@@ -270,7 +273,7 @@ def _sent(sent: str, compression: str, mixed: bool) -> Compression:
         why = "dense gradients are sent; name a compressor with --sent"
         refuse_unused(why, compression=compression, mixed=mixed)
         return DENSE
-    return Compressed(sent, compression or "free", mixed)
+    return Compressed(sent, compression or SHEET, mixed)
 
 
 def _tuned(name: str, partition: str | None, credit: str | None) -> Method:

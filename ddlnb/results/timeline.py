@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,24 +114,33 @@ class Timeline:
 
         Measured between the ends of backward passes; a single iteration counts from its start.
         """
-        seconds = []
-        for rank in {span.rank for span in self.spans}:
-            ends: dict[int, float] = {}
-            for span in self.spans:
-                if span.rank == rank and span.kind == "backward":
-                    ends[span.iteration] = span.stop_seconds
-            first, last = min(ends, default=0), max(ends, default=0)
-            if first < last:
-                seconds.append((ends[last] - ends[first]) / (last - first))
-            else:
-                seconds.append(max(s.stop_seconds for s in self.spans if s.lane == "compute"))
-        return sum(seconds) / len(seconds)
+        each = [(stop - start) / count for _, start, stop, count in self._steady()]
+        return sum(each) / len(each)
 
     @property
     def exposed_communication_seconds(self) -> float:
-        """Return the seconds a worker waits for messages, per iteration, averaged over ranks."""
-        ranks = len({span.rank for span in self.spans})
-        return self.seconds("wait") / max(1, self.iterations * ranks)
+        """Return the seconds a worker waits for messages, in what `iteration_seconds` counts."""
+        each = [
+            sum(
+                max(0.0, min(stop, one.stop_seconds) - max(start, one.start_seconds)) / count
+                for one in spans
+                if one.kind == "wait"
+            )
+            for spans, start, stop, count in self._steady()
+        ]
+        return sum(each) / max(1, len(each))
+
+    def _steady(self) -> Iterator[tuple[list[Span], float, float, int]]:
+        """Yield the spans of every rank, and from when until when so many iterations of it last."""
+        for rank in {span.rank for span in self.spans}:
+            spans = [span for span in self.spans if span.rank == rank]
+            ends = {one.iteration: one.stop_seconds for one in spans if one.kind == "backward"}
+            first, last = min(ends, default=0), max(ends, default=0)
+            if first < last:
+                yield spans, ends[first], ends[last], last - first
+            else:
+                stops = (one.stop_seconds for one in self.spans if one.lane == "compute")
+                yield spans, 0.0, max(stops, default=0.0), 1
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per span, with its lane, method and source."""

@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.layer_top_k import LayerTopK
+from ddlnb.compression.profile import FREE
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError, require
 from ddlnb.figures.learning import ADAPTIVE, BOTH, FIXED, SOURCE, draw_time, target_label, target_of
@@ -172,10 +173,10 @@ def hidden_table(
     for name in clusters:
         cluster = get_cluster(name, workers)
         chosen = layer_densities(workload, cluster)
-        cost = iteration_cost(workload, cluster, by_layer(chosen))
+        cost = iteration_cost(workload, cluster, by_layer(chosen), compression=FREE)
         fixed = {
             density: iteration_cost(
-                workload, cluster, by_layer(alike(density, chosen))
+                workload, cluster, by_layer(alike(density, chosen)), compression=FREE
             ).iteration_seconds
             for density in sorted(DENSITIES)
         }
@@ -235,7 +236,7 @@ def layer_times(
         require(not missing, f"curves lack {missing}; train layer_methods, too")
         choices = {method: _choice(method, longest) for method in curves["method"].unique()}
         here = curves[curves["method"].map(choices).notna()]
-        table = time_to_target(here, target, workload, [cluster])
+        table = time_to_target(here, target, workload, [cluster], FREE)
         table["kind"], table["label"] = zip(*table["method"].map(choices), strict=True)
         fixed = table[table["kind"] == "fixed"]
         table["density"] = fixed["method"].map(_density)

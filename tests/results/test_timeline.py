@@ -7,6 +7,7 @@ import pytest
 from ddlnb.errors import InputError
 from ddlnb.figures import timelines
 from ddlnb.results.timeline import Span, Timeline
+from ddlnb.simulator.simulate import simulate
 
 SPANS = (
     Span(0, "forward", "a", 10.0, 11.0),
@@ -22,6 +23,16 @@ LINE = Timeline("WFBP-A2A", "measured", SPANS)
 def test_exposed_communication_is_the_waiting_of_an_average_worker():
     assert LINE.exposed_communication_seconds == 1.5
     assert LINE.on(0).exposed_communication_seconds == 2.0
+
+
+@pytest.mark.parametrize("method", ["DDP", "WFBP-PS", "ByteScheduler-PS", "DeAR"])
+def test_the_waiting_of_an_iteration_does_not_depend_on_how_many_are_shown(method):
+    """The first forward pass waits for nothing, where it waits for its own layers."""
+    few, many = (simulate("resnet50", "survey-10GbE", method, iterations=count) for count in (2, 7))
+    waited = pytest.approx(many.exposed_communication_seconds, abs=1e-9)
+    assert few.exposed_communication_seconds == waited
+    assert many.exposed_communication_seconds > 0
+    assert Timeline("messages", "measured", SPANS[2:3]).exposed_communication_seconds == 0
 
 
 def test_a_window_starts_at_zero():

@@ -175,7 +175,7 @@ IN_PARTS = get_method("ByteScheduler-A2A").tuned(partition=1_000_000)
         ),
         (lambda: training_settings("digits", TWO, workers=2).job().worker(0), OTHER_PIECES),
         (lambda: Payloads(LayerTopK((0.1, 0.2)), (3,) * 6).payload_bytes, OTHER_PIECES),
-        (lambda: iteration_cost(DIGITS, HERE, TWO), OTHER_PIECES),
+        (lambda: iteration_cost(DIGITS, HERE, TWO, compression="free"), OTHER_PIECES),
         (lambda: layer_densities(UNKNOWN, "survey-10GbE"), "of no built-in model"),
         (lambda: layer_densities(DIGITS, HERE, SLOW), r"no seconds for top-k\(0.002\)"),
         *(

@@ -13,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 import ddlnb
 from ddlnb.compression.profile import (
     FREE,
+    SHEET,
     CompressionProfile,
     CompressorSeconds,
     Line,
@@ -309,7 +310,7 @@ def test_a_plan_for_what_is_sent_and_waits_for_compression_by_hand():
     """
     dense = plan_on(LINK, TOY, "MG-WFBP")
     assert [len(message.pieces) for message in dense.messages] == [1, 2]
-    cost = iteration_cost(TOY, LINK, "bsp + top-k(0.01)")
+    cost = iteration_cost(TOY, LINK, "bsp + top-k(0.01)", compression=FREE)
     assert cost.iteration_seconds == pytest.approx(3.13)
     assert "3 messages" in cost.source
     slow = CompressorSeconds(Line(0.5, 0.0), Line(), Line(), "workers")
@@ -331,7 +332,7 @@ def test_two_all_reduces_per_message_are_merged_further():
         planning=ddlnb.plans.AlphaBeta(523e-6, 1 / 1.167e9),
     )
     method = "bsp + powersgd + feedback"
-    cost = iteration_cost(RESNET, here, method)
+    cost = iteration_cost(RESNET, here, method, compression=FREE)
     assert cost.iteration_seconds < 0.95 * by_dense_plan(method, here)
     assert cost.iteration_seconds < 1.1 * cost.compute_seconds
 
@@ -341,5 +342,17 @@ def test_two_all_reduces_per_message_are_merged_further():
 @pytest.mark.parametrize("method", ["fp16", "signsgd", "top-k(0.01)", "qsgd", "powersgd"])
 def test_it_is_never_slower_than_the_plan_for_dense_gradients(method, network, workers):
     here = replace(ddlnb.get_cluster(network, workers), planning=None)
-    found = iteration_cost(RESNET, here, f"bsp + {method}").iteration_seconds
+    cost = iteration_cost(RESNET, here, f"bsp + {method}", compression=FREE)
+    found = cost.iteration_seconds
     assert found <= by_dense_plan(f"bsp + {method}", here) + 1e-12
+
+
+def test_what_compressing_takes_is_counted_unless_it_is_said_to_be_free():
+    here = ddlnb.get_cluster("survey-10GbE", 16)
+    assert Compressed("qsgd").profile == SHEET
+    for method in ("bsp + qsgd", "local(4) + qsgd"):
+        by_sheet, free = (
+            iteration_cost(RESNET, here, method, compression=how) for how in (SHEET, FREE)
+        )
+        assert iteration_cost(RESNET, here, method) == by_sheet
+        assert by_sheet.compression_seconds > free.compression_seconds == 0

@@ -402,7 +402,11 @@ def _numbered(frame: pd.DataFrame) -> pd.DataFrame:
 def sentences(found: ProfiledJob) -> Iterator[str]:
     """Yield what a reader should know beside the tables."""
     yield from (f"Left out: {why}." for why in found.left_out)
-    yield from (f"Read as far as it goes: {one.name}." for one in found.ranks if "cut" in one.name)
+    yield from (
+        f"Read as far as it goes: {one.name}. What is missing is missing in the numbers of a step."
+        for one in found.ranks
+        if "cut" in one.name
+    )
     frame, world = found.by_rank, max(one.ranks for one in found.ranks)
     step = frame["seconds"].mean()
     exposed, sent = frame["exposed"].mean(), frame["communication"].mean()

@@ -70,7 +70,7 @@ def iteration_cost(
     method: str | Method | TrainingMethod | Plan,
     *,
     workers: int | None = None,
-    compression: str | CompressionProfile = FREE,
+    compression: str | CompressionProfile = SHEET,
     base: str | Method = BASE,
     overlap: bool = True,
     slower: Slowness | None = None,
@@ -93,8 +93,8 @@ def iteration_cost(
     to servers layer by layer, and all other communication follows the computation. With ``overlap``
     false all of it does.
     ``slower(rank, step, workers)`` multiplies the seconds of a worker's computation, in each of
-    ``steps`` iterations. ``compression`` is a profile of what compressing takes, "sheet"
-    for what follows from the GPU's data sheet, by default nothing: a bound.
+    ``steps`` iterations. ``compression`` is a profile of what compressing takes, by default
+    "sheet", what follows from the data sheet of the cluster's GPU, or "free" for nothing, a bound.
 
     Raises UnknownName, and InputError for servers that the cluster lacks, a compressor that the
     profile lacks, a base that does not fit, and a synchronisation whose iterations have no one

@@ -19,7 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.compression.profile import FREE, CompressionProfile, compression_profile
+from ddlnb.compression.profile import (
+    SHEET,
+    CompressionProfile,
+    compression_on,
+    compression_profile,
+)
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan import Plan
@@ -60,7 +65,7 @@ class Compressed(Compression):
     """Gradients that are compressed, for `ddlnb.search_plan`.
 
     ``compression`` is a compressor, with "feedback" if wanted. ``profile`` says what compressing
-    takes: one of data/profiles/compression, a CompressionProfile, or "free", a bound.
+    takes, as in `ddlnb.iteration_cost`: by default "sheet".
     ``mixed`` lets every message be dense, too. Raises UnknownName for a name that there is not, and
     InputError for choices that do not fit together.
 
@@ -79,12 +84,13 @@ class Compressed(Compression):
     """
 
     compression: str
-    profile: str | CompressionProfile = FREE
+    profile: str | CompressionProfile = SHEET
     mixed: bool = False
 
     def __post_init__(self) -> None:
         compression_of(self.compression)
-        compression_profile(self.profile)
+        if self.profile != SHEET:
+            compression_profile(self.profile)
 
     def on(self, workload: Workload, cluster: Cluster, space: Space) -> CompressedSending:
         """Return how the gradients of a workload are sent on a cluster.
@@ -92,7 +98,7 @@ class Compressed(Compression):
         Raises InputError for gradients other than float32, a compressor whose seconds the profile
         lacks, and one that needs shapes of tensors that are not known.
         """
-        profile = compression_profile(self.profile)
+        profile = compression_on(self.profile, cluster.hardware)
         compressing = Compressing(workload, cluster, profile, compression_of(self.compression))
         # What payloads cannot do: be cut, go in halves, be summed elsewhere.
         own = replace(space, partition=False, split=False, collectives=(), servers=False)

@@ -18,7 +18,7 @@ import pandas as pd
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
-from ddlnb.compression.profile import FREE, CompressionProfile
+from ddlnb.compression.profile import SHEET, CompressionProfile
 from ddlnb.errors import require
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.methods import Method
@@ -78,7 +78,7 @@ def time_to_target(
     target: float,
     workload: Workload,
     clusters: str | Cluster | Sequence[str | Cluster],
-    compression: str | CompressionProfile = FREE,
+    compression: str | CompressionProfile = SHEET,
     base: str | Method = BASE,
     *,
     dense: str = DENSE,
