@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,10 +27,15 @@ from ddlnb.engines.settings import (
     MeasurementSettings,
     get_measurement_profile,
 )
-from ddlnb.errors import require_extra, require_whole
+from ddlnb.errors import PlanError, require_extra, require_whole
 from ddlnb.launch.capacity import fitting_workers, watched_load
 from ddlnb.launch.options import EMULATED, HERE, LaunchOptions
-from ddlnb.plans.plan_file import method_of, read_plan
+from ddlnb.plans.methods import get_method, require_served
+from ddlnb.plans.plan_file import fitted, method_of, read_plan
+from ddlnb.reading import read_text
+
+if TYPE_CHECKING:
+    from ddlnb.workloads.task import Task
 
 app = App(cls=Family)
 
@@ -90,11 +95,12 @@ def measure(
     from ddlnb.workloads.replay import replayed
 
     task = model if replay is None else replayed(replay, of=model)
-    methods = _methods(method, plan)
+    methods = _methods(method, plan, task, settings)
     if settings.device == "cuda" and "all" in methods:
         _say_left_out(settings)
     seconds = expected_seconds(task, methods, workers=counts, settings=settings, out=out)
     announce(seconds, yes)
+    before = _runs(out)
     with watched_load() as watch:
         found = measure_scaling(
             task,
@@ -108,18 +114,49 @@ def measure(
         typer.echo(found.rows.to_csv(index=False), nl=False)
         return
     print_answer(found)
-    if settings.site.launcher in (HERE.launcher, EMULATED):  # else on machines not watched here
+    if before and _runs(out) == before:
+        typer.echo(f"Nothing was measured: {out} has every run already.")
+    elif settings.site.launcher in (HERE.launcher, EMULATED):  # else on machines not watched here
         typer.echo(watch.load)
     if out is not None:
         typer.echo(f"Rows in {out}, single runs in {out.with_suffix('.runs.csv')}")
 
 
-def _methods(named: list[str] | None, plans: list[Path] | None) -> Any:
-    """Return what to run: methods by name and kept plans, or all methods where neither is given."""
-    if not plans:
-        return named or "all"
+def _runs(out: Path | None) -> str:
+    """Return the single runs that a results file has, nothing if there is none."""
+    runs = None if out is None else out.with_suffix(".runs.csv")
+    return read_text(runs) if runs is not None and runs.exists() else ""
 
-    return [*(named or []), *(method_of(read_plan(path)) for path in plans)]
+
+def _methods(
+    named: list[str] | None,
+    plans: list[Path] | None,
+    model: str | Task,
+    settings: MeasurementSettings,
+) -> Any:
+    """Return what to run: methods by name and kept plans, or all methods where neither is given.
+
+    Raises InputError, before anything starts, for servers that none of it uses and for a plan of
+    another model's gradients.
+    """
+    from ddlnb.engines.targets import targets_of
+
+    kept = {path: read_plan(path) for path in plans or ()}
+    methods = [*(named or []), *map(method_of, kept.values())] or "all"
+    if not any(one.uses_servers for one in targets_of(methods, settings)):
+        require_served(map(get_method, methods), settings.servers)
+    if kept:
+        from ddlnb.workloads.resolve import get_task
+        from ddlnb.workloads.tracing import trace
+
+        task = get_task(model)
+        workload = task.recorded or trace(task, settings.batch_of(task))
+        for path, one in kept.items():
+            try:
+                fitted(one, workload)
+            except PlanError as error:
+                raise PlanError(f"{str(path)!r}: {error}") from None
+    return methods
 
 
 def _say_left_out(settings: MeasurementSettings) -> None:

@@ -182,3 +182,6 @@ def test_a_short_run_through_the_profile_measures_one_worker_and_more(tmp_path):
     assert set(rows["warmup"]) == {10}
     assert set(rows["iterations"]) == {2}
     assert rows.loc[("single", 1), "speedup"] == 1
+    again = ddlnb("measure", *(one for one in words if one != "--csv"), check=True)
+    assert f"Nothing was measured: {tmp_path / 'rows.csv'} has every run" in again.stdout
+    assert "of the cores meanwhile" not in again.stdout
