@@ -48,6 +48,7 @@ WORKLOAD = "it is neither a task nor the name of one"
         (lambda: ddlnb.iteration_cost(5, SURVEY, "MG-WFBP"), WORKLOAD),
         (lambda: ddlnb.iteration_cost(TOY, SURVEY, 5), "unknown method 5; choose one of"),
         (lambda: ddlnb.time_to_target(None, 0.2, TOY, SURVEY), "rows None must be a pandas"),
+        (lambda: ddlnb.estimate("resnet50", "A100"), r"is none; give .* ddlnb.trace\('resnet50'\)"),
         (lambda: SURVEY.with_effects(between_bandwidth="10 Gb"), "units kB/s, .* '9.1 Gb/s'"),
         (lambda: SURVEY.with_effects(between_bandwidth=None), "bandwidth None must be bytes per"),
         (lambda: SURVEY.with_effects(between_share="a half"), "'a half' must be a share, from"),

@@ -347,9 +347,10 @@ class Judged:
             yield "No single circumstance explains it."
         for number, one in enumerate(self.suspects, start=1):
             why = "NCCL says so" if one.is_told else "not told"
+            more = ", so there is more to it" if one.apart >= FAR else ""
             yield (
                 f"Suspect {number}: {one.name} ({why}; its forecast is off by "
-                f"{math.expm1(one.apart):.0%}). Test: {one.test}."
+                f"{math.expm1(one.apart):.0%}{more}). Test: {one.test}."
             )
 
 

@@ -21,10 +21,10 @@ from ddlnb.calibration.collective_tables import SECONDS, with_seconds
 from ddlnb.calibration.observations import AllReduceTime, Observation, observe
 from ddlnb.calibration.parameters import WITHIN, Parameter
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.clusters.effects import EFFECTS
 from ddlnb.clusters.fabric import NCCL
-from ddlnb.clusters.named import cluster_of
+from ddlnb.clusters.named import cluster_of, most_of
 from ddlnb.errors import InputError, require, require_whole
+from ddlnb.hardware.catalogue import get_gpu, get_interconnect
 from ddlnb.units import counted, show_bytes, show_seconds
 
 if TYPE_CHECKING:
@@ -150,10 +150,11 @@ def _fitted(base: Cluster, rows: pd.DataFrame) -> tuple[Cluster, Calibration]:
 def _parameter(base: Cluster, effect: str) -> Parameter:
     """Return an effect to be fitted, with what the names of the hardware say as its prior."""
     value, fit = getattr(base.effects, effect), base.fits[effect]
+    joined = get_interconnect(base.network) if "between_bandwidth" in base.fits else None
     return Parameter(
         effect,
         low=value / WITHIN,
-        high=min(value * WITHIN, EFFECTS[effect].unit.most),
+        high=min(value * WITHIN, most_of(effect, get_gpu(base.hardware), joined)),
         prior=value,
         prior_spread=max(0.3, math.log(fit.high / fit.low) / (2 * NORMAL_TAIL)),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,12 +18,14 @@ from ddlnb.cli.options import (
     say,
     write_picture,
 )
-from ddlnb.errors import require
+from ddlnb.errors import InputError, ResultsError, require
 from ddlnb.files import BUILD, require_writable, write_atomically
 from ddlnb.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from ddlnb.calibration.collective_logs import Facts
 
 
 def fit(
@@ -235,9 +238,29 @@ def import_logs(
         *(block, source, source_url),
     )
     table = read_collective_logs(logs, facts)
+    if nodes is not None or gpus_per_node is not None:
+        _say_counted_instead(logs, facts, table)
     if out is None:
         return typer.echo(table.to_csv(index=False), nl=False)
     write_atomically(out, table.to_csv(index=False))
     typer.echo(
         f"{counted(len(table), 'row')} of {', '.join(table['collective'].unique())} in {out}."
     )
+
+
+def _say_counted_instead(logs: list[Path], facts: Facts, table: pd.DataFrame) -> None:
+    """Say where the counts that were given take the place of what the logs say."""
+    from ddlnb.calibration.collective_logs import read_collective_logs
+
+    try:
+        own = read_collective_logs(logs, replace(facts, nodes=None, gpus_per_node=None))
+    except (InputError, ResultsError):  # they do not say
+        return
+    counts = ["nodes", "gpus_per_node"]
+    pairs = zip(own[counts].to_numpy().tolist(), table[counts].to_numpy().tolist(), strict=True)
+    for said, counted_now in dict.fromkeys((tuple(a), tuple(b)) for a, b in pairs if a != b):
+        typer.echo(
+            f"The log says {said[0]:g} x {said[1]:g} GPUs; {counted_now[0]:g} x "
+            f"{counted_now[1]:g} count, as --nodes and --gpus-per-node say.",
+            err=True,
+        )

@@ -142,7 +142,7 @@ def _methods(
     from ddlnb.engines.targets import targets_of
 
     kept = {path: read_plan(path) for path in plans or ()}
-    methods = [*(named or []), *map(method_of, kept.values())] or "all"
+    methods: Any = [*(named or []), *map(method_of, kept.values())] or "all"
     if not any(one.uses_servers for one in targets_of(methods, settings)):
         require_served(map(get_method, methods), settings.servers)
     if kept:

@@ -17,7 +17,9 @@ from ddlnb.cli.options import (
     require_writable_files,
 )
 from ddlnb.errors import InputError, require, require_whole
+from ddlnb.files import temporary_folder
 from ddlnb.plans.methods import Method, require_served, require_tunable
+from ddlnb.reading import read_text
 from ddlnb.units import show_bandwidth
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ class Hardware:
         """Return the cluster of a name or file, or of named hardware, and say what was assumed.
 
         It is written into the file ``save``, if there is one. Raises InputError for both together,
-        for neither, and for what cannot be.
+        for neither, for what cannot be, and for a file that holds another cluster.
         """
         from ddlnb.clusters.file import write_cluster
 
@@ -85,6 +87,8 @@ class Hardware:
         if not self.cluster:
             typer.echo(assumptions(found), err=True)
         if save is not None:
+            if save.exists():
+                _require_same(found, save)
             typer.echo(f"Cluster in {write_cluster(found, save)}", err=True)
         return found
 
@@ -105,6 +109,15 @@ class Hardware:
         )
         nodes = 1 if self.nodes is None else self.nodes
         return cluster_of(self.gpu, nodes, self.gpus_per_node, self.network, machine=self.machine)
+
+
+def _require_same(cluster: Cluster, file: Path) -> None:
+    """Raise InputError for a file that writing the cluster would change: values may be yours."""
+    from ddlnb.clusters.file import write_cluster
+
+    with temporary_folder() as folder:
+        same = read_text(write_cluster(cluster, folder / file.name)) == read_text(file)
+    require(same, f"{str(file)!r} holds something else; name another file, or remove that one")
 
 
 @dataclass(frozen=True)

@@ -196,8 +196,13 @@ def _found(
             for row in job.what_ifs().to_dict("records")
         ]
         path = job.critical().head(5).to_dict("records")
+        from ddlnb.traces.jobs.table import COMPUTE
+
+        named = {COMPUTE: "computation and idle time"}
         parts = [
-            f"{one['kind']} of rank {one['rank']} {show_seconds(one['seconds'])}" for one in path
+            f"{named.get(one['kind'], one['kind'])} of rank {one['rank']} "
+            f"{show_seconds(one['seconds'])}"
+            for one in path
         ]
         said = [f"On the critical path of a step: {', '.join(parts)}.", *said]
     return tables, [*sentences(job), *said]

@@ -121,8 +121,22 @@ def train(
             f"All workers are equally fast, so that nobody gets ahead: --straggler "
             f"'log-normal(0.5)' shows what it is worth not to wait, with {', '.join(alike)}."
         )
+    if idle := _learnt_nothing(result.curves):
+        typer.echo(
+            f"No lower loss than before training: {', '.join(idle)}. Another learning rate may do "
+            f"(--lr; --tune finds one), or more steps."
+        )
     if out is not None:
         typer.echo(f"Curves in {out}")
+
+
+def _learnt_nothing(curves: pd.DataFrame) -> list[str]:
+    """Return the methods of which no run ends with a lower test loss than it began with."""
+    found: dict[str, bool] = {}
+    for (method, _), run in curves.groupby(["method", "seed"], sort=False):
+        losses = run.sort_values("step")["test_loss"]
+        found[method] = found.get(method, False) or bool(losses.iloc[-1] < losses.iloc[0])
+    return [method for method, learnt in found.items() if not learnt]
 
 
 def _all_equally_fast(curves: pd.DataFrame) -> list[str]:
@@ -184,6 +198,7 @@ def _shown(row: dict[str, Any], target: float | None, timed: bool) -> dict[str, 
             row["test_accuracy"], row["test_accuracy_half_width"], several, "{:.2%}"
         ),
         "bytes both ways": _bytes(row["bytes"]),
+        **({"seconds": f"{row['seconds']:.4g}"} if timed else {}),
         "diverged": f"{row['diverged']} of {row['seeds']}",
     }
     if target is None:

@@ -150,12 +150,17 @@ def _effects(
 ) -> Iterator[tuple[str, Known]]:
     """Yield every effect that such a cluster has, by name, within the bounds of physics."""
     for effect, known in _unbounded(gpu, joined, per_node, has_servers):
-        most = EFFECTS[effect].unit.most
-        if effect == "inside_bandwidth":
-            most = gpu.inside_bandwidth
-        elif effect == "between_bandwidth" and joined is not None:
-            most = joined.line_rate
+        most = most_of(effect, gpu, joined)
         yield effect, Known(known.value, known.low, min(known.high, most), known.source)
+
+
+def most_of(effect: str, gpu: Gpu, joined: Interconnect | None) -> float:
+    """Return the most that an effect can be: a bandwidth no more than the line has."""
+    if effect == "inside_bandwidth":
+        return gpu.inside_bandwidth
+    if effect == "between_bandwidth" and joined is not None:
+        return joined.line_rate
+    return EFFECTS[effect].unit.most
 
 
 def _unbounded(

@@ -162,7 +162,7 @@ def profile_for(model: str, cluster: Cluster, local_batch: int | None = None) ->
 
 
 def _how_to_profile(model: str, batch: object, hardware: str) -> str:
-    device = "" if hardware.startswith("cpu") else " --device cuda"
+    device = "" if not hardware or hardware.startswith("cpu") else " --device cuda"
     size = "BATCH" if batch == "*" else batch
     return (
         f"ddlnb measure profile --model {model} --batch {size}{device} "

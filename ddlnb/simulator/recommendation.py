@@ -82,6 +82,7 @@ def _warning(rows: pd.DataFrame, largest: pd.DataFrame, on: Cluster) -> str:
     return (
         f" But do not train like this: even so, {found}. Rather {way_out}, a larger batch per GPU "
         f"or a faster network, or send less (ddlnb forecast lossy)."
+        + (f" Mend first what is uneven: {on.heterogeneity}." if str(on.heterogeneity) else "")
     )
 
 

@@ -234,6 +234,10 @@ def estimate(
     >>> round(given.local_batch / given.compute_seconds, 1)
     253.1
     """
+    require(
+        isinstance(workload, Workload),
+        f"workload {workload!r} is none; give the one of a model, ddlnb.trace({workload!r})",
+    )
     kind = get_gpu(gpu)
     chosen = precision or usual_precision(workload, kind)
     kind.peak(chosen)

@@ -10,6 +10,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import read_cluster, write_cluster
 from ddlnb.clusters.named import cluster_of
 from ddlnb.errors import InputError
+from ddlnb.hardware.catalogue import get_gpu, get_interconnect
 
 SIZES = [float(4**power) for power in range(4, 16)]
 CALL = 15e-6
@@ -64,3 +65,22 @@ def test_a_log_of_another_collective_is_refused(monkeypatch):
     monkeypatch.setattr(logs, "rows_of", lambda *given: rows)
     with pytest.raises(InputError, match="all_gather and no all_reduce"):
         fit_log("all_gather.log", "A100")
+
+
+def test_no_fitted_link_is_faster_than_its_line(monkeypatch):
+    """Two nodes whose messages pass them at twice the rate of their network, as by reduction in it.
+
+    What the line cannot explain is said as an error of the fit.
+    """
+    base = cluster_of("A100", 2, network="200GbIB")
+    fast = base.with_effects(between_bandwidth="50 GB/s")
+    monkeypatch.setattr(logs, "rows_of", lambda *given: log_of(fast))
+    found = fit_log("all_reduce.log", "A100", network="200GbIB")
+    line = get_interconnect("200GbIB").line_rate
+    assert found.cluster.effects.between_bandwidth == pytest.approx(line)
+    for effect, most in (
+        ("between_bandwidth", line),
+        ("inside_bandwidth", get_gpu("A100").inside_bandwidth),
+    ):
+        assert found.calibration.intervals[effect][1] <= most * (1 + 1e-9)
+    assert found.calibration.errors.max() > 0.25

@@ -5,6 +5,7 @@ import io
 import pandas as pd
 
 from ddlnb.calibration.collective_tables import OPEN_ROWS
+from tests.cli.test_command_lines import GIVEN
 from tests.command_line import ddlnb
 
 ASKED = """\
@@ -45,3 +46,10 @@ def test_a_log_is_imported_fitted_and_forecast_through_pipes(tmp_path, monkeypat
     monkeypatch.setattr("sys.stdin", io.StringIO(ASKED))
     done = ddlnb("cluster", "collectives", "--fit", rows, "--table", "-", check=True)
     assert len(pd.read_csv(io.StringIO(done.stdout))) == 2
+
+
+def test_counts_that_contradict_a_log_count_and_are_named():
+    log = str(GIVEN / "ok.log")
+    done = ddlnb("cluster", "import", log, "--nodes", "4", "--gpus-per-node", "1", check=True)
+    assert "The log says 2 x 2 GPUs; 4 x 1 count, as --nodes and" in done.stderr
+    assert ddlnb("cluster", "import", log, "--nodes", "2", check=True).stderr == ""

@@ -150,6 +150,15 @@ def test_advice_says_what_further_machines_gain_and_when_one_should_not(rates, s
     assert text == said or "do not train" in text
 
 
+def test_what_is_uneven_is_named_where_the_network_alone_is_too_slow_already():
+    """Worker 0 takes twice as long, and without it 8 GPUs would still do the work of few."""
+    uneven = SURVEY.with_heterogeneity({0: 2.0, 5: 1.5})
+    text = recommended(rows_of(MG_WFBP=90.0), uneven)
+    assert text.endswith(f"Mend first what is uneven: {uneven.heterogeneity}.")
+    assert "worker 5" in text
+    assert "uneven" not in recommended(rows_of(MG_WFBP=90.0), SURVEY)
+
+
 def test_advice_knows_a_smaller_number_and_tells_what_wins_some_draws_from_ties():
     few, many = rows_of(MG_WFBP=240.0), rows_of(MG_WFBP=242.0)
     text = recommended(pd.concat([few.assign(gpus=4), many]), SURVEY)

@@ -1,5 +1,7 @@
 """Hardware by name on the command line: what is listed, what makes a cluster, what is refused."""
 
+import pytest
+
 from ddlnb.clusters.file import get_cluster
 from tests.command_line import ddlnb
 
@@ -40,3 +42,20 @@ def test_a_plan_is_made_for_hardware_by_name_as_for_its_file_and_nodes_are_those
     some = ddlnb(*words, "--nodes", "2", check=True)
     assert "On 8 GPUs of survey-10GbE" in some.stdout
     assert some.stdout == ddlnb(*words, "--gpus", "8", check=True).stdout
+
+
+@pytest.mark.parametrize(
+    "words", [("cluster", "new"), ("forecast", "--model", "resnet50", "--save-cluster")]
+)
+def test_a_cluster_file_with_values_of_mine_is_not_overwritten(words, tmp_path):
+    file = tmp_path / "mine.yaml"
+    named = [*words, str(file), "--gpu", "A100", "--nodes"]
+    for _ in range(2):  # the same command says the same
+        ddlnb(*named, "2", check=True)
+    mine = file.read_text().replace("A100", "A100 of mine", 1)
+    file.write_text(mine)
+    for nodes in ("2", "4"):
+        refused = ddlnb(*named, nodes)
+        assert refused.returncode == 2
+        assert "mine.yaml' holds something else; name another file" in refused.stderr
+    assert file.read_text() == mine

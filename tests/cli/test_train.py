@@ -68,3 +68,13 @@ def test_real_processes_are_an_option():
     curves = pd.read_csv(io.StringIO(done.stdout))
     assert set(curves["executor"]) == {"distributed"}
     assert curves["seconds"].iloc[-1] > 0
+
+
+def test_a_rate_at_which_nothing_is_learnt_is_said_and_the_clock_has_a_column():
+    words = [*QUICK, "--method", "bsp", "--method", "bsp + signsgd"]
+    done = run(*words, "--lr", "1.3", "--straggler", "log-normal(0.5)")
+    assert "No lower loss than before training: bsp + signsgd(1) on A2A. Another" in done.stdout
+    assert "seconds" in done.stdout
+    plain = run(*words, "--lr", "0.01").stdout
+    assert "No lower loss" not in plain
+    assert "seconds" not in plain

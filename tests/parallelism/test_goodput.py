@@ -151,7 +151,10 @@ def test_llamas_published_effective_time_is_forecast():
     ("wrong", "message"),
     [
         (lambda: Job(gpus=100), r"take a multiple of 64.*\(replica_gpus, --replica\)"),
-        (lambda: goodput(1024), r"job 1024 is no Job; give one, such as Job\(gpus=1024\)"),
+        (
+            lambda: goodput(1024),
+            r"job 1024 is no Job; give one, such as ddlnb.parallelism.Job\(gpus=1024\)",
+        ),
         (lambda: Job(gpus=64, restart_seconds=-1), "restart_seconds -1"),
         (lambda: Job(gpus=512, interval_seconds=0.0), "interval_seconds 0"),  # would never end
         (lambda: goodput(Job(gpus=64_000_000), draws=1000), "ask for fewer draws, days or GPUs"),

@@ -365,7 +365,7 @@ def test_all_processes_end_and_finished_runs_are_kept(tmp_path, how):
         ({"methods": []}, "at least one method"),
         ({"seeds": 0}, "at least one seed"),
         ({"seeds": [TUNING_SEEDS[1]]}, "are those for tuning"),
-        ({"tune": True, "lr": 0.1}, "leave out 0.1"),
+        ({"tune": True, "lr": 0.1}, "leave out lr 0.1"),
         ({"optimiser": "sgd"}, "unknown training setting 'optimiser'.*did you mean 'optimizer'"),
         ({"seed": 3}, "give seeds, not seed"),
         ({"workers": []}, "at least one number of workers"),

@@ -69,6 +69,15 @@ def test_iterations_are_between_two_evaluations_or_infinite_without_a_speedup():
     assert row["speedup"] == 0
 
 
+def test_a_model_goes_by_its_name_where_the_cluster_has_a_profile_of_it():
+    made, cluster = curves(SEEDS), ddlnb.get_cluster("survey-10GbE", 16)
+    profile = ddlnb.read_profile("resnet50_b64_rtx2080ti")
+    by_name, given = (
+        time_to_target(made, 0.5, model, cluster, steps=8) for model in ("resnet50", profile)
+    )
+    pd.testing.assert_frame_equal(by_name, given)
+
+
 def test_a_model_that_no_worker_has_takes_one_average_more():
     made = curves({"bsp on A2A": [100, 100], "local(8) on A2A": [100, 100]})
     within = (made["method"] == "local(8) on A2A") & (made["step"] % 8 > 0)

@@ -208,7 +208,10 @@ def goodput(
     >>> 0 < found.goodput.low < found.goodput.estimate < found.goodput.high < 1
     True
     """
-    require(isinstance(job, Job), f"job {job!r} is no Job; give one, such as Job(gpus=1024)")
+    require(
+        isinstance(job, Job),
+        f"job {job!r} is no Job; give one, such as ddlnb.parallelism.Job(gpus=1024)",
+    )
     require_whole(2, draws=draws)
     require_positive(seconds=seconds)
     rate = rate or fit_failure_rate()

@@ -26,6 +26,7 @@ from ddlnb.plans.requests import AllReduce
 from ddlnb.registry import several
 from ddlnb.results.schema import require_frame
 from ddlnb.results.statistics import Interval, bracket_interval, ratio_interval
+from ddlnb.simulator.profiles import workload_on
 from ddlnb.simulator.workers import Slowness
 from ddlnb.training.cost.estimate import BASE, STEPS, best_lossless, iteration_cost
 from ddlnb.training.cost.overlapped import IterationCost
@@ -76,7 +77,7 @@ def _averages(run: pd.DataFrame, target: float) -> int:
 def time_to_target(
     curves: pd.DataFrame,
     target: float,
-    workload: Workload,
+    workload: str | Workload,
     clusters: str | Cluster | Sequence[str | Cluster],
     compression: str | CompressionProfile = SHEET,
     base: str | Method = BASE,
@@ -87,7 +88,8 @@ def time_to_target(
 ) -> pd.DataFrame:
     """Return one row per cluster, number of workers and method, the quickest lossless one first.
 
-    ``curves`` are those of `ddlnb.compare`, ``target`` is a test loss. ``seconds`` is the mean over
+    ``curves`` are those of `ddlnb.compare`, ``target`` is a test loss, ``workload`` may be the name
+    of a model, as in `ddlnb.iteration_cost`. ``seconds`` is the mean over
     seeds of the iterations times the seconds of one, with an all-reduce more where the evaluated
     model takes it (`ddlnb.training.runs.train`). ``speedup`` is over the quickest lossless
     method, which needs the iterations of ``dense``: the geometric mean over the seeds that both
@@ -112,6 +114,7 @@ def time_to_target(
     for name in several(clusters):
         for (task, workers), group in needed.groupby(["task", "workers"], sort=False):
             cluster = get_cluster(name, int(workers))
+            work = workload_on(workload, cluster)
             by_method = {
                 method: part.set_index("seed")[COLUMNS]
                 for method, part in group.groupby("method", sort=False)
@@ -121,11 +124,11 @@ def time_to_target(
                 f"curves of {task!r} with {counted(workers, 'worker')} lack {dense!r}, which all "
                 f"others are compared with; they hold {', '.join(by_method)}",
             )
-            is_split = len(workload.gradients) > 1
-            average = request_cost(cluster, AllReduce, workload.gradient_bytes, is_split).seconds
+            is_split = len(work.gradients) > 1
+            average = request_cost(cluster, AllReduce, work.gradient_bytes, is_split).seconds
             ours = {
                 method: iteration_cost(
-                    workload,
+                    work,
                     cluster,
                     method,
                     compression=compression,
@@ -138,7 +141,7 @@ def time_to_target(
             }
             machines = sorted({cost.server_machines for cost in ours.values()} or {0})
             best = {
-                most: best_lossless(workload, cluster, slower, steps, most_machines=most)
+                most: best_lossless(work, cluster, slower, steps, most_machines=most)
                 for most in machines
             }
             lossless = [(dense, cost) for cost in dict.fromkeys(best.values())]
@@ -150,12 +153,12 @@ def time_to_target(
                         **cell,
                         "workers": int(workers),
                         "target": target,
-                        "model": workload.model,
+                        "model": work.model,
                         "is_dense": method == dense,
                         **_times(by_method[method], by_method[dense], cost, beside, average),
                         **asdict(cost),
                         "bytes": cost.bytes,
-                        "ring_bytes": 2 * ring_bytes_sent(workload.gradient_bytes, int(workers)),
+                        "ring_bytes": 2 * ring_bytes_sent(work.gradient_bytes, int(workers)),
                         "method": method,
                         "carried_by": cost.method,
                     }

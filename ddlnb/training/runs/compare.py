@@ -111,7 +111,7 @@ def compare(
     require("seed" not in settings, "a comparison takes several seeds; give seeds, not seed")
     reserved = sorted(set(seeds) & set(TUNING_SEEDS))
     require(not reserved, f"seeds {reserved} are those for tuning; take others")
-    require(not (tune and lr is not None), f"tune finds learning rates; leave out {lr}")
+    require(not (tune and lr is not None), f"tune finds learning rates; leave out lr {lr}")
     rates = None if lr is None else _once(lr)
     cells = [
         training_settings(task, method, workers=count, **settings)

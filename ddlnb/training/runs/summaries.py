@@ -178,7 +178,8 @@ def summary(curves: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
 
     ``test_loss`` and ``test_accuracy`` are means at the end, followed by the half widths of their
     95 % t-intervals; runs that diverged are counted in ``diverged`` and have infinite loss and no
-    accuracy. ``bytes`` is the mean of what is `spent` in the end. With a ``target`` loss,
+    accuracy. ``bytes`` is the mean of what is `spent` in the end, and so is ``seconds``, where the
+    curves have them (NaN without a clock). With a ``target`` loss,
     ``reached`` counts the runs that got there, and ``steps_to_target``, ``bytes_to_target`` and
     ``seconds_to_target`` are medians over all seeds, in which a run that did not get there counts
     as infinite.
@@ -199,6 +200,8 @@ def summary(curves: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
             "test_accuracy_half_width": accuracy.half_width,
             "bytes": float(spent(ends, "bytes").mean()),
         }
+        if set(COSTS["seconds"]) <= set(ends):
+            row["seconds"] = float(spent(ends, "seconds").mean())
         if target is not None:
             steps, bytes_, seconds = (
                 np.array([to_target(run, target, cost) for run in runs]) for cost in COSTS

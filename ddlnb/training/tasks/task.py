@@ -181,10 +181,16 @@ class LearningTask:
     ) -> list[Callable[[int], Batch]]:
         """Return every worker's ``batch(step)``, by rank; it depends on the arguments only.
 
-        Raises InputError for more workers than samples.
+        Raises InputError for more workers than samples, and for larger batches than these, unless
+        samples are drawn with replacement.
         """
         require_whole(local_batch=local_batch)
         samples = self.samples()
+        require(
+            self.replacement or local_batch <= len(samples.labels),
+            f"local_batch {local_batch:,} exceeds the {len(samples.labels):,} training samples of "
+            f"{self.name!r}; choose a smaller one",
+        )
         return [
             _Batches(samples.tensors, shard, local_batch, (seed, rank), self.replacement)
             for rank, shard in enumerate(split.shards(samples.labels, workers, seed))
