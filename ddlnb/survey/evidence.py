@@ -26,6 +26,7 @@ from ddlnb.survey.notebooks import Notebook, Outcome, all_notebooks
 
 NOT_JUDGED = "not judged"
 NOT_RUN = "not run"
+CHECKED = "its check passed"
 BY_A_TEST = "by a test, not run here"
 NOT_REPRODUCED = "not reproduced"
 # A simulation refutes no statement, and what is decided by construction is not found to hold.
@@ -93,7 +94,7 @@ def _of_cells(notebook: Notebook, cells: Iterable[dict[str, Any]]) -> Iterator[E
         for tag in cell["metadata"].get("tags", []):
             if tag in notebook.items:
                 how = notebook.items[tag]
-                yield Evidence(tag, notebook.name, how, Verdict.HOLDS, "its check passed", link)
+                yield Evidence(tag, notebook.name, how, Verdict.HOLDS, CHECKED, link)
         for output in cell.get("outputs", []):
             for one in output.get("data", {}).get(ITEMS_TYPE, []):
                 verdict = one["verdict"] or NOT_JUDGED
@@ -192,14 +193,14 @@ class Entry:
     def reason(self) -> str:
         """What the evidence that decides says; without any, what this edition lacks."""
         first = self.verdict.split(", ")[0]
-        return next(
-            (o.said for o in self.evidence if o.verdict == first and o.said), self.item.missing
-        )
+        said = [one.said for one in self.evidence if one.verdict == first and one.said]
+        return next((one for one in said if one != CHECKED), said[0] if said else self.item.missing)
 
     @property
     def how(self) -> str:
-        """How it is reproduced, in the order of HOW."""
-        words = {word for one in self.evidence for word in one.how.split(", ")}
+        """How it was reproduced, in the order of HOW; how it would be, where nothing was run."""
+        run = [one for one in self.evidence if one.verdict not in (NOT_RUN, BY_A_TEST)]
+        words = {word for one in run or self.evidence for word in one.how.split(", ")}
         return ", ".join(word for word in HOW if word in words)
 
 

@@ -52,6 +52,7 @@ from ddlnb.survey.testbed import (
     fig4_workload,
     forecast_fig4,
 )
+from ddlnb.units import counted
 
 LARGE = "bert-large"  # the model whose batch the memory of the survey's GPU limits
 LARGE_BATCH = 128  # of the run with V100s that the text reports (A43)
@@ -278,7 +279,7 @@ def _reason(row: Mapping[str, Any]) -> str:
         said = f"{said} in the comparison that decides ({row['decided_by']})"
     if row["holds"] is None:
         said = f"{said}, {row['support_at_least']} to {row['support_at_most']} whatever noise and "
-        said = f"{said}{row['missing']} missing cells say"
+        said = f"{said}{counted(row['missing'], 'missing cell')} say"
     return f"{said}; needed: {row['needed']}"
 
 
