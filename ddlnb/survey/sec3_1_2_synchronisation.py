@@ -223,6 +223,7 @@ FACTORS = (1, 2, 3, 4, 6, 8)
 IN_TURN, TOGETHER = "r2sp on PS", "WFBP-PS"  # servers that serve one by one, and all at once
 RELAXED = ("ssp(3) on PS", "asp on PS", IN_TURN, "local(8) on A2A")
 STEPS = 96  # gradients of every worker; runs behind a bound end up waiting after a few
+ONE_LINE = 0.02  # methods that differ by less at every factor are drawn once
 
 
 def slowdowns(
@@ -273,7 +274,7 @@ def slow_worker_findings(slowed: pd.DataFrame) -> Findings:
             f"{show_seconds(among.min())} ({among.idxmin()}) to "
             f"{show_seconds(among.max())} ({among.idxmax()}) per iteration; "
             + ", ".join(f"{name} {show_seconds(took)}" for name, took in others.items())
-            + f"; computation alone {show_seconds(computing[factor].iloc[0])}."
+            + f"; computation, as a mean of workers, {show_seconds(computing[factor].iloc[0])}."
         )
     for name in seconds.index[~lossless]:
         pays = seconds.columns[seconds.loc[name] < seconds[lossless].min()]
@@ -614,7 +615,8 @@ def iteration_with_a_slow_worker(slowed: pd.DataFrame) -> plt.Figure:
     """Milliseconds of an iteration against how many times slower one worker is, by method.
 
     ``slowed`` are the rows of `slowdowns` of ``ddlnb.survey.sec3_1_2_synchronisation``. The
-    broad line is computation alone, if nobody waited.
+    broad line is what a gradient takes if nobody waits, a mean over the workers. Methods within
+    ONE_LINE of each other are one line.
     """
     figure, ax = plt.subplots(figsize=(7.5, 4.2))
     others = [name for name in dict.fromkeys(slowed["method"]) if name not in METHOD_COLOURS]
@@ -623,16 +625,26 @@ def iteration_with_a_slow_worker(slowed: pd.DataFrame) -> plt.Figure:
         for number, name in enumerate(others)
     }
     handles = []
+    drawn: dict[str, pd.DataFrame] = {}
+    like: dict[str, list[str]] = {}
     for method, rows in slowed.groupby("method", sort=False):
+        took = rows.set_index("factor")["iteration_seconds"]
+        same = (name for name, one in drawn.items() if (took / one - 1).abs().max() < ONE_LINE)
+        first = next(same, str(method))
+        drawn.setdefault(first, took)
+        like.setdefault(first, []).append(abridged_method(str(method)))
+    for method, took in drawn.items():
         look = looks.get(method) or {"color": colour_of(method), "linestyle": "-", "marker": "o"}
-        took, label = rows["iteration_seconds"] / MS, abridged_method(str(method))
-        handles += ax.plot(rows["factor"], took, label=label, markersize=3.5, **look)
+        label = ",\n".join(like[method])
+        handles += ax.plot(took.index, took / MS, label=label, markersize=3.5, **look)
     bound = slowed.drop_duplicates("factor")
     alone: dict[str, Any] = {"color": OTHER_COLOUR, "linewidth": 3, "zorder": 1}
     computing = bound["computing_seconds"] / MS
-    handles += ax.plot(bound["factor"], computing, label="computation alone", **alone)
+    handles += ax.plot(bound["factor"], computing, label="computation, mean of workers", **alone)
     doubling_axis(ax, bound["factor"], lambda factor: f"{factor:g}")
-    ax.set(ylim=(0, None), xlabel="times that one worker is slower", ylabel="iteration (ms)")
+    ax.set(
+        ylim=(0, None), xlabel="times that one worker is slower (doubling)", ylabel="iteration (ms)"
+    )
     legend(figure, handles)
     return say_source(
         figure, slowed, f"{slowed['model'].iloc[0]}, {counted(slowed['workers'].iloc[0], 'worker')}"
