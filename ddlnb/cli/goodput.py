@@ -32,6 +32,10 @@ def goodput(
     interval: Annotated[
         str | None, typer.Option(help="Work between checkpoints; default: by Daly's formula.")
     ] = None,
+    mtbf: Annotated[
+        str | None,
+        typer.Option(help="Time between failures of this job; default: as on published clusters."),
+    ] = None,
     spares: Annotated[
         list[int] | None, numbers("Spare nodes, such as 0,8. Default: none, and some.")
     ] = None,
@@ -44,7 +48,7 @@ def goodput(
     Examples: `ddlnb goodput --gpus 16384` and `ddlnb goodput --gpus 1024 --spares 0,8 --days 90`.
     """
     from ddlnb.parallelism.goodput.compare import goodput_sentences, goodput_table
-    from ddlnb.parallelism.goodput.failures import DAY
+    from ddlnb.parallelism.goodput.failures import DAY, FailureRate
     from ddlnb.parallelism.goodput.simulate import Job
 
     require_positive(days=days)
@@ -59,13 +63,14 @@ def goodput(
     )
     if interval is not None:
         job = replace(job, interval_seconds=seconds_from(interval))
+    rate = None if mtbf is None else FailureRate.seen(seconds_from(mtbf), gpus)
     counts = spares or sorted({0, max(1, job.nodes // 64), max(1, job.nodes // 16)})
     jobs = [
         replace(job, spare_nodes=count, elastic=elastic)
         for count in counts
         for elastic in (False, True)
     ]
-    table = goodput_table(jobs, draws=draws, seconds=days * DAY)
+    table = goodput_table(jobs, draws=draws, seconds=days * DAY, rate=rate)
     shown = [
         {
             "spare nodes": row["spare_nodes"],
@@ -85,5 +90,5 @@ def goodput(
     ]
     what = f"Simulated: {days:g} days of a job on {counted(gpus, 'GPU')}"
     print_table(shown, False, f"{what} (goodput and failures are medians, losses are means)")
-    say(goodput_sentences(job, table))
+    say(goodput_sentences(job, table, rate))
     write_rows(table, csv)

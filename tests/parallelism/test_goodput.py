@@ -11,6 +11,7 @@ from ddlnb.parallelism.goodput.compare import checkpoint_intervals, goodput_sent
 from ddlnb.parallelism.goodput.failures import (
     DAY,
     HOUR,
+    FailureRate,
     best_interval,
     daly_interval,
     failure_records,
@@ -211,3 +212,14 @@ def test_jobs_that_would_not_end_are_refused():
         finish(sweep(0.0, 1e6), 2e6, per_second=1.0, seed=0)
     with pytest.raises(InputError, match="repair_seconds 86400 must be 0"):
         finish(Job(8, replica_gpus=8), 10.0, 1e-9, seed=0)
+
+
+def test_a_rate_of_failures_that_was_seen_counts_in_place_of_the_published_ones():
+    job = Job(1024, repair_seconds=0.0)
+    often, seldom = (FailureRate.seen(hours * HOUR, job.gpus) for hours in (2, 48))
+    assert set(often.draws(5, np.random.default_rng(0))) == {1 / (2 * HOUR * job.gpus)}
+    less, more = (goodput(job, draws=8, rate=one).goodput.estimate for one in (often, seldom))
+    assert less < more
+    table = goodput_table([job], draws=4, rate=often)
+    assert table["failures"].iloc[0] == pytest.approx(30 * 24 / 2, rel=0.15)
+    assert "fails every 2 hours (as told); write" in goodput_sentences(job, table, often)[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,10 +25,15 @@ from ddlnb.units import counted, digits
 
 
 def goodput_table(
-    jobs: Sequence[Job], *, seconds: float = MONTH, draws: int = DRAWS, seed: int = 0
+    jobs: Sequence[Job],
+    *,
+    seconds: float = MONTH,
+    draws: int = DRAWS,
+    seed: int = 0,
+    rate: FailureRate | None = None,
 ) -> pd.DataFrame:
     """Return a row per job: goodput with its interval, failures, and where the time went."""
-    found = [goodput(job, seconds=seconds, draws=draws, seed=seed) for job in jobs]
+    found = [goodput(job, seconds=seconds, draws=draws, seed=seed, rate=rate) for job in jobs]
     return pd.DataFrame(
         {
             **asdict(one.job),
@@ -43,7 +49,7 @@ def goodput_table(
     )
 
 
-def spares_and_elastic(job: Job, spares: int | Sequence[int], **options: int) -> pd.DataFrame:
+def spares_and_elastic(job: Job, spares: int | Sequence[int], **options: Any) -> pd.DataFrame:
     """Return the goodput of a job with so many spare nodes, waiting for nodes or elastic.
 
     ``per_node`` is the goodput over all nodes that are paid for, the spare ones as well: what
@@ -106,20 +112,21 @@ def named_intervals(job: Job, rate: FailureRate | None = None) -> dict[str, floa
 LEVEL = 0.005  # of the goodput of all nodes: less is no difference
 
 
-def goodput_sentences(job: Job, table: pd.DataFrame) -> list[str]:
+def goodput_sentences(job: Job, table: pd.DataFrame, rate: FailureRate | None = None) -> list[str]:
     """Return how often such a job fails, how often to write checkpoints, and what pays.
 
     ``table`` has rows for several numbers of spare nodes, elastic or not. Goodput is compared over
     all nodes that are paid for, the spare ones as well.
     """
-    mean = in_hours(fit_failure_rate().mean_time_to_failure(job.gpus))
-    daly = named_intervals(job)["Daly"] / 60
+    mean = in_hours((rate or fit_failure_rate()).mean_time_to_failure(job.gpus))
+    span = f"{digits(mean.low, 2)} to {digits(mean.high, 3)} on 90 % of clusters"
+    daly = named_intervals(job, rate)["Daly"] / 60
     paid = table["goodput"] * table["nodes"] / (table["nodes"] + table["spare_nodes"])
     waits, elastic = paid[~table["elastic"]], paid[table["elastic"]]
     said = [
         f"A job on {counted(job.gpus, 'GPU')} fails every {digits(mean.estimate, 3)} hours "
-        f"({digits(mean.low, 2)} to {digits(mean.high, 3)} on 90 % of clusters); write a "
-        f"checkpoint every {digits(daly, 3)} minutes of work.",
+        f"({'as told' if mean.low == mean.high else span}); write a checkpoint every "
+        f"{digits(daly, 3)} minutes of work.",
     ]
     if len(waits):
         row = table.loc[waits.idxmax()]
