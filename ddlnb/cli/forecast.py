@@ -180,12 +180,12 @@ def lossy(
     workload = Trained(cluster=first, **asked).workload
     warn_of_memory(Held(cluster=first, **asked), first)
     options = {"compression": compression, "base": base or BASE, "slower": slower}
-    how = _assumed(compression, base or BASE, straggler)
     if curves is not None:
         assert target is not None
         measured = _read_curves(curves)
         if "method" in measured:
             _require_counts(measured["method"].unique(), compression, base)
+        how = _assumed(compression, base or BASE, straggler)
         return _print_times(measured, target, workload, first, options, how, csv)
     kept = [read_plan(path) for path in plan or ()]
     require(bool(method or kept), "give at least one --method; see `ddlnb train --list`")
@@ -194,7 +194,9 @@ def lossy(
     for count in gpus or [first.workers]:
         rows += _costs(workload, first, count, [*(method or ()), *kept], options)
     shown = rows if csv else [_shown(row) for row in rows]
-    print_table(shown, csv, f"Simulated: {asked['model']} on {first.name}, {how}")
+    compresses = any("+" in str(row["method"]) or row["compression_seconds"] for row in rows)
+    how = _assumed(compression if compresses else "", base or BASE, straggler)
+    print_table(shown, csv, f"Simulated: {asked['model']} on {first.name}{how}")
     if not csv:
         say(_notes(rows))
 
@@ -217,10 +219,11 @@ def _require_counts(names: Sequence[str], compression: str, base: str | None) ->
 
 
 def _assumed(compression: str, base: str, straggler: str) -> str:
+    """Return what a title says of compression, if there is any, and of stragglers."""
     named = {"free": "free of cost (a bound)", "sheet": "by the GPU's data sheet"}
     cost = named.get(compression, f"as in profile {compression}")
-    slow = f", workers slowed down by {straggler}" if straggler else ""
-    return f"compression {cost}, messages of bsp with compression as of {base}{slow}"
+    said = f", compression {cost}, messages of bsp with compression as of {base}"
+    return said * bool(compression) + f", workers slowed down by {straggler}" * bool(straggler)
 
 
 def _costs(
@@ -341,7 +344,7 @@ def _print_times(
     columns += ["hidden_behind", "server_machines"]
     title = (
         f"Seconds to a test loss of {target}: iterations measured on {measured['task'].iloc[0]}, "
-        f"their seconds simulated for {workload.model} on {cluster.name}, {how}"
+        f"their seconds simulated for {workload.model} on {cluster.name}{how}"
     )
     shown = table[columns].round(4)
     shown["method"] = shown["method"].mask(table["is_dense"], table["carried_by"] + " (lossless)")

@@ -164,3 +164,11 @@ def test_curves_that_say_nothing_are_refused_in_a_line(tmp_path, damage, more, t
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert told in " ".join(done.stderr.split())
+
+
+def test_a_title_speaks_of_compression_only_where_there_is_some():
+    words = ["forecast", "lossy", "--model", "resnet50", "--cluster", "survey-10GbE", "--gpus", "8"]
+    plain = ddlnb(*words, "--method", "local(4)", check=True).stdout
+    assert "compression" not in plain.splitlines()[0]
+    lossy = ddlnb(*words, "--method", "bsp + qsgd", "--method", "local(4)", check=True).stdout
+    assert "compression by the GPU's data sheet" in " ".join(lossy.split())
