@@ -156,11 +156,9 @@ def _effects(
 
 def most_of(effect: str, gpu: Gpu, joined: Interconnect | None) -> float:
     """Return the most that an effect can be: a bandwidth no more than the line has."""
-    if effect == "inside_bandwidth":
-        return gpu.inside_bandwidth
-    if effect == "between_bandwidth" and joined is not None:
-        return joined.line_rate
-    return EFFECTS[effect].unit.most
+    lines = {"inside_bandwidth": gpu.inside_bandwidth}
+    lines |= {"between_bandwidth": joined.line_rate} if joined is not None else {}
+    return lines.get(effect, EFFECTS[effect].unit.most)
 
 
 def _unbounded(

@@ -76,6 +76,7 @@ PART_COLOURS = {
     "update": WEIGHTS,
     "bubble": "#dddddd",
     "tp": "#D55E00",
+    "shards": "#882255",
     "cp": "#E69F00",
     "ep": "#CC79A7",
     "data": "#56329c",
@@ -86,6 +87,7 @@ PART_COLOURS = {
 }
 MEANINGS = {
     "tp": "waits for tensor ranks",
+    "shards": "exchanges of shards",
     "cp": "waits for context ranks",
     "ep": "waits for experts",
     "data": "waits for replicas",

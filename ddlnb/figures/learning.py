@@ -169,7 +169,9 @@ def target_label(unit: str, table: pd.DataFrame) -> str:
 def target_of(table: pd.DataFrame) -> str:
     """Say which target the times of a table are to."""
     first = table.iloc[0]
-    workers = f"{counted(first['workers'], 'worker')}, " if "workers" in first else ""
+    counts = sorted(set(table["workers"])) if "workers" in first else []
+    workers = f"{' and '.join(map(str, counts[:-1]))} and " * (len(counts) > 1)
+    workers += f"{counted(counts[-1], 'worker')}, " if counts else ""
     task = f"iterations of {first['task']} " if "task" in first else ""
     return f"{first['model']}, {workers}{task}to a test loss of {first['target']:g}"
 

@@ -139,8 +139,8 @@ class Timeline:
             if first < last:
                 yield spans, ends[first], ends[last], last - first
             else:
-                stops = (one.stop_seconds for one in self.spans if one.lane == "compute")
-                yield spans, 0.0, max(stops, default=0.0), 1
+                computed = [0.0, *(s.stop_seconds for s in self.spans if s.lane == "compute")]
+                yield spans, 0.0, max(computed), 1
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per span, with its lane, method and source."""

@@ -89,10 +89,14 @@ def panel_findings(rows: pd.DataFrame) -> Findings:
 
 def _best(part: pd.DataFrame) -> str:
     first = part.loc[part[RATE].idxmax()]
-    chance = first["chance_best"]
+    alike = part[(part[RATE] / first[RATE] - 1).abs() < 1e-6]  # forecasts that nothing tells apart
+    chance, gpus = alike["chance_best"].sum(min_count=1), counted(first["gpus"], "GPU")
     surely = "" if pd.isna(chance) else f", the best in {chance:.0%} of the draws"
-    gpus = counted(first["gpus"], "GPU")
-    return f"{gpus}: {first['method']}, {first['speedup']:.1f} times one GPU{surely}."
+    likely = part.loc[part["chance_best"].idxmax()] if surely else first
+    if likely["method"] not in set(alike["method"]) and likely["chance_best"] > chance:
+        surely += f" ({likely['method']} in {likely['chance_best']:.0%})"
+    names = " and ".join(alike["method"])
+    return f"{gpus}: {names}, {first['speedup']:.1f} times one GPU{surely}."
 
 
 def about_errors(errors: pd.DataFrame) -> str:

@@ -14,7 +14,7 @@ from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.parallelism.config import get_shape
 from ddlnb.parallelism.forecast.cases import FULL
 from ddlnb.parallelism.forecast.forecast import forecast
-from ddlnb.parallelism.forecast.layouts import Ranking, scale
+from ddlnb.parallelism.forecast.layouts import OF_SHARDS, Ranking, scale
 from ddlnb.parallelism.forecast.published import PAPERS, observed, rows_of
 from ddlnb.parallelism.forecast.validation import papers_forecast
 from ddlnb.parallelism.goodput.compare import spares_and_elastic
@@ -85,6 +85,7 @@ MEANINGS = {
     "update": "the optimizer",
     "bubble": "the bubble",
     "tp": "tensor-parallel exchanges",
+    "shards": OF_SHARDS,
     "pp": "transfers between stages",
     "data": "the data-parallel reduction",
     "fixed": "the rest",
@@ -102,7 +103,11 @@ def time_table(ranking: Ranking, top: int) -> pd.DataFrame:
     layouts = pd.Index([str(ranking.layout(index)) for index in best], name="layout")
     parts = pd.DataFrame([ranking.parts(index) for index in best], layouts)[list(PARTS_OF_STEP)]
     seconds = parts.sum(axis=1)
+    gathers = [ranking.name_of("tensor", index) == OF_SHARDS for index in best]
+    shards = parts["tensor"].where(gathers, 0.0)
+    parts["tensor"] -= shards
     return parts.rename(columns=PARTS_OF_STEP).assign(
+        shards=shards,
         seconds=seconds,
         tokens_per_second=(found.cases.step_tokens / found.cases.gpus)[best] / seconds,
         memory_gib=found.most_gib[best],

@@ -187,4 +187,6 @@ def layout_map(rates: pd.DataFrame, title: str, source: str) -> plt.Figure:
     )
     ax.grid(False)
     figure.colorbar(shown, ax=ax)
-    return say_source(figure, source, "grey: nothing fits")
+    return say_source(
+        figure, source, "grey: degrees do not divide, nothing fits, or no schedule runs it"
+    )

@@ -231,7 +231,8 @@ def period_bars(times: pd.DataFrame) -> Figure:
             draw_time(ax, number, row, colour, unit=MS)
         best = part.loc[part["best_fixed"], "seconds"].iloc[0] / MS
         ax.axvline(best, color=GREY, linestyle="--", linewidth=1)
-        ax.set(title=part["network"].iloc[0], xlabel=target_label("ms", times), xlim=(0, None))
+        ax.set(title=part["network"].iloc[0], xlabel=target_label("ms", times))
+    panels[0][0].set_xlim(0, None)  # of all panels, once all bars are there
     names_down(panels[0][0], [short(name).partition(" on ")[0] for name in methods])
     legend(figure, [legend_line(GREY, "the best fixed H", "--")], "upper right")
     return say_source(figure, times, target_of(times))

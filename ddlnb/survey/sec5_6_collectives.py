@@ -133,10 +133,11 @@ def map_findings(rows: pd.DataFrame) -> Findings:
     """Return what the map says, in words: how many algorithms are best somewhere, and where."""
     best = rows[rows["best"]]
     cells = best.groupby(["network", "hosts", "bytes"]).ngroups
-    wins = best.drop_duplicates(["network", "hosts", "bytes"])["algorithm"].value_counts()
+    wins = best["algorithm"].value_counts()
     if len(wins) == 1:
         return findings(f"In all {cells} cells the best algorithm is {wins.index[0]}.")
     each = ", ".join(f"{name} in {count}" for name, count in wins.items())
+    each += ", ties counted for each" * bool(wins.sum() > cells)
     ends = {
         size_in_words(size): " or ".join(
             best["algorithm"][best["bytes"] == size].value_counts().index

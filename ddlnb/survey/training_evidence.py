@@ -171,7 +171,10 @@ def ordering_differences(found: pd.DataFrame) -> plt.Figure:
         for of, (colour, marker) in zip(tasks, map(_look, range(len(tasks))), strict=True)
     ]
     legend(figure, marks, "upper center", columns=4)
-    return say_source(figure, found.assign(source="measured in lockstep"), "hollow: undecided")
+    return say_source(figure, found.assign(source="measured in lockstep"), NOTE)
+
+
+NOTE = f"hollow: undecided; the axis is logarithmic beyond {LINEAR:g} on both sides"
 
 
 def _look(number: int) -> tuple[str, str]:

@@ -298,10 +298,15 @@ class Workload:
         """
         require_known("type of gradients", gradients, ELEMENT_BYTES)
         size = ELEMENT_BYTES[gradients]
-        made = [one.made_bytes or one.bytes_per_element for one in self.gradients]
         sent = tuple(
-            replace(one, bytes_per_element=size, made_bytes=None if was == size else was)
-            for one, was in zip(self.gradients, made, strict=True)
+            replace(
+                one,
+                bytes_per_element=size,
+                made_bytes=made
+                if (made := one.made_bytes or one.bytes_per_element) != size
+                else None,
+            )
+            for one in self.gradients
         )
         source = f"{self.source}; gradients sent as {gradients}"
         return replace(self, gradients=sent, source=source)

@@ -47,7 +47,8 @@ def test_digits_are_measured_here_and_a_made_up_cluster_costs_what_its_links_do(
 
 
 def test_every_lossy_row_has_a_verdict_a_gain_and_a_line_of_its_own():
-    table = time_to_target(curves(), 0.5, digits_workload(iterations=3), [SLOW, FAST], steps=4)
+    work = digits_workload(iterations=3)
+    table = time_to_target(curves(), 0.5, work, [SLOW, FAST], "free", steps=4)
     said = verdict_table(table)
     assert len(said) == (~table["is_dense"]).sum()
     choice = said.set_index(["network", "workers", "method"])["choice"]
