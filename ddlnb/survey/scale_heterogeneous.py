@@ -111,4 +111,4 @@ def unlike_shares(table: pd.DataFrame, ratios: pd.DataFrame) -> plt.Figure:
         ylim=(0, None),
     )
     right.legend()
-    return note(figure, "source: simulated")
+    return note(figure, "source: simulated; on the right all ports are those of the slow GPU")

@@ -362,7 +362,7 @@ def loss_by_bytes(curves: pd.DataFrame) -> Figure:
 def gradient_histograms(sizes: pd.DataFrame) -> Figure:
     """Shares of gradient entries by their size: a line per run, a panel per measure of size.
 
-    ``sizes`` are from `gradient_sizes`.
+    ``sizes`` are from `gradient_sizes`. The first method, with which others are compared, is thick.
     """
     figure, panels = facets(sizes, "measure", width=(1, 5), height=3.6)
     methods = list(sizes["method"].unique())
@@ -370,7 +370,8 @@ def gradient_histograms(sizes: pd.DataFrame) -> Figure:
     for ax, measure, part in panels:
         for (method, _), run in part.groupby(["method", "seed"], sort=False):
             colour = colours[method]
-            ax.step(run["bin"], 100 * run["share"], where="mid", color=colour, lw=1, alpha=0.8)
+            look = {"lw": 2.2, "zorder": 1} if method == methods[0] else {"lw": 0.9, "zorder": 2}
+            ax.step(run["bin"], 100 * run["share"], where="mid", color=colour, alpha=0.8, **look)
         unit = "|entry| / root mean square" if measure == SCALED else "|entry|"
         ax.set(title="", xlabel=f"log$_{{10}}$ {unit}")
     panels[0][0].set_ylabel("entries (%)")
