@@ -121,7 +121,7 @@ def forecast_panels(forecast_rows: pd.DataFrame, published_rows: pd.DataFrame) -
     for ax, (model, network) in zip(axes.flat, product(models, networks), strict=True):
         panel = rows[(rows["model"] == model) & (rows["network"] == network)]
         published = of_panel(published_rows, panel)
-        for method, shift in zip(methods, spread_out(len(methods), BAR_GROUP), strict=True):
+        for method, shift in zip(methods, spread_out(len(methods), BAR_GROUP / 2), strict=True):
             for part, mark in ((panel, "-"), (published, "o")):
                 found = part[part["method"] == method].sort_values("gpus")
                 x = [counts.index(gpus) + shift for gpus in found["gpus"]]
@@ -142,7 +142,7 @@ def forecast_panels(forecast_rows: pd.DataFrame, published_rows: pd.DataFrame) -
         legend_line("black", "linear speed-up", "--"),
     ]
     legend(figure, [*legend_methods(methods), *marks])
-    return say_source(figure, pd.concat([rows, published_rows]), "one panel: one model and network")
+    return say_source(figure, pd.concat([rows, published_rows]), "methods stand side by side")
 
 
 # Verdicts.
