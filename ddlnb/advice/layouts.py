@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from ddlnb.advice.options import Kind
@@ -30,11 +31,7 @@ from ddlnb.advice.splits import (
 )
 from ddlnb.errors import InputError, require_whole
 from ddlnb.hardware.gpu import Gpu
-from ddlnb.parallelism.forecast.forecast import (
-    FITTED_GPUS,
-    MEMORY_SPREAD,
-    alike,
-)
+from ddlnb.parallelism.forecast.forecast import FITTED_GPUS, alike, memory_spread
 from ddlnb.parallelism.forecast.frameworks import (
     A100,
     B200,
@@ -136,7 +133,7 @@ def _frameworks(asked: PricedQuestion) -> str:
     listed = [f"{name} {show_rate(rate)} ({show_rates(*each)})" for rate, *each, name in found]
     own = next(one for one in found if asked.framework in ("", one[-1]))
     apart = [one[-1] for one in found if one[1] > own[2] or one[2] < own[1]]
-    sure = f"; {', '.join(apart)} and {own[-1]} do not overlap" if apart else ""
+    sure = f"; the interval of {own[-1]} overlaps none of {', '.join(apart)}" if apart else ""
     mixture = f"Framework not named: a mixture of {', '.join(asked.by_framework)}; narrow it with"
     said = "" if asked.framework else f"{mixture} --framework. "
     return f"{said}Tokens/s per GPU by framework: {', '.join(listed)}{sure}."
@@ -202,10 +199,8 @@ def layout_unknowns(asked: PricedQuestion) -> Iterator[str]:
         )
     fit = float(found.chance_of_fit[index])
     if fit < SURE:
-        yield (
-            f"Whether it fits is known within {MEMORY_SPREAD:.0%}: it does with a chance of "
-            f"{fit:.0%}."
-        )
+        spread = float(np.broadcast_to(memory_spread(found.cases), len(found.cases))[index])
+        yield (f"Whether it fits is known within {spread:.0%}: it does with a chance of {fit:.0%}.")
     if found.chance[index] >= LIKELY:
         yield "Which runs are slow ones nobody knows before."
     if asked.network is None and asked.nodes > 1:

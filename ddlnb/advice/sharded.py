@@ -31,20 +31,27 @@ from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.units import GIB, digits, gpus_in_words, show_rate
 
 DEGREES = (0, 1, 2, 3)  # of ZeRO
+BY_NAME = 0.01  # a bandwidth that differs by less is the one that follows from the name
 
 
 def network_of(cluster: Cluster) -> Interconnect:
-    """Return what joins the nodes; of a network of a file's own its measured bandwidth."""
+    """Return what joins the nodes: by its name, but with the bandwidth that the cluster has.
+
+    A file may have measured another one than the name promises, or a network of its own.
+    """
+    own = cluster.effects.between_bandwidth
     try:
-        return get_interconnect(cluster.network)
+        named = get_interconnect(cluster.network)
     except InputError:
-        usual = get_interconnect("100GbIB")
-        return Interconnect(
-            name=cluster.network,
-            port_rate=cluster.effects.between_bandwidth,
-            protocol=usual.protocol,
-            source=cluster.name,
-        )
+        protocol = get_interconnect("100GbIB").protocol
+        return Interconnect(cluster.network, own, protocol, cluster.name)
+    if abs(own / named.bandwidth.value - 1) < BY_NAME:
+        return named
+    rate = own / named.protocol.share.value / named.ports
+    protocol = replace(named.protocol, cap=None) if own > named.bandwidth.value else named.protocol
+    return replace(
+        named, port_rate=rate, protocol=protocol, source=cluster.name, aliases=(), line=None
+    )
 
 
 def shown_layout(

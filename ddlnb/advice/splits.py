@@ -29,7 +29,7 @@ from ddlnb.parallelism.config import find_shape
 from ddlnb.parallelism.forecast.fit import drawn_seconds
 from ddlnb.parallelism.forecast.frameworks import Fitted, Parameters
 from ddlnb.parallelism.forecast.layouts import Ranking, ranked, unsplit
-from ddlnb.parallelism.forecast.question import LayoutQuestion
+from ddlnb.parallelism.forecast.question import TRAINED_IN, LayoutQuestion
 from ddlnb.questions import Verdict, question
 from ddlnb.simulator.questions import Held
 from ddlnb.units import GIB, gpus_in_words, show_rate
@@ -79,7 +79,9 @@ def posed(
     require_optimizer(asked.optimizer)
     prices = prices or Prices()
     shape = find_shape(asked.model) if gpu_in(cluster.hardware) else None
-    if shape is None:
+    given = [name for name, value in unused.items() if value is not None]
+    is_alone = bool(given) and asked.precision not in ("", *TRAINED_IN)  # layouts have no say
+    if shape is None or (is_alone and not asked.framework):
         require(
             not asked.framework,
             f"framework {asked.framework!r} is of models whose layers are known, by name or "
@@ -96,8 +98,12 @@ def posed(
         optimizer=asked.optimizer,
         framework=asked.framework,
     )
-    given = [name for name, value in unused.items() if value is not None]
     if not given:
+        require(
+            not str(cluster.heterogeneity),
+            f"layouts are of workers that are alike, and of {cluster.name} "
+            f"{cluster.heterogeneity}; take that out, or ask for data parallelism (--method DDP)",
+        )
         return split
     require(
         not asked.framework,

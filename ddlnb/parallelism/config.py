@@ -119,9 +119,10 @@ NEUTRAL = re.compile(
     r"seq_aux|floor_scale|attn_scale|attn_temperature|_limit|swiglu|expert_capacity|for_llm|"
     r"transformers|_implementation|model_type|qk_head_dim|num_logits|initial_context|seed|"
     r"reorder_and|scale_attn|head_wise|position_embedding_type|parallel_residual|no_rope|"
-    r"layer_norm_before|_remove_final|word_embed_proj_dim|elementwise_affine|_overlap$|original_max|expand|norm_before_gate|hidden_bias|"
+    r"layer_norm_before|_remove_final|elementwise_affine|_overlap$|original_max|expand|norm_before_gate|hidden_bias|"
     r"^use_qk_norm$|^max_window_layers$|^moe_layer_freq$|^head_dim$|attn_implementation|tf_legacy"
 )
+PROJECTED = "word_embed_proj_dim"  # of OPT; another one than the hidden size adds projections
 KINDS = {
     "M": "M", "mamba": "M", "linear_attention": "M",
     "*": "*", "attention": "*", "full_attention": "*",
@@ -233,7 +234,16 @@ def _as_transformers_builds_it(fields: Mapping[str, Any], name: str, path: Path)
     from ddlnb.workloads.hugging_face import task_of_file
     from ddlnb.workloads.task import build_on_meta
 
-    built = sum(one.numel() for one in build_on_meta(task_of_file(path)).parameters())
+    module = build_on_meta(task_of_file(path))
+    require(
+        not any(
+            getattr(getattr(one, "config", None), "is_encoder_decoder", False)
+            for one in module.modules()
+        ),
+        f"{str(path)!r} describes an encoder and a decoder, and layouts are those of a decoder; "
+        f"`ddlnb advise` forecasts its replicas",
+    )
+    built = sum(one.numel() for one in module.parameters())
     found = [Transformer(name, 1, 1, 1, 1, 1)]
     for row in FAMILIES:
         with suppress(InputError):
@@ -242,9 +252,8 @@ def _as_transformers_builds_it(fields: Mapping[str, Any], name: str, path: Path)
     require(
         abs(nearest.shape.parameters / built - 1) < ALIKE,
         f"{str(path)!r} describes a model with parts that are not known: transformers builds "
-        f"{built:,} parameters, and its keys say {nearest.shape.parameters:,} at the nearest; set "
-        f"model_type to one of {', '.join(FAMILIES)}, or give its layers in Python "
-        f"(Transformer.blocks)",
+        f"{built:,} parameters, and none of {', '.join(FAMILIES)} has as many of its keys; "
+        f"`ddlnb advise` forecasts its replicas, or give its layers in Python (Transformer.blocks)",
     )
     return nearest
 
@@ -272,6 +281,7 @@ def shape_of(fields: Mapping[str, Any], name: str, strict: bool = True) -> Trans
     for word in ("ffn", "dense_ffn", "shared", "top_k", "windows"):
         said.get(word)  # not read of a model without such a part
     left = [key for key, value in fields.items() if value and key not in said.read]
+    left = [key for key in left if key != PROJECTED or fields[key] != hidden]
     unread = [key for key in left if not NEUTRAL.search(key)]
     require(
         not (strict and unread),
@@ -388,7 +398,8 @@ def _feeding(said: _Said, at: int) -> LayerPart:
 
 
 def _dense(said: _Said) -> LayerPart:
-    ffn = said.get("dense_ffn") or said.number("ffn", 4 * said.number("hidden"))
+    usual = None if said.get("gated", True) else 4 * said.number("hidden")
+    ffn = said.get("dense_ffn") or said.number("ffn", usual)
     return FeedForward(
         ffn, said.get("gated", True), bool(said.get("mlp_bias")), said.get("norms", 1)
     )

@@ -43,7 +43,7 @@ NEUTRAL = re.compile(
     r"transformer_impl|use_mcore|use_flash|attention_backend|fused|fusion|masked_softmax|"
     r"compute_environment|downcast_bf16|same_network|debug|dynamo|rotary|rope|normalization|"
     r"make_vocab|timeout|manual_gc|allow_tf32|tf32|ddp_find|print|dump|wall_clock|auto_map|"
-    r"scheduler|zero_allow|compile|converters|hf_assets|folder|auto_wrap|wrap_policy|"
+    r"scheduler|zero_allow|hf_assets|folder|auto_wrap|wrap_policy|"
     r"transformer_layer_cls|state_dict_type|cpu_ram|backward_prefetch|forward_prefetch|use_orig|"
     r"fsdp_version|contiguous_gradients|bucket_size|sub_group|sync_module|distributed_timeout|"
     r"max_norm|max_grad_norm|"

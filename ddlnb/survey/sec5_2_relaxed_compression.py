@@ -370,7 +370,9 @@ def gradient_histograms(sizes: pd.DataFrame) -> Figure:
     for ax, measure, part in panels:
         for (method, _), run in part.groupby(["method", "seed"], sort=False):
             colour = colours[method]
-            look = {"lw": 2.2, "zorder": 1} if method == methods[0] else {"lw": 0.9, "zorder": 2}
+            look: dict[str, Any] = (
+                {"lw": 2.2, "zorder": 1} if method == methods[0] else {"lw": 0.9, "zorder": 2}
+            )
             ax.step(run["bin"], 100 * run["share"], where="mid", color=colour, alpha=0.8, **look)
         unit = "|entry| / root mean square" if measure == SCALED else "|entry|"
         ax.set(title="", xlabel=f"log$_{{10}}$ {unit}")

@@ -12,12 +12,12 @@ import ddlnb
 from ddlnb.advice.advise import advise_on
 from ddlnb.advice.layouts import Splits
 from ddlnb.advice.question import AdviceQuestion
-from ddlnb.advice.sharded import Sharded, seconds_of
+from ddlnb.advice.sharded import Sharded, network_of, seconds_of
 from ddlnb.advice.splits import PricedQuestion, posed, verdict_of
 from ddlnb.cli.advise import advice_page
 from ddlnb.cli.layouts import app
 from ddlnb.errors import InputError
-from ddlnb.hardware.catalogue import get_gpu
+from ddlnb.hardware.catalogue import get_gpu, get_interconnect
 from ddlnb.units import GIB
 
 CLUSTERS = {
@@ -105,6 +105,23 @@ def test_replicas_of_known_layers_are_one_thing_in_the_table_and_the_verdict(tmp
     found = ddlnb.forecast(str(config), cluster, "DDP", **asked)
     assert found["throughput_samples_per_s"].tolist() == [found.verdict.samples_per_s]
     assert f"2,048 tokens in {precision or 'its own precision'}" in found.verdict.said[0]
+
+
+def test_what_a_cluster_file_measured_counts_for_large_models_too():
+    by_name = ddlnb.cluster_of("H100", 4)
+    assert network_of(by_name) == get_interconnect(by_name.network)
+    rates = []
+    for own in ("1 Gb/s", "200 Gb/s", "1000 Gb/s"):
+        measured = by_name.with_effects(between_bandwidth=own)
+        bandwidth = network_of(measured).bandwidth.value
+        assert bandwidth == pytest.approx(measured.effects.between_bandwidth)
+        rates.append(ddlnb.forecast("llama3-8b", measured, draws=0).verdict.samples_per_s)
+    assert rates == sorted(rates)
+    assert rates[0] < rates[-1] / 10
+    tcp = ddlnb.cluster_of("A100", 2, network="400GbE").with_effects(between_bandwidth="90 Gb/s")
+    assert network_of(tcp).bandwidth.value == pytest.approx(tcp.effects.between_bandwidth)
+    with pytest.raises(InputError, match="layouts are of workers that are alike"):
+        ddlnb.forecast("llama3-8b", by_name.with_heterogeneity({0: 2.0}))
 
 
 def test_advice_on_replicas_has_the_verdict_of_its_question(models):

@@ -23,6 +23,7 @@ else:  # what these are is checked where they are looked up
     Fitted = Gpu = Interconnect = Transformer = Any
 
 BATCH_TOKENS = 4 * 1024 * 1024  # of a step, where nobody says
+TRAINED_IN = ("bf16", "fp16", "fp8")  # with parameters and activations of 2 bytes
 MOST_SEQUENCES = 1_000_000  # of a step; the largest published batches have some ten thousand
 
 
@@ -148,6 +149,11 @@ class LayoutQuestion:
         require_known("schedule of the search", self.schedule, searched)
         self.gpu.peak(self.precision)
         require(
+            self.precision in TRAINED_IN,
+            f"precision {self.precision!r} keeps and sends other bytes than the 2 of a parameter "
+            f"that layouts count; take {', '.join(TRAINED_IN)}",
+        )
+        require(
             self.sequence % self.cp == 0 and self.gpus % self.cp == 0,
             f"cp {self.cp} must divide the sequence {self.sequence} and the {self.gpus} GPUs",
         )
@@ -197,17 +203,23 @@ class LayoutQuestion:
 
     @cached_property
     def by_framework(self) -> dict[str, LayoutQuestion]:
-        """The question to the framework, or, without one, to each in use that can be asked it."""
+        """The question to the framework, or, without one, to each in use that can be asked it.
+
+        A schedule is one of pipelines: frameworks without any are asked without it.
+        """
         from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, frameworks_meant
         from ddlnb.parallelism.schedules import INTERLEAVES
 
         if self.framework:
             return {self.framework: self}
         return {
-            name: replace(self, framework=name)
+            name: replace(
+                self,
+                framework=name,
+                schedule=self.schedule if one.splits_models else INTERLEAVES,
+            )
             for name, one in ((name, FRAMEWORKS[name]) for name in frameworks_meant())
-            if (one.splits_models or self.schedule == INTERLEAVES)
-            and (one.interleaves or self.vpp in (None, 1))
+            if one.interleaves or self.vpp in (None, 1)
         }
 
     @property
@@ -219,8 +231,10 @@ class LayoutQuestion:
 
     @property
     def overlaps(self) -> bool:
-        """Whether replicas exchange while the GPU computes."""
-        return self.ways.overlaps if self.overlap is None else self.overlap
+        """Whether replicas exchange while the GPU computes: of a mixture, in all frameworks."""
+        if self.overlap is not None:
+            return self.overlap
+        return all(one.ways.overlaps for one in self.by_framework.values())
 
     @property
     def interleaves(self) -> bool:

@@ -130,6 +130,11 @@ def test_a_draw_is_of_one_framework_for_all_layouts_and_each_has_its_share(
 
 def test_what_a_framework_has_not_is_of_the_others() -> None:
     assert list(replace(ASKED, vpp=2).by_framework) == ["nemo", "fsdp-compiled"]
-    assert "fsdp" not in replace(ASKED, schedule="zero-bubble").by_framework
+    scheduled = replace(ASKED, schedule="zero-bubble").by_framework
+    assert scheduled["fsdp"].schedule == "1f1b"  # it has no pipelines: a schedule changes nothing
+    assert scheduled["nemo"].schedule == "zero-bubble"
+    assert ASKED.overlaps == all(one.overlaps for one in ASKED.by_framework.values())
+    with pytest.raises(InputError, match="other bytes than the 2 of a parameter"):
+        replace(ASKED, precision="fp32")
     with pytest.raises(InputError, match="fsdp has none"):
         replace(ASKED, framework="fsdp", schedule="zero-bubble")
