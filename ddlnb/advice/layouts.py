@@ -200,7 +200,7 @@ def layout_unknowns(asked: PricedQuestion) -> Iterator[str]:
     fit = float(found.chance_of_fit[index])
     if fit < SURE:
         spread = float(np.broadcast_to(memory_spread(found.cases), len(found.cases))[index])
-        yield (f"Whether it fits is known within {spread:.0%}: it does with a chance of {fit:.0%}.")
+        yield f"Whether it fits is known within {spread:.0%}: it does with a chance of {fit:.0%}."
     if found.chance[index] >= LIKELY:
         yield "Which runs are slow ones nobody knows before."
     if asked.network is None and asked.nodes > 1:

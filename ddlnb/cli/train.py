@@ -133,7 +133,7 @@ def train(
 def _learnt_nothing(curves: pd.DataFrame) -> list[str]:
     """Return the methods of which no run ends with a lower test loss than it began with."""
     found: dict[str, bool] = {}
-    for (method, _), run in curves.groupby(["method", "seed"], sort=False):
+    for (method, *_), run in curves.groupby(["method", "workers", "seed"], sort=False):
         losses = run.sort_values("step")["test_loss"]
         found[method] = found.get(method, False) or bool(losses.iloc[-1] < losses.iloc[0])
     return [method for method, learnt in found.items() if not learnt]

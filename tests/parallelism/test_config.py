@@ -312,3 +312,44 @@ def test_a_configuration_is_advised_on_and_traced_like_its_name(tmp_path: Path) 
     assert f"{get_shape('qwen3-0.6b').shape.parameters}" in traced.output, traced.output
     listed = CliRunner().invoke(app, ["models", "--large", "--csv"])
     assert "mixtral-8x7b,46702792704,12879925248,32,2 of 8,8192" in listed.output
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"model_type": "opt", "hidden_size": 64, "num_hidden_layers": 2, "ffn_dim": 256,
+             "num_attention_heads": 4, "vocab_size": 512, "word_embed_proj_dim": 32},
+            "word_embed_proj_dim",
+        ),
+        (
+            {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2,
+             "num_attention_heads": 4, "vocab_size": 512},
+            "intermediate_size must be a whole number above 0, not None",
+        ),
+    ],
+)  # fmt: skip
+def test_sizes_that_a_configuration_does_not_say_are_not_guessed(fields, said):
+    with pytest.raises(InputError, match=said):
+        shape_of(fields, "mine")
+
+
+def test_an_encoder_with_a_decoder_is_no_decoder_whatever_its_parameters(tmp_path):
+    (file := tmp_path / "config.json").write_text(
+        json.dumps(
+            {
+                "model_type": "t5",
+                "architectures": ["T5ForConditionalGeneration"],
+                "d_model": 64,
+                "d_ff": 256,
+                "num_layers": 2,
+                "num_heads": 4,
+                "d_kv": 16,
+                "vocab_size": 512,
+                "decoder_start_token_id": 0,
+                "is_encoder_decoder": True,
+            }
+        )
+    )
+    with pytest.raises(InputError, match="an encoder and a decoder"):
+        read_config(file)

@@ -161,15 +161,15 @@ class FailureRate:
         return Interval(seconds, seconds / factor, seconds * factor)
 
     @classmethod
-    def seen(cls, mean_time_to_failure: float, gpus: int) -> FailureRate:
-        """Return the rate of a job that fails so often, in seconds, on so many GPUs: it is known.
+    def seen(cls, mtbf: float, gpus: int) -> FailureRate:
+        """Return the rate of a job on so many GPUs with these seconds between failures: no spread.
 
         >>> FailureRate.seen(3600.0, 100).mean_time_to_failure(1000).low
         360.0
         """
         require_whole(gpus=gpus)
-        require_positive(mean_time_to_failure=mean_time_to_failure)
-        return cls(1 / (mean_time_to_failure * gpus), 0.0, 2)
+        require_positive(mtbf=mtbf)
+        return cls(1 / (mtbf * gpus), spread=0.0, records=2)  # the fewest that have a Student t
 
     def draws(self, count: int, generator: np.random.Generator) -> NDArray[np.floating]:
         """Return rates per GPU and second of so many clusters that nobody has seen."""
