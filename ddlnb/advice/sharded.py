@@ -45,7 +45,7 @@ def network_of(cluster: Cluster) -> Interconnect:
     except InputError:
         protocol = get_interconnect("100GbIB").protocol
         return Interconnect(cluster.network, own, protocol, cluster.name)
-    if abs(own / named.bandwidth.value - 1) < BY_NAME:
+    if math.isinf(own) or abs(own / named.bandwidth.value - 1) < BY_NAME:  # inf: unlimited
         return named
     rate = own / named.protocol.share.value / named.ports
     protocol = replace(named.protocol, cap=None) if own > named.bandwidth.value else named.protocol

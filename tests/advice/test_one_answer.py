@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -110,6 +111,8 @@ def test_replicas_of_known_layers_are_one_thing_in_the_table_and_the_verdict(tmp
 def test_what_a_cluster_file_measured_counts_for_large_models_too():
     by_name = ddlnb.cluster_of("H100", 4)
     assert network_of(by_name) == get_interconnect(by_name.network)
+    unlimited = by_name.with_effects(between_bandwidth=math.inf)
+    assert network_of(unlimited) == get_interconnect(by_name.network)
     rates = []
     for own in ("1 Gb/s", "200 Gb/s", "1000 Gb/s"):
         measured = by_name.with_effects(between_bandwidth=own)
