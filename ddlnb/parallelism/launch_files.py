@@ -269,7 +269,8 @@ def _fields(form: Format, options: Fields, place: str, unknown: list[str]) -> Fi
     for name, value in options.items():
         rows = [one for one in (*form.options, *form.read) if one.name == name]
         rows = rows or [one for one in LAUNCHERS if one.name == name]
-        is_read = value in (None, "auto") or isinstance(value, list | dict)
+        is_list = isinstance(value, list)  # which says something, and nothing to a row
+        is_read = value in (None, "auto", []) or isinstance(value, dict) or (is_list and bool(rows))
         if form.rest and name.startswith(form.rest):
             said[MODEL + name.removeprefix(form.rest)] = value
             continue

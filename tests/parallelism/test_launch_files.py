@@ -340,3 +340,13 @@ def test_which_layers_have_experts_is_read_as_the_scripts_of_deepseek_say_it(tmp
     path.write_text(start + "'[0,1]*30' --bf16\n")
     with pytest.raises(InputError, match=r"is neither a whole number nor like '\(\[0\]\*3"):
         read_launch(path, nodes=1, gpus_per_node=8)
+
+
+def test_what_changes_the_precision_and_is_not_read_is_named(tmp_path):
+    """TorchTitan's float8 is a list of converters; a list of no option is nothing to report."""
+    (file := tmp_path / "titan.toml").write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\nconverters = ["float8"]\n'
+        "[training]\nlocal_batch_size = 1\nseq_len = 8192\n[parallelism]\n"
+        "data_parallel_shard_degree = -1\n[experimental]\ncustom_args = []\n"
+    )
+    assert read_launch(file, nodes=2, gpus_per_node=8).unknown == ("model.converters",)
