@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -26,8 +27,9 @@ from ddlnb.clusters.effects import (
     of_kind,
     without,
 )
-from ddlnb.errors import require_positive
-from ddlnb.hardware.catalogue import interconnects
+from ddlnb.errors import InputError, require_positive
+from ddlnb.hardware.catalogue import get_interconnect, interconnects
+from ddlnb.hardware.machine import Interconnect, protocols
 from ddlnb.results.timeline import Timeline
 from ddlnb.simulator.draws import Z90, play_cells
 from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
@@ -43,6 +45,8 @@ LIMITS = {
 }
 NEGLIGIBLE = 0.01  # a change that gains less is none
 AS_IT_IS = "as it is"
+FASTER = {2.0: "twice", 4.0: "four times"}  # how much faster a network may be
+RDMA = "RoCE"  # what a line of Ethernet has instead of sockets
 Case = TypeVar("Case")
 
 
@@ -70,9 +74,9 @@ def counterfactuals(cell: Cell) -> list[Counterfactual[Cell]]:
 
     found = []
     if cluster.nodes_in_use > 1:
-        twice, four = (_faster(cluster, BETWEEN, factor) for factor in (2.0, 4.0))
-        found.append(on("twice the bandwidth between nodes", twice, bought=True))
-        found.append(on("four times the bandwidth between nodes", four, bought=True))
+        for factor in FASTER:
+            effects = _faster(cluster, BETWEEN, factor)
+            found.append(on(faster_in_words(factor, _joined(cluster)), effects, bought=True))
     if cluster.workers_per_node > 1:
         twice = _faster(cluster, INSIDE, 2.0)
         found.append(on("twice the bandwidth inside nodes", twice, bought=True))
@@ -109,6 +113,30 @@ def reason_table(listed: Sequence[Counterfactual[Any]], seconds: Sequence[float]
             "can_be_bought": [one.can_be_bought for one in listed],
         }
     )
+
+
+def rdma_of(network: Interconnect) -> Interconnect:
+    """Return the same line where no software of sockets limits it."""
+    return replace(network, protocol=protocols()[RDMA])
+
+
+def needs_rdma(network: Interconnect, factor: float) -> bool:
+    """Return whether sockets would not move so many times as much, however fast the line."""
+    cap = network.protocol.cap
+    return cap is not None and factor * network.bandwidth.value > cap.value * network.ports
+
+
+def faster_in_words(factor: float, network: Interconnect | None) -> str:
+    """Return what so many times the bandwidth between nodes is, and whether it takes RDMA."""
+    said = f"{FASTER[factor]} the bandwidth between nodes"
+    return f"{said}, by RDMA" if network is not None and needs_rdma(network, factor) else said
+
+
+def _joined(cluster: Cluster) -> Interconnect | None:
+    """Return what joins the nodes, by the name of the network; None for a name of nothing known."""
+    with suppress(InputError):
+        return get_interconnect(cluster.network)
+    return None
 
 
 def _faster(cluster: Cluster, names: tuple[str, ...], factor: float) -> dict[str, float]:

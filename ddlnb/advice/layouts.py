@@ -182,15 +182,15 @@ def layout_unknowns(asked: PricedQuestion) -> Iterator[str]:
         )
     peak = found.cases.core_peak[index]
     away = [
-        f"{name}: {' and '.join(FITTED_TO[gpu] for gpu in gpus)}"
+        f"{name} ({' and '.join(FITTED_TO[gpu] for gpu in gpus)})"
         for name, gpus in homes.items()
         if gpus and not any(alike(peak, gpu) for gpu in gpus)
     ]
     if away:
         yield (
-            f"Forecasts are fitted to runs on other GPUs ({'; '.join(away)}); what "
-            f"{asked.gpu.name} sustains is taken from single GPUs of its generation or, where none "
-            f"was measured, from all, so the interval is wider."
+            f"Fitted to runs on other GPUs: {', '.join(away)}; what {asked.gpu.name} sustains "
+            f"there is taken from single GPUs of its generation or, where none was measured, from "
+            f"all, so the interval is wider."
         )
     if asked.gpus > FITTED_GPUS:
         yield (

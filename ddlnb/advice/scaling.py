@@ -44,6 +44,7 @@ class Scaling(Answer):
     bottleneck: str
     title: str
     found: Verdict
+    linear: tuple[str, ...] = ()  # what is called so, where no GPU alone is the measure
 
     @property
     def verdict(self) -> Verdict:
@@ -73,7 +74,7 @@ class Scaling(Answer):
     @cached_property
     def sentences(self) -> tuple[str, ...]:
         """How far training scales, and what limits it."""
-        return (self._said,) if len(self.rows) else ()
+        return (self._said, *self.linear) if len(self.rows) else ()
 
     @property
     def _said(self) -> str:
@@ -81,9 +82,10 @@ class Scaling(Answer):
         if self.beyond is not None:
             row = best.set_index("gpus").loc[self.beyond].to_dict()
             within = f" ({_interval(row)})" if _interval(row) else ""
-            there = f"{row['efficiency']:.0%} by {row['method']}{within}"
+            below = _below(row["efficiency"], self.share)
+            there = f"{below} by {row['method']}{within}"
             if self.beyond == 1:
-                there = f"one has {row['efficiency']:.0%}"
+                there = f"one has {below}"
         if self.reach == 0:
             return (
                 f"Less than {self.share:.0%} of linear on {gpus_in_words(int(best['gpus'].min()))} "
@@ -95,6 +97,22 @@ class Scaling(Answer):
         if self.beyond is None:
             return f"{said}, the largest size asked for ({least:.0%} there or better)."
         return f"{said}; on {self.beyond}, {there}: beyond, the bottleneck is {self.bottleneck}."
+
+
+def _linear(rows: pd.DataFrame) -> tuple[str, ...]:
+    """Return in a sentence what linear scaling is of a model that no GPU may hold."""
+    first, more = rows.iloc[0], rows["efficiency"].max() > 1 + NEGLIGIBLE
+    others = "; on more, other layouts fit" if more else ""
+    return (
+        f"Linear is the throughput per GPU of {gpus_in_words(first['gpus'])} as {first['method']}, "
+        f"the fewest asked for that hold the model{others}.",
+    )
+
+
+def _below(efficiency: float, share: float) -> str:
+    """Return a share of linear scaling with as many digits as tell it from the one asked for."""
+    texts = ((f"{efficiency:.{places}%}", f"{share:.{places}%}") for places in range(6))
+    return next((own for own, other in texts if own != other), f"less than {share:.0%}")
 
 
 def _interval(row: Mapping[Hashable, Any]) -> str:
@@ -171,13 +189,14 @@ def scaling(asked: ScalingQuestion) -> Scaling:
         verdict = decided
     if not len(rows):
         return Scaling(rows, share, 0, None, "", title, verdict)
+    linear = () if isinstance(decided, Verdict) else _linear(rows)
     best = best_by_size(rows)
     reach = reach_of(best, "efficiency", share)
     poor = best[best["gpus"] > reach]
     if poor.empty:
-        return Scaling(rows, share, reach, None, "", title, verdict)
+        return Scaling(rows, share, reach, None, "", title, verdict, linear)
     limit, beyond = limits(int(poor.index[0])), int(poor["gpus"].iloc[0])
-    return Scaling(rows, share, reach, beyond, limit, title, verdict)
+    return Scaling(rows, share, reach, beyond, limit, title, verdict, linear)
 
 
 def _sharded_rows(decided: Sharded, clusters: Sequence[Cluster]) -> pd.DataFrame:

@@ -19,7 +19,8 @@ from ddlnb.advice.question import Question
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, require
 from ddlnb.hardware.catalogue import get_interconnect, gpu_in
-from ddlnb.hardware.machine import Interconnect
+from ddlnb.hardware.gpu import Gpu, Pcie
+from ddlnb.hardware.machine import Interconnect, link_inside
 from ddlnb.networks.topologies import Star, with_islands
 from ddlnb.parallelism.iteration import play_iteration
 from ddlnb.parallelism.layout import Layout
@@ -52,6 +53,29 @@ def network_of(cluster: Cluster) -> Interconnect:
     return replace(
         named, port_rate=rate, protocol=protocol, source=cluster.name, aliases=(), line=None
     )
+
+
+@dataclass(frozen=True)
+class MeasuredPcie(Pcie):
+    """A slot with a bandwidth of its own, in bytes/s."""
+
+    rate: float
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes/s in one direction."""
+        return self.rate
+
+
+def gpu_of(cluster: Cluster, gpu: Gpu) -> Gpu:
+    """Return the GPU, but with the bandwidth to others of its node that the cluster has."""
+    own = cluster.effects.inside_bandwidth / link_inside(gpu).share.value
+    times = own / gpu.inside_bandwidth
+    if math.isinf(own) or abs(times - 1) < BY_NAME:
+        return gpu
+    if gpu.nvlink is not None:
+        return replace(gpu, nvlink=replace(gpu.nvlink, bandwidth=own))
+    return replace(gpu, pcie=MeasuredPcie(gpu.pcie.generation, gpu.pcie.lanes, own))
 
 
 def shown_layout(

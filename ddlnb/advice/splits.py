@@ -16,11 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ddlnb.advice.explain import AS_IT_IS, Counterfactual, reason_table
+from ddlnb.advice.explain import (
+    AS_IT_IS,
+    FASTER,
+    Counterfactual,
+    faster_in_words,
+    needs_rdma,
+    rdma_of,
+    reason_table,
+)
 from ddlnb.advice.options import LARGER_BATCHES, UNCHANGED, Kind
 from ddlnb.advice.question import Prices, Question, question_about
 from ddlnb.advice.score import chances_best, costs, over_first
-from ddlnb.advice.sharded import network_of, of_replicas
+from ddlnb.advice.sharded import gpu_of, network_of, of_replicas
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.hardware.catalogue import gpu_in
@@ -79,7 +87,7 @@ def posed(
     require_optimizer(asked.optimizer)
     prices = prices or Prices()
     shape = find_shape(asked.model) if gpu_in(cluster.hardware) else None
-    given = [name for name, value in unused.items() if value is not None]
+    given = [name for name, value in {**unused, **_of_graphs(cluster)}.items() if value is not None]
     is_alone = bool(given) and asked.precision not in ("", *TRAINED_IN)  # layouts have no say
     if shape is None or (is_alone and not asked.framework):
         require(
@@ -99,11 +107,6 @@ def posed(
         framework=asked.framework,
     )
     if not given:
-        require(
-            not str(cluster.heterogeneity),
-            f"layouts are of workers that are alike, and of {cluster.name} "
-            f"{cluster.heterogeneity}; take that out, or ask for data parallelism (--method DDP)",
-        )
         return split
     require(
         not asked.framework,
@@ -114,7 +117,8 @@ def posed(
     require(
         split.unsplit.most_samples(memory) > 0,
         f"{split.unsplit.said(1, memory)} It has to be split: layouts have no throughput of one "
-        f"GPU, no methods, no servers and no searched plan; leave out {' and '.join(given)}",
+        f"GPU, no methods, no servers, no searched plan and no graph of a network, and their "
+        f"workers are alike; leave out {' and '.join(given)}",
     )
     try:
         return question_about(asked, cluster, prices)
@@ -125,6 +129,15 @@ def posed(
             f"model {asked.model!r} is known by its layers alone, and data parallelism is forecast "
             f"of gradients one by one; leave out {' and '.join(given)}, or give its config.json"
         ) from error
+
+
+def _of_graphs(cluster: Cluster) -> dict[str, object]:
+    """Return what of a cluster only data parallelism has, by the names that users know."""
+    return {
+        "its topology (--topology)": cluster.topology or None,
+        "its changes (--change)": cluster.changes or None,
+        "workers that differ (--slow)": str(cluster.heterogeneity) or None,
+    }
 
 
 def verdict_of(asked: Question | PricedQuestion) -> Verdict:
@@ -173,7 +186,7 @@ def split_on(
         )
     return PricedQuestion(
         model,  # type: ignore[arg-type]
-        gpu,
+        gpu_of(cluster, gpu),
         cluster.nodes_in_use,
         gpus_per_node=cluster.workers // cluster.nodes_in_use,
         network=network_of(cluster) if cluster.nodes_in_use > 1 else None,
@@ -297,12 +310,19 @@ SLOW_MODE = ("slow_link", "slow_whole")
 LEAST = {one.name: float(one.metadata["low"]) for one in fields(Parameters)}
 
 
+SOCKETS = 0.8  # of a line: where sockets move less, the same line by RDMA is worth a row
+
+
 def layout_counterfactuals(asked: PricedQuestion) -> Iterator[Counterfactual[PricedQuestion]]:
     """Yield what could be otherwise about the machines and the software, at the same batch."""
     if asked.nodes > 1:
-        for words, factor in (("twice", 2), ("four times", 4)):
+        for factor in FASTER:
             faster = network_times(asked, factor)
-            yield Counterfactual(f"{words} the bandwidth between nodes", faster, True)
+            yield Counterfactual(faster_in_words(factor, asked.network), faster, True)
+        own = asked.network
+        if own is not None and own.socket_bandwidth < SOCKETS * own.line_rate:
+            by_rdma = replace(asked, network=rdma_of(own))
+            yield Counterfactual("RDMA between nodes", by_rdma, True)
     if asked.gpus_per_node > 1:
         gpu = replace(asked.gpu, nvlink=link_times(asked.gpu, 2))
         yield Counterfactual("twice the bandwidth inside nodes", replace(asked, gpu=gpu), True)
@@ -361,11 +381,12 @@ def with_parameters(fitted: Fitted, **values: float) -> Fitted:
 
 
 def network_times(asked: PricedQuestion, factor: float) -> PricedQuestion:
-    """Return the question with so many times the bandwidth between nodes."""
-    if asked.network is None:
+    """Return the question with so many times the bandwidth between nodes; see `needs_rdma`."""
+    own = asked.network
+    if own is None:
         return replace(asked, gpu=replace(asked.gpu, port=factor * asked.gpu.port))
-    rate = factor * asked.network.port_rate
-    return replace(asked, network=replace(asked.network, port_rate=rate))
+    faster = rdma_of(own) if needs_rdma(own, factor) else own
+    return replace(asked, network=replace(faster, port_rate=factor * own.port_rate))
 
 
 def link_times(gpu: Gpu, factor: float) -> Nvlink:

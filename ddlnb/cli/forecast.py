@@ -71,7 +71,7 @@ def forecast(
     from ddlnb.simulator.forecast import forecast as answer
 
     on = otherwise.on(hardware.chosen())
-    if "methods" in asked or otherwise.changes or asked.get("servers"):
+    if "methods" in asked or otherwise.sizes or otherwise.all_reduce or asked.get("servers"):
         named = asked.get("methods", ["all"])
         asked["methods"] = otherwise.methods(named, on, asked.get("servers"))
     found = answer(cluster=on, **asked)

@@ -158,9 +158,10 @@ class Otherwise:
     ] = None
 
     @property
-    def changes(self) -> bool:
-        """Whether anything is otherwise."""
-        return self != Otherwise()
+    def sizes(self) -> dict[str, Any]:
+        """The sizes of messages that methods are to have; empty where none is given."""
+        given = {"partition": self.partition, "credit": self.credit}
+        return {name: size for name, size in given.items() if size is not None}
 
     def on(self, cluster: Cluster) -> Cluster:
         """Return the cluster with this network and these slower workers; what is not given stays.
@@ -183,10 +184,9 @@ class Otherwise:
         from ddlnb.simulator.forecast import named_methods
 
         chosen = named_methods(names, on)
-        sizes = {"partition": self.partition, "credit": self.credit}
-        require_tunable(chosen, **sizes)
+        require_tunable(chosen, **self.sizes)
         require_served(chosen, servers)
-        return [method.tuned(**sizes) for method in chosen]
+        return [method.tuned(**self.sizes) for method in chosen]
 
 
 def slowed(on: Cluster, slow: list[str] | None) -> Cluster:

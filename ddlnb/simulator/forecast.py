@@ -165,7 +165,9 @@ def data_parallel_only(asked: ForecastQuestion) -> dict[str, object]:
     """Return what was asked that only data parallelism has, by the names that users know."""
     is_all = isinstance(asked.methods, str) and asked.methods == "all"
     return {
-        "methods (--method)": None if is_all else asked.methods,
+        "methods and sizes of theirs (--method, --partition, --credit)": None
+        if is_all
+        else asked.methods,
         "servers (--servers)": asked.servers,
         "gradients (--gradients)": asked.gradients or None,
         "accumulate (--accumulate)": None if asked.accumulate == 1 else asked.accumulate,

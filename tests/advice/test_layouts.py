@@ -7,10 +7,21 @@ import numpy as np
 import pytest
 
 import ddlnb
+from ddlnb.advice.explain import counterfactuals
 from ddlnb.advice.layouts import LayoutAdvice, Splits, advise_on_layouts, layout_sentences
 from ddlnb.advice.question import Prices
-from ddlnb.advice.splits import COUNTED, TOKENS, PricedQuestion, split_on, split_options, without
+from ddlnb.advice.splits import (
+    COUNTED,
+    TOKENS,
+    PricedQuestion,
+    layout_counterfactuals,
+    layout_reasons,
+    split_on,
+    split_options,
+    without,
+)
 from ddlnb.errors import InputError, UnknownName
+from ddlnb.hardware.catalogue import get_interconnect
 from ddlnb.parallelism.config import get_shape
 from ddlnb.parallelism.forecast import forecast as forecasts
 from ddlnb.parallelism.forecast.fit import drawn_seconds
@@ -19,6 +30,8 @@ from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, saved_fit
 from ddlnb.parallelism.forecast.layouts import scale
 from ddlnb.parallelism.forecast.mixture import Open, expected
 from ddlnb.parallelism.forecast.published import observed
+from ddlnb.plans.methods import get_method
+from ddlnb.simulator.simulate import Cell
 from ddlnb.workloads.memory import FLOAT32, OPTIMIZER_COPIES
 
 PRICES = ddlnb.Prices(gpu_hour=2.0)
@@ -84,6 +97,26 @@ def test_a_named_network_gets_faster_by_its_ports(asked):
     assert same["iteration_seconds"].tolist() == pytest.approx(usual["iteration_seconds"].tolist())
 
 
+def test_what_sockets_cannot_move_is_offered_by_rdma_alone():
+    asked = PricedQuestion("llama3-8b", "H100", 4, network="100GbE", sequence=4096)
+    reasons = layout_reasons(asked).set_index("what")
+    twice = "twice the bandwidth between nodes"
+    for what, network in (
+        ("RDMA between nodes", "100 Gb/s RoCE"),
+        (f"{twice}, by RDMA", "200 Gb/s RoCE"),
+    ):
+        other = scale("llama3-8b", "H100", 4, sequence=4096, network=network).rows(1)[0]
+        assert reasons.loc[what, "iteration_seconds"] == pytest.approx(other["seconds"])
+        assert reasons.loc[what, "times_as_fast"] > 1.2
+    slow = replace(asked, network=get_interconnect("10GbE"))
+    offered = {one.what for one in layout_counterfactuals(slow)}
+    assert twice in offered  # of 22 Gb/s
+    assert "RDMA between nodes" not in offered
+    small = ddlnb.cluster_of("H100", nodes=4, network="100GbE")
+    cell = Cell(ddlnb.read_profile("resnet50_b64_rtx2080ti"), small, get_method("MG-WFBP"))
+    assert f"{twice}, by RDMA" in {one.what for one in counterfactuals(cell)}
+
+
 def test_costs_are_hours_times_prices_and_fewer_gpus_are_compared_per_gpu(advice):
     rows = advice.options.set_index("option")
     best = rows.iloc[0]
@@ -105,7 +138,7 @@ def test_what_is_not_known_depends_on_what_was_asked(asked, advice):
     said = " ".join(advise_on_layouts(large, draws=0).unknowns)
     assert "Prices were not given" in said
     assert "more than 128 GPUs" in said
-    assert "(megatron: A100 and V100)" in said
+    assert "other GPUs: megatron (A100 and V100);" in said
 
 
 @pytest.mark.parametrize("framework", ["nanotron", "nemo"])

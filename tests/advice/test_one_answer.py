@@ -13,10 +13,11 @@ import ddlnb
 from ddlnb.advice.advise import advise_on
 from ddlnb.advice.layouts import Splits
 from ddlnb.advice.question import AdviceQuestion
-from ddlnb.advice.sharded import Sharded, network_of, seconds_of
+from ddlnb.advice.sharded import Sharded, gpu_of, network_of, seconds_of
 from ddlnb.advice.splits import PricedQuestion, posed, verdict_of
 from ddlnb.cli.advise import advice_page
 from ddlnb.cli.layouts import app
+from ddlnb.clusters.heterogeneous import Heterogeneity
 from ddlnb.errors import InputError
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect
 from ddlnb.units import GIB
@@ -123,8 +124,34 @@ def test_what_a_cluster_file_measured_counts_for_large_models_too():
     assert rates[0] < rates[-1] / 10
     tcp = ddlnb.cluster_of("A100", 2, network="400GbE").with_effects(between_bandwidth="90 Gb/s")
     assert network_of(tcp).bandwidth.value == pytest.approx(tcp.effects.between_bandwidth)
-    with pytest.raises(InputError, match="layouts are of workers that are alike"):
-        ddlnb.forecast("llama3-8b", by_name.with_heterogeneity({0: 2.0}))
+    rates = []
+    for own in (by_name.effects.inside_bandwidth / 20, by_name.effects.inside_bandwidth, math.inf):
+        measured = by_name.with_effects(inside_bandwidth=own)
+        rates.append(ddlnb.forecast("llama3-8b", measured, draws=0).verdict.samples_per_s)
+    assert rates[0] < 0.9 * rates[1]
+    slot = ddlnb.cluster_of("RTX 3090", 2)
+    slow = slot.with_effects(inside_bandwidth=slot.effects.inside_bandwidth / 10)
+    assert gpu_of(slot, get_gpu("RTX 3090")) == get_gpu("RTX 3090")
+    of_slot = gpu_of(slow, get_gpu("RTX 3090")).inside_bandwidth
+    assert of_slot == pytest.approx(get_gpu("RTX 3090").inside_bandwidth / 10)
+    assert (
+        rates[1] == rates[2] == ddlnb.forecast("llama3-8b", by_name, draws=0).verdict.samples_per_s
+    )
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "named"),
+    [
+        ({"heterogeneity": Heterogeneity(((0, 2.0),))}, "--slow"),
+        ({"topology": "fat-tree(4)"}, "--topology"),
+    ],
+)
+def test_what_only_data_parallelism_plays_of_a_cluster_is_played_or_refused(otherwise, named):
+    cluster = replace(ddlnb.cluster_of("H100", 4), **otherwise)
+    with pytest.raises(InputError, match=rf"leave out [a-z ]* \({named}\)$"):
+        ddlnb.forecast("llama3-8b", cluster, draws=0)
+    found = ddlnb.forecast("gpt2", cluster, draws=0)
+    assert set(found.rows["method"]) >= {"DDP", "MG-WFBP"}
 
 
 def test_advice_on_replicas_has_the_verdict_of_its_question(models):

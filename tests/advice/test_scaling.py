@@ -1,5 +1,6 @@
 """Scaling curves: how far, and what limits it beyond."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -70,6 +71,27 @@ def test_not_even_the_smallest_size_may_be_good_enough(workload):
     found = ddlnb.scaling(workload, slow, METHODS, gpus=[8, 16], draws=0)
     assert (found.reach, found.beyond) == (0, 8)
     assert "Less than 80% of linear on 8 GPUs already" in str(found)
+
+
+def test_what_is_linear_is_said_where_no_gpu_holds_the_model(workload):
+    found = ddlnb.scaling("llama3-8b", ddlnb.cluster_of("H100", 2), draws=0)
+    first = found.rows.iloc[0]
+    assert (first["gpus"], first["efficiency"]) == (2, 1)
+    assert f"throughput per GPU of 2 GPUs as {first['method']}" in found.sentences[-1]
+    assert ("other layouts" in found.sentences[-1]) == (found.rows["efficiency"].max() > 1.01)
+    assert len(ddlnb.scaling(workload, "survey-100GbIB", "DDP", draws=0).sentences) == 1
+
+
+def test_a_share_that_is_just_missed_is_not_rounded_to_it(workload):
+    rows = ddlnb.scaling(workload, "survey-10GbE", "WFBP-A2A", gpus=[4, 8], draws=0).rows
+    share = float(rows.set_index("gpus").loc[8, "efficiency"]) + 1e-4
+    found = ddlnb.scaling(workload, "survey-10GbE", "WFBP-A2A", gpus=[4, 8], share=share, draws=0)
+    shown = re.search(r"on 8, ([0-9.]+)% by", str(found))
+    assert found.beyond == 8
+    assert shown
+    assert float(shown[1]) / 100 < share
+    assert f"At least {share:.0%} " in str(found)
+    assert f"{share:.0%}" != f"{shown[1]}%"
 
 
 @pytest.mark.parametrize("error", [0.0, 0.3])
