@@ -40,6 +40,8 @@ policy = MixedPrecisionPolicy(param_dtype=torch.{dtype}, reduce_dtype=torch.{dty
 for name, block in model.layers.named_children():{again}
     fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward={reshard})
 fully_shard(model, mesh=mesh, mp_policy=policy)"""
+FLOAT8 = """from torchao.float8 import convert_to_float8_training
+convert_to_float8_training(model)"""
 WRAPPER = (
     "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper"
 )
@@ -68,7 +70,8 @@ def torch_code(layout: Layout, precision: str = "bf16") -> str:
             again=AGAIN if again else "",
             reshard=layout.zero == 3,
         )
-        return "\n".join([*lines, *([WRAPPER] if again else []), wrap])
+        before = [FLOAT8] if precision == "fp8" else []
+        return "\n".join([*lines, *before, *([WRAPPER] if again else []), wrap])
     return "\n".join([*lines, DDP.format(cap=""), *([ZERO_1] if layout.zero else [])])
 
 
@@ -84,6 +87,7 @@ def about(asked: LayoutQuestion) -> dict[str, Any]:
         "sequence": asked.sequence,
         "precision": asked.precision,
         "overlap": asked.overlaps,
+        "compiled": asked.framework != "fsdp",
         "gpus_per_node": asked.gpus_per_node,
     }
 

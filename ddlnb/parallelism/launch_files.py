@@ -269,8 +269,11 @@ def _fields(form: Format, options: Fields, place: str, unknown: list[str]) -> Fi
     for name, value in options.items():
         rows = [one for one in (*form.options, *form.read) if one.name == name]
         rows = rows or [one for one in LAUNCHERS if one.name == name]
+        if isinstance(value, list) and any(row.says for row in rows):
+            value = tuple(str(one) for one in value)
         is_list = isinstance(value, list)  # which says something, and nothing to a row
-        is_read = value in (None, "auto", []) or isinstance(value, dict) or (is_list and bool(rows))
+        is_unset = value in (None, "auto", [], ())
+        is_read = is_unset or isinstance(value, dict) or (is_list and bool(rows))
         if form.rest and name.startswith(form.rest):
             said[MODEL + name.removeprefix(form.rest)] = value
             continue
@@ -289,7 +292,8 @@ def _fields(form: Format, options: Fields, place: str, unknown: list[str]) -> Fi
                     f"{place}: {name} is {value!r}, which is no whole number; write the number"
                 )
         if not is_read and (rows or not NEUTRAL.search(name)):
-            unknown.append(name if not rows or value is True else f"{name} {value}")
+            shown = list(value) if isinstance(value, tuple) else value
+            unknown.append(name if not rows or value is True else f"{name} {shown}")
     return said
 
 
@@ -301,15 +305,18 @@ def written(
     sequence: int,
     precision: str = "bf16",
     overlap: bool = False,
+    compiled: bool = True,
     gpus_per_node: int = 8,
 ) -> str:
     """Return a layout as this format has it: a command line, or the text of a file.
 
-    ``overlap`` is whether replicas exchange while GPUs compute. Raises InputError, with the words
+    ``overlap`` is whether replicas exchange while GPUs compute, ``compiled`` whether a format that
+    can compile the model does. Raises InputError, with the words
     of the layout, for one that the format cannot say: read again, it would be another one.
     """
     counts = _counts(layout, gpus_per_node)
-    options = _options_for(layout, form, layers, sequence, precision, overlap)
+    about = {"sequence": sequence, "precision": precision, "overlap": overlap or None}
+    options = _options_for(layout, form, about | {"compiled": compiled, LAYERS: layers})
     lost = {*str(plain(layout)).split()}
     with suppress(InputError):  # what it says may be no layout at all
         again = _again(form, options, counts, layers)
@@ -335,18 +342,10 @@ def _again(form: Format, options: Fields, counts: Mapping[str, int], layers: int
     return plain(_launch({f"settings{suffix}": text}, {**counts, LAYERS: layers}).layout)
 
 
-def _options_for(
-    layout: Layout, form: Format, layers: int, sequence: int, precision: str, overlap: bool
-) -> Fields:
+def _options_for(layout: Layout, form: Format, about: Fields) -> Fields:
     """Return the options of a format that say a layout, as far as it has words for it."""
-    said = asdict(layout) | {
-        "copies": layout.dp * layout.cp // layout.shards,
-        "global_batch": layout.samples,
-        "sequence": sequence,
-        "precision": precision,
-        "overlap": overlap or None,
-        LAYERS: layers,
-    }
+    copies = layout.dp * layout.cp // layout.shards
+    said = asdict(layout) | {"copies": copies, "global_batch": layout.samples} | about
     usual, out, options = {**asdict(Layout()), "copies": 1}, form.out(said), {}
     done: set[str] = set()
     for option in form.options:
@@ -371,6 +370,7 @@ def changes(
     sequence: int,
     precision: str = "bf16",
     overlap: bool = False,
+    compiled: bool = True,
     gpus_per_node: int = 8,
 ) -> list[str]:
     """Return what to take out of launch files (-), and to write into them (+), for a layout.
@@ -379,10 +379,16 @@ def changes(
     changes.
     """
     form = launch.formats[0]
-    after = _options_for(layout, form, layers, sequence, precision, overlap)
+    require(
+        bool(form.options),
+        f"files of {form.name} are read here and not written; take {layout} into them by hand",
+    )
+    about = {"sequence": sequence, "precision": precision, "overlap": overlap or None}
+    about |= {"compiled": compiled, LAYERS: layers}
+    after = _options_for(layout, form, about)
     before: Fields = {}  # where the files say what the format has other words for
     with suppress(InputError):
-        before = _options_for(launch.layout, form, layers, sequence, precision, overlap)
+        before = _options_for(launch.layout, form, about)
     fields = {one.name: one.field for one in (*form.options, *form.read)}
     mine = {name: value for name, value in launch.options.items() if name in fields}
     differs = {n for n, one in asdict(layout).items() if one != getattr(launch.layout, n)}

@@ -235,7 +235,8 @@ def _titan_out(said: Fields) -> Fields:
     """Return shards and copies; a rank's batch is that of its micro batches in a pipeline."""
     micro, piped = said["micro_batch"], said["pp"] > 1
     more: Fields = {"local_batch": micro * (said["micro_batches"] if piped else 1)}
-    more["compiled"] = True  # as it is forecast
+    if said["precision"] == "fp8":
+        more |= {"precision": "bf16", "converted": True}
     if piped:
         more |= {"piece": micro, "piped": said["schedule"]}
         if said["vpp"] > 1:
@@ -264,6 +265,8 @@ def _titan_back(said: Fields) -> Fields:
             said["vpp"] = whole // (pp * chunks) if chunks and layers else 2
     else:
         said["micro_batch"] = said.pop("local_batch", 1)
+    if said.pop("converted", False):
+        said["precision"] = "fp8"
     sharded = {"zero": zero, "copies": copies if zero else 1}
     return {**said, **sharded, "dp": copies * shards, "sequence_parallel": tp > 1}
 
@@ -293,6 +296,9 @@ TORCHTITAN = Format(
         Option("parallelism.pipeline_parallel_layers_per_stage", "chunk_layers"),
         Option("activation_checkpoint.mode", "recomputation", AGAIN),
         Option("compile.enable", "compiled", ON),
+        Option("model.converters", "converted", {
+            ("quantize.linear.float8",): True, ("float8",): True,
+        }),
     ),
     (
         Option("training.compile", "compiled", ON),

@@ -125,6 +125,7 @@ def test_lines_of_pytorch_wrap_a_model_that_then_trains(zero, again, alone):
 
 
 def test_hybrid_shards_have_a_mesh_of_copies_and_shards():
+    assert "convert_to_float8_training(model)" in torch_code(Layout(dp=8, zero=3), "fp8")
     assert "(4, 8), mesh_dim_names=('dp_replicate', 'dp_shard')" in torch_code(
         Layout(dp=32, zero=3, shard=8)
     )

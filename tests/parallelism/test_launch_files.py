@@ -342,11 +342,43 @@ def test_which_layers_have_experts_is_read_as_the_scripts_of_deepseek_say_it(tmp
         read_launch(path, nodes=1, gpus_per_node=8)
 
 
-def test_what_changes_the_precision_and_is_not_read_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("converters", "precision", "unknown"),
+    [
+        ("float8", "fp8", ()),
+        ("quantize.linear.float8", "fp8", ()),
+        ("mx", None, ("model.converters ['mx']",)),
+    ],
+)
+def test_what_changes_the_precision_is_read_or_named(tmp_path, converters, precision, unknown):
     """TorchTitan's float8 is a list of converters; a list of no option is nothing to report."""
     (file := tmp_path / "titan.toml").write_text(
-        '[model]\nname = "llama3"\nflavor = "8B"\nconverters = ["float8"]\n'
+        f'[model]\nname = "llama3"\nflavor = "8B"\nconverters = ["{converters}"]\n'
         "[training]\nlocal_batch_size = 1\nseq_len = 8192\n[parallelism]\n"
         "data_parallel_shard_degree = -1\n[experimental]\ncustom_args = []\n"
     )
-    assert read_launch(file, nodes=2, gpus_per_node=8).unknown == ("model.converters",)
+    found = read_launch(file, nodes=2, gpus_per_node=8)
+    assert (found.said.get("precision"), found.unknown) == (precision, unknown)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+@pytest.mark.parametrize(("compiled", "framework"), [(True, TORCHTITAN.framework), (False, "fsdp")])
+def test_torchtitan_is_told_precision_and_compiler(tmp_path, precision, compiled, framework):
+    text = written(
+        Layout(dp=16, zero=3), TORCHTITAN, layers=32, sequence=4096, precision=precision,
+        compiled=compiled,
+    )  # fmt: skip
+    (file := tmp_path / "titan.toml").write_text(text)
+    found = read_launch(file, nodes=2, gpus_per_node=8)
+    assert (found.said["precision"], found.framework) == (precision, framework)
+    assert found.unknown == ()
+
+
+def test_files_that_are_read_alone_are_not_written(tmp_path):
+    (file := tmp_path / "fsdp.yaml").write_text(
+        "num_processes: 16\nnum_machines: 2\nfsdp_config:\n  fsdp_sharding_strategy: HYBRID_SHARD\n"
+    )
+    found = read_launch(file)
+    assert found.layout.shard == 8
+    with pytest.raises(InputError, match=r"Transformers are read here and not written; take dp16"):
+        changes(found, Layout(dp=16, zero=3), layers=32, sequence=4096)
