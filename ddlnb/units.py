@@ -16,7 +16,10 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 MS, US = 1e-3, 1e-6
 BITS_PER_BYTE = 8
 
-_SECONDS = {"s": 1.0, "ms": MS, "us": US, "ns": 1e-9, "min": 60.0, "h": 3600.0}
+_SECONDS = {
+    "s": 1.0, "ms": MS, "us": US, "ns": 1e-9, "min": 60.0, "h": 3600.0,
+    "day": 86_400.0, "days": 86_400.0,
+}  # fmt: skip
 _BANDWIDTHS = {
     f"{prefix}{unit}/s": factor / divisor
     for unit, divisor in (("B", 1), ("b", BITS_PER_BYTE))
@@ -44,12 +47,12 @@ def bytes_from(text: str | int) -> int:
 
 
 def seconds_from(text: str) -> float:
-    """Seconds from text with a unit: ``"95.6 us"``, ``"3 ms"``, ``"0.2 s"``.
+    """Seconds from text with a unit: ``"95.6 us"``, ``"3 ms"``, ``"0.2 s"``, ``"2 days"``.
 
     Raises InputError for anything else, a number without a unit and negative times.
 
-    >>> seconds_from("1.5 ms"), seconds_from("0 s")
-    (0.0015, 0.0)
+    >>> seconds_from("1.5 ms"), seconds_from("0 s"), seconds_from("1 day")
+    (0.0015, 0.0, 86400.0)
     """
     return _quantity(text, _SECONDS, "duration", "'95.6 us' or '3 ms'")
 

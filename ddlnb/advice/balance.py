@@ -216,6 +216,8 @@ def _unknowns(reached: float | None, kinds: Kinds, no_pipelines: str) -> list[st
         "Exchanges between kinds that overlap with the backward pass; activations of stages, "
         "which come on top of their states; a GPU's speed that changes.",
     ]
+    if not no_pipelines:
+        said.append("In shares of pipelines the embedding and the head count as a layer each.")
     if any("tp" in kind.way or "pp" in kind.way for kind in kinds):
         said.append("Shares are of one GPU: a replica on several of them has whole samples.")
     return [*said, f"Pipelines: {no_pipelines}."] if no_pipelines else said

@@ -155,16 +155,17 @@ def _sentences(rows: pd.DataFrame, tokens: float, within_days: float | None) -> 
     if within_days is None:
         return
     in_time = rows[rows["high"] <= within_days]
+    within = f"within {within_days:g} day{'' if within_days == 1 else 's'}"
     if in_time.empty:
         least = rows.loc[rows["high"].idxmin()]
         yield (
-            f"None of these intervals ends within {within_days:g} days; {least['gpus']:,} GPUs are "
+            f"None of these intervals ends {within}; {least['gpus']:,} GPUs are "
             f"the quickest, with {_days(least)}."
         )
         return
     best = in_time.loc[in_time["gpu_hours"].idxmin()]
     yield (
-        f"The cheapest whose interval ends within {within_days:g} days has {best['gpus']:,} GPUs "
+        f"The cheapest whose interval ends {within} has {best['gpus']:,} GPUs "
         f"as {best['layout']}: {_days(best)}, {_price(best)}."
     )
 

@@ -154,9 +154,9 @@ def _of_layouts(asked: PricedQuestion) -> Verdict:
     row, held, room = asked.ranking.rows(1)[0], asked.unsplit, float(asked.gpu.memory)
     rate, fits = asked.gpus * row["tokens_per_s_per_gpu"], held.bytes_at(1) <= room
     said = (
-        f"Verdict: {'it fits unsplit' if fits else 'it has to be split'}; fastest of all layouts "
-        f"is {row['layout']}, with {show_rate(rate)} tokens/s on {gpus_in_words(asked.gpus)} and "
-        f"{row['memory_gib']:.0f} GiB on each."
+        f"Verdict: {'it fits unsplit' if fits else 'it has to be split'}; fastest of the layouts "
+        f"searched is {row['layout']}, with {show_rate(rate)} tokens/s on "
+        f"{gpus_in_words(asked.gpus)} and {row['memory_gib']:.0f} GiB on each."
     )
     per_second = rate / asked.sequence
     needed, taken = held.bytes_at(1), row["memory_gib"] * GIB

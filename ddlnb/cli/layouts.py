@@ -317,6 +317,10 @@ def iteration(
                 f"fit, and is played as if it did."
             )
         rows.append(row)
+    batches = {one: Layout.parse(one).samples for one in layout}
+    if len({*batches.values()}) > 1:
+        each = ", ".join(f"{count:,} as {one}" for one, count in batches.items())
+        said.append(f"Sequences of an iteration: {each}; compare tokens/s, and not seconds.")
     if trace is not None:
         lines[layout[0]].write_chrome_trace(trace)
     write_picture(picture, "pipeline_schedules", lines, err=csv)

@@ -291,7 +291,8 @@ def _fields(form: Format, options: Fields, place: str, unknown: list[str]) -> Fi
                 raise InputError(
                     f"{place}: {name} is {value!r}, which is no whole number; write the number"
                 )
-        if not is_read and (rows or not NEUTRAL.search(name)):
+        is_off = value is False and "offload" in name  # nothing is, as in any layout
+        if not is_read and not is_off and (rows or not NEUTRAL.search(name)):
             shown = list(value) if isinstance(value, tuple) else value
             unknown.append(name if not rows or value is True else f"{name} {shown}")
     return said

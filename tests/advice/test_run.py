@@ -71,6 +71,11 @@ def test_where_none_ends_in_time_the_quickest_is_named(asked, rows):
     )
 
 
+def test_one_day_is_one(asked, rows):
+    said = Run(asked, asked.prices, TOKENS, 1.0).sentences[-1]
+    assert "within 1 day;" in said or "within 1 day has" in said
+
+
 def test_without_a_price_it_counts_gpu_hours_and_without_watts_no_energy(asked):
     unknown = replace(asked, prices=ddlnb.Prices(), gpu=replace(asked.gpu, power=0.0))
     run = Run(unknown, unknown.prices, TOKENS)

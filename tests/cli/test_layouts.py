@@ -77,6 +77,9 @@ def test_a_played_iteration_stands_beside_the_forecast_of_its_layout():
     played = rows_of(*asked).iloc[0]
     shown = ranked["tokens/s/GPU"]  # in four digits
     assert played["forecast tokens/s/GPU"] == pytest.approx(shown, rel=1e-3)
+    both = ddlnb(*asked, "--layout", "dp16 mb7", check=True).stdout
+    assert "Sequences of an iteration: " in both
+    assert "112 as dp16 mb7; compare tokens/s" in " ".join(both.split())
     assert f"{played['GiB']:.0f} GiB" == ranked["memory"]
     said, all_said = (ddlnb(*one, check=True).stdout for one in (asked, ["layouts", "scale", *on]))
     ratio = played["tokens/s/GPU"] / played["forecast tokens/s/GPU"]
@@ -92,6 +95,8 @@ def test_of_unlike_gpus_the_first_way_is_the_one_to_take(tmp_path):
     said = ddlnb(*UNLIKE, "--picture", str(picture), check=True).stdout
     assert f"Take {rows_of(*UNLIKE)['way'][0]}:" in said
     assert "Not known:" in said
+    assert "the embedding and the head count as a layer each" in said
+    assert "Sequences of an iteration" not in said
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 

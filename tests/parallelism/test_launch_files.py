@@ -374,6 +374,15 @@ def test_torchtitan_is_told_precision_and_compiler(tmp_path, precision, compiled
     assert found.unknown == ()
 
 
+@pytest.mark.parametrize(("offloads", "unknown"), [("true", True), ("false", False)])
+def test_offloading_that_is_off_is_nothing_to_report(tmp_path, offloads, unknown):
+    (file := tmp_path / "fsdp.yaml").write_text(
+        "num_processes: 16\nnum_machines: 2\nfsdp_config:\n"
+        f"  fsdp_sharding_strategy: FULL_SHARD\n  fsdp_offload_params: {offloads}\n"
+    )
+    assert ("fsdp_config.fsdp_offload_params" in read_launch(file).unknown) == unknown
+
+
 def test_files_that_are_read_alone_are_not_written(tmp_path):
     (file := tmp_path / "fsdp.yaml").write_text(
         "num_processes: 16\nnum_machines: 2\nfsdp_config:\n  fsdp_sharding_strategy: HYBRID_SHARD\n"

@@ -173,7 +173,8 @@ def scale(
     ``schedule`` of pipelines: 1f1b (the default), zero-bubble or gpipe; ``vpp``: chunks of layers
     per stage, which make 1f1b the interleaved schedule, by default all that divide the layers of a
     stage, where the framework can run them (megatron, nemo) and micro batches are a multiple of
-    the stages;
+    the stages; ``cp``: ranks that share a sequence (1); ``ep``: ranks that share the experts, by
+    default all numbers that divide;
     ``overlap``: whether replicas reduce gradients and gather parameters while the GPU computes, by
     default the framework's way; ``fitted``: parameters other than the kept ones. Searched are
     tensor, pipeline and data parallelism, ZeRO 0 and 1 (FSDP: 3, over all replicas or those

@@ -153,6 +153,12 @@ class LayoutQuestion:
             f"precision {self.precision!r} keeps and sends other bytes than the 2 of a parameter "
             f"that layouts count; take {', '.join(TRAINED_IN)}",
         )
+        most = self.model.positions if self.model.learned_positions else 0
+        require(
+            not most or self.sequence <= most,
+            f"sequence {self.sequence:,}: {self.model.name} has learned {most:,} positions; take "
+            f"at most as many tokens, or a config.json with more positions",
+        )
         require(
             self.sequence % self.cp == 0 and self.gpus % self.cp == 0,
             f"cp {self.cp} must divide the sequence {self.sequence} and the {self.gpus} GPUs",

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ddlnb.errors import InputError, UnknownName
+from ddlnb.parallelism.config import get_shape
 from ddlnb.parallelism.forecast.cases import Cases
 from ddlnb.parallelism.forecast.forecast import micro_batches_kept
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, saved_fit
@@ -212,6 +213,13 @@ def test_one_gpu_has_nothing_to_exchange() -> None:
 def test_what_cannot_be_is_said_with_what_can(asked: dict, message: str) -> None:
     with pytest.raises((InputError, UnknownName), match=message):
         scale(**({"model": "llama3-8b"} | asked))
+
+
+def test_learned_positions_end_where_they_were_learned() -> None:
+    shape = replace(get_shape("llama3-1b"), learned_positions=True, positions=2050)
+    assert LayoutQuestion(shape, "H100", 1, sequence=2048).sequence == 2048
+    with pytest.raises(InputError, match=r"sequence 4,096: llama3-1b has learned 2,050 positions"):
+        LayoutQuestion(shape, "H100", 1, sequence=4096)
 
 
 def test_schedule_and_overlap_are_asked_for_by_name() -> None:
