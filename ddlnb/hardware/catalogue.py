@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
@@ -284,7 +284,7 @@ def _called(what: str, name: object, listed: Mapping[str, Listed]) -> Listed:
     return found
 
 
-def _read(folder: str, kind: type[Entry]) -> list[Entry]:
+def _read(folder: str, kind: Callable[..., Entry]) -> list[Entry]:
     """Return all things of a kind that the files of a folder of data/hardware have."""
     found: dict[str, Entry] = {}
     for path in sorted((HARDWARE / folder).glob("*.yaml")):

@@ -34,6 +34,7 @@ def in_units(key: str, factor: float) -> Any:
     return Field(alias=key, gt=0), AfterValidator(lambda number: number * factor)
 
 
+@functools.cache
 def named(kind: Any) -> Any:
     """Return the schema of a file that has things of one kind by name; the name is a field."""
 

@@ -32,8 +32,9 @@ from ddlnb.reading import json_of, read_text, reading, toml_of, yaml_of
 
 # Options that change nothing which forecasts are about: data, learning, files, logs.
 NEUTRAL = re.compile(
-    r"^(?!.*(offload|parallel|quant|fp8|(?<!checkpoint\.)async|comm_overlap))(checkpoint\.|(.*[._])?("
-    r"lr|learning_rate|warmup|decay|adam|beta[12_]|sgd|momentum|optimizer$|optimizer\.|clip|seed|"
+    r"^(?!.*(offload|parallel|quant|fp8|precision_aware|(?<!checkpoint\.)async|comm_overlap))"
+    r"(checkpoint\.|(.*[._])?("
+    r"lr|learning_rate|warmup|decay|adam|beta[12_]|sgd|momentum|optim$|optimizer$|optimizer\.|clip|seed|"
     r"init_method|loss_scale|epsilon|eps|dropout|data|tokeniz|vocab_file|merge_file|split|"
     r"num_workers|pin_memory|drop_last|shuffle|log|report|wandb|tensorboard|metrics|profil|comm\.|"
     r"flops_profiler|save|load|ckpt|checkpoints|resum|output_dir|run_name|project|job\.|general|"
@@ -58,6 +59,8 @@ _SET = re.compile(
     r"(?:^|;)\s*(?:export\s+|local\s+)?(\w+)=(\"[^\"]*\"|'[^']*'|[^\s;]*)", re.MULTILINE
 )
 _NAMED = re.compile(r"\$\{?(\w+)(?::?-([^}]*))?\}?$")
+OPTIMIZER = re.compile(r"(^|[._])optim(izer)?(\.name|\.type|_factory\.name)?$")
+ADAM = re.compile(r"(fused_?)?adamw?(_torch|_torch_fused|_apex_fused)?")
 MOST_NAMES = 8  # of variables that stand for each other
 
 
@@ -292,10 +295,20 @@ def _fields(form: Format, options: Fields, place: str, unknown: list[str]) -> Fi
                     f"{place}: {name} is {value!r}, which is no whole number; write the number"
                 )
         is_off = value is False and "offload" in name  # nothing is, as in any layout
-        if not is_read and not is_off and (rows or not NEUTRAL.search(name)):
+        is_other = _is_other_optimizer(name, value)
+        is_neutral = is_off or (NEUTRAL.search(name) is not None and not is_other)
+        if not is_read and (rows or not is_neutral):
             shown = list(value) if isinstance(value, tuple) else value
-            unknown.append(name if not rows or value is True else f"{name} {shown}")
+            alone = value is True or not (rows or is_other)
+            unknown.append(name if alone else f"{name} {shown}")
     return said
+
+
+def _is_other_optimizer(name: str, value: object) -> bool:
+    """Return whether an option asks for an optimizer that keeps other states than Adam."""
+    if not isinstance(value, str) or not OPTIMIZER.search(name):
+        return False
+    return ADAM.fullmatch(value.lower()) is None
 
 
 def written(

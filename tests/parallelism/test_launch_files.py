@@ -383,6 +383,24 @@ def test_offloading_that_is_off_is_nothing_to_report(tmp_path, offloads, unknown
     assert ("fsdp_config.fsdp_offload_params" in read_launch(file).unknown) == unknown
 
 
+@pytest.mark.parametrize(
+    ("flags", "unknown"),
+    [
+        ("--optimizer adam", ()),
+        ("--optimizer sgd", ("optimizer sgd",)),
+        ("--optim adamw_torch_fused", ()),
+        ("--optim adamw_bnb_8bit", ("optim adamw_bnb_8bit",)),
+        ("--use-precision-aware-optimizer", ("use_precision_aware_optimizer",)),
+        ("--use-distributed-optimizer --sgd-momentum 0.9", ()),
+    ],
+)
+def test_an_optimizer_of_other_states_is_named(tmp_path, flags, unknown):
+    (script := tmp_path / "run.sh").write_text(
+        f"torchrun pretrain_gpt.py --num-layers 32 --bf16 {flags}\n"
+    )
+    assert read_launch(script, nodes=2, gpus_per_node=8).unknown == unknown
+
+
 def test_files_that_are_read_alone_are_not_written(tmp_path):
     (file := tmp_path / "fsdp.yaml").write_text(
         "num_processes: 16\nnum_machines: 2\nfsdp_config:\n  fsdp_sharding_strategy: HYBRID_SHARD\n"
