@@ -25,13 +25,14 @@ from ddlnb.hardware.catalogue import get_interconnect
 from ddlnb.parallelism.config import get_shape
 from ddlnb.parallelism.forecast import forecast as forecasts
 from ddlnb.parallelism.forecast.fit import drawn_seconds
-from ddlnb.parallelism.forecast.forecast import MOMENTS
+from ddlnb.parallelism.forecast.forecast import MOMENTS, memory_spread
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, saved_fit
 from ddlnb.parallelism.forecast.layouts import scale
 from ddlnb.parallelism.forecast.mixture import Open, expected
 from ddlnb.parallelism.forecast.published import observed
 from ddlnb.plans.methods import get_method
 from ddlnb.simulator.simulate import Cell
+from ddlnb.units import GIB
 from ddlnb.workloads.memory import FLOAT32, OPTIMIZER_COPIES
 
 PRICES = ddlnb.Prices(gpu_hour=2.0)
@@ -139,6 +140,27 @@ def test_what_is_not_known_depends_on_what_was_asked(asked, advice):
     assert "Prices were not given" in said
     assert "more than 128 GPUs" in said
     assert "other GPUs: megatron (A100 and V100);" in said
+
+
+@pytest.mark.parametrize("framework", ["nanotron", "megatron"])
+def test_how_well_memory_is_known_is_said_where_the_fit_is_not_sure(framework):
+    """A GPU of as much memory as the best layout takes holds it in about half of all runs."""
+    asked = PricedQuestion(
+        "llama3-8b", "H100", 1, sequence=4096, framework=framework, global_batch=8
+    )
+    [row] = asked.ranking.rows(1)
+    sure = replace(asked, gpu=replace(asked.gpu, memory=1 << 44))
+    assert not [one for one in advise_on_layouts(sure, draws=0).unknowns if "fits" in one]
+    tight = replace(asked, gpu=replace(asked.gpu, memory=int(1.06 * row["memory_gib"] * GIB)))
+    [said] = [one for one in advise_on_layouts(tight, draws=0).unknowns if "fits" in one]
+    index = int(tight.ranking.order[0])
+    spread = memory_spread(tight.ranking.outlook.cases)
+    fit = tight.ranking.outlook.chance_of_fit[index]
+    assert said == (
+        f"Whether it fits is known within {float(np.ravel(spread)[0]):.0%}: it does with a chance "
+        f"of {fit:.0%}."
+    )
+    assert fit < 0.9
 
 
 @pytest.mark.parametrize("framework", ["nanotron", "nemo"])
