@@ -177,10 +177,12 @@ def scaling(asked: ScalingQuestion) -> Scaling:
         title = f"{asked.workload.model} on {on.label} ({on.network}), sharded"
         limits, verdict = partial(_bottleneck_of_shards, decided, on, rows), decided.verdict
     else:
+        pairs = sound_pairs(on, asked.methods, sizes)
+        served = {method for one, method in pairs if one.server_machines(method.architecture)}
         cells = [
             Cell(asked.workload, one, method)
-            for one, method in sound_pairs(on, asked.methods, sizes)
-            if not (is_all and one.server_machines(method.architecture))
+            for one, method in pairs
+            if not (is_all and method in served)
         ]
         rows = forecast_cells(cells, draws=asked.draws, seed=asked.seed)
         rows["efficiency"] = rows["speedup"] / rows["gpus"]

@@ -73,6 +73,15 @@ def test_not_even_the_smallest_size_may_be_good_enough(workload):
     assert "Less than 80% of linear on 8 GPUs already" in str(found)
 
 
+def test_a_method_is_forecast_at_all_sizes_or_at_none(workload):
+    cluster = ddlnb.cluster_of("RTX 2080 Ti", 2, gpus_per_node=4, network="25GbE")
+    alone = ddlnb.scaling(workload, cluster, draws=0).rows
+    assert set(alone.groupby("method")["gpus"].agg(tuple)) == {(1, 2, 4, 8)}
+    assert not alone["method"].str.endswith("-PS").any()
+    named = ddlnb.scaling(workload, cluster, ["BSP-PS", "DDP"], draws=0).rows
+    assert set(named["method"]) == {"BSP-PS", "DDP"}
+
+
 def test_what_is_linear_is_said_where_no_gpu_holds_the_model(workload):
     found = ddlnb.scaling("llama3-8b", ddlnb.cluster_of("H100", 2), draws=0)
     first = found.rows.iloc[0]
