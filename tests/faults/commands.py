@@ -31,6 +31,7 @@ TRAIN = ("train", "--task", "quadratic", "--workers", "2", "--yes", "--folder", 
 PAUSE_SECONDS = 3.0  # of who is stopped and goes on
 REFUSED = "the emulated network is not the one asked for"  # by a machine that others keep busy
 CUT = re.compile(r"^ddlnb: (\S+) .*\bmove it away", re.M)
+ENDED = "it had ended"
 REPEATS = 3  # of a command that was refused so
 SENDS = """import random, socket, sys, time
 held = []
@@ -112,6 +113,8 @@ def _one(number: int, goes_on: bool = False) -> Act:
                 process.send_signal(number)
                 break
         else:
+            if child.poll() is not None:
+                return ENDED
             child.send_signal(number)
             process = psutil.Process(child.pid)
         if goes_on:
@@ -201,6 +204,7 @@ def fault(command: str, act: str) -> Kind:
         at = time.monotonic()
         if not outcome.missed:
             told = ACTS[act](child, stage, folder, chance)
+            outcome.missed = int(told == ENDED)
             outcome.detail = f"after {runs} runs and {moment:.3f} s; {told or ''}"
         is_ended = act in list(ACTS)[:6]
         outcome.allowed = GRACE_SECONDS if is_ended else END_SECONDS

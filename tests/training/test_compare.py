@@ -142,7 +142,7 @@ def test_an_interrupted_study_goes_on_and_names_a_damaged_run(tmp_path, monkeypa
     assert len(pd.read_csv(tmp_path / "curves.csv")) == len(fresh)
     damaged = next((tmp_path / "runs").iterdir())
     damaged.write_text("nonsense")
-    with pytest.raises(ResultsError, match=f"{damaged.name}.*remove it"):
+    with pytest.raises(ResultsError, match=f"{damaged.name}.*move it away"):
         compare("quadratic", METHODS, seeds=3, folder=tmp_path, **QUICK)
 
 

@@ -272,11 +272,11 @@ def _written(table: pd.DataFrame) -> str:
 def _parsed(text: str, place: object = "a run") -> pd.DataFrame:
     import pandas as pd
 
-    return pd.DataFrame(json_of(text, place, "remove it to run it again", ResultsError))
+    return pd.DataFrame(json_of(text, place, "move it away to run it again", ResultsError))
 
 
 def _read(path: Path) -> pd.DataFrame:
-    with reading(f"saved run {path}", "remove it to run it again", ResultsError):
+    with reading(f"saved run {path}", "move it away to run it again", ResultsError):
         table = _parsed(read_text(path), path)
         table.iloc[-1][["task", "method", "learning_rate"]]
     return table
