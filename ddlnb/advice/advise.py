@@ -21,7 +21,14 @@ from ddlnb.advice.options import (
     searched_option,
 )
 from ddlnb.advice.question import SEARCHED_PLANS, AdviceQuestion, Question
-from ddlnb.advice.score import THROUGHPUT, compared, fastest_of_each, lossy_rows, option_rows
+from ddlnb.advice.score import (
+    THROUGHPUT,
+    compared,
+    fastest_of_each,
+    lossy_rows,
+    option_rows,
+    play_contenders,
+)
 from ddlnb.advice.sentences import (
     fastest,
     is_poor,
@@ -38,7 +45,7 @@ from ddlnb.parallelism.layout import Layout
 from ddlnb.plans.methods import get_method, in_torch
 from ddlnb.questions import Answer, Table, Verdict, asks
 from ddlnb.search.search import SearchResult
-from ddlnb.simulator.draws import LEAST_DRAWS, play_contenders
+from ddlnb.simulator.draws import LEAST_DRAWS
 from ddlnb.simulator.questions import DRAWS
 from ddlnb.simulator.simulate import Cell
 

@@ -22,8 +22,6 @@ from ddlnb.simulator.questions import DRAWS
 from ddlnb.simulator.simulate import Cell, steady_seconds
 
 LEAST_DRAWS = 20  # of which one lies beyond either end of a 90 % interval
-FEWER = 5  # times as many draws of what may be the fastest as of what cannot be
-REACH = 3.0  # standard deviations
 MOST_MESSAGES_PLAYED = (
     100_000_000  # a stated budget: a core plays some 30,000 a second of large plans
 )
@@ -88,52 +86,8 @@ def play_cells(
     """
     require_feasible(cells, draws)
     each_draw = Circumstances(cells, draws, seed).each_draw() if drawn is None else drawn
-    taken = _drawn_seconds(each_draw, (draws, len(cells)), progress)
-    return _played(cells, taken * model_errors(cells, draws, seed))
-
-
-def play_contenders(
-    cells: Sequence[Cell], compared: Sequence[int], *, draws: int = DRAWS, seed: int = 0
-) -> DrawnSeconds:
-    """Return what `play_cells` does, but play in few draws what cannot be the fastest.
-
-    ``compared`` are the numbers of the cells of which one is looked for that is the fastest. All
-    cells are played in the first draws, a fifth of them (LEAST_DRAWS at least); those of
-    ``compared`` that may still be the fastest (`contenders`) in all. What a cell takes in a draw
-    is what it takes in `play_cells`.
-    """
-    require_feasible(cells, draws)
-    few = min(draws, max(LEAST_DRAWS, draws // FEWER))
-    drawn, errors = Circumstances(cells, draws, seed), model_errors(cells, draws, seed)
-    taken = np.full((draws, len(cells)), np.nan)
-    taken[:few] = _drawn_seconds(drawn.each_draw(0, few), (few, len(cells))) * errors[:few]
-    if going_on := contenders(taken[:few], compared):
-        rest = drawn.each_draw(few, draws, going_on)
-        seconds = _drawn_seconds(rest, (draws - few, len(going_on)))
-        taken[few:, going_on] = seconds * errors[few:, going_on]
-    return _played(cells, taken)
-
-
-def contenders(drawn: NDArray[Any], compared: Sequence[int]) -> list[int]:
-    """Return which of the compared columns may hold the least seconds of a further draw.
-
-    ``drawn`` has a row for every draw that was made. A column stays that was the least once, or is
-    on average behind the least of the others by no more than `REACH` times the standard deviation
-    of that distance, in logarithms: what is further behind is the least in 0.1 % of the draws if
-    distances are normal. None stays where there are no draws.
-
-    >>> contenders(np.array([[1.0, 1.1, 9.0], [1.2, 1.1, 9.5], [1.0, 1.2, 9.2]]), [0, 1, 2])
-    [0, 1]
-    """
-    if not len(drawn) or len(compared) < 2:
-        return list(compared) if len(drawn) else []
-    seconds = np.log(drawn[:, compared])
-    found = []
-    for place, number in enumerate(compared):
-        behind = seconds[:, place] - np.delete(seconds, place, axis=1).min(axis=1)
-        if behind.min() <= 0 or behind.mean() <= REACH * behind.std(ddof=1):
-            found.append(number)
-    return found
+    taken = seconds_in_draws(each_draw, (draws, len(cells)), progress)
+    return with_expected(cells, taken * model_errors(cells, draws, seed))
 
 
 def require_feasible(cells: Sequence[Cell], draws: int) -> None:
@@ -148,7 +102,8 @@ def require_feasible(cells: Sequence[Cell], draws: int) -> None:
     )
 
 
-def _played(cells: Sequence[Cell], taken: NDArray[np.floating[Any]]) -> DrawnSeconds:
+def with_expected(cells: Sequence[Cell], taken: NDArray[np.floating[Any]]) -> DrawnSeconds:
+    """Return drawn seconds beside those that are expected."""
     found = steady_seconds(cells, keep=True)
     seconds, exposed = ([getattr(one, name) for one in found] for name in SECONDS)
     return DrawnSeconds(np.array(seconds), np.array(exposed), taken)
@@ -239,7 +194,7 @@ def model_errors(cells: Sequence[Cell], draws: int, seed: int) -> NDArray[np.flo
     return found
 
 
-def _drawn_seconds(
+def seconds_in_draws(
     drawn: Iterable[Sequence[Cell]], shape: tuple[int, int], progress: Show = None
 ) -> NDArray[np.floating[Any]]:
     """Return the seconds of so many draws (rows) of so many cells.

@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ddlnb.advice.score import contenders, play_contenders
 from ddlnb.clusters.cluster import Fit
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError
 from ddlnb.plans.methods import METHODS
-from ddlnb.simulator.draws import contenders, play_cells, play_contenders
+from ddlnb.simulator.draws import play_cells
 from ddlnb.simulator.forecast import methods_on
 from ddlnb.simulator.simulate import Cell
 from ddlnb.workloads.workload import read_profile
