@@ -27,7 +27,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from ddlnb.errors import InputError
+from ddlnb.errors import InputError, require
 from ddlnb.plans.requests import AllGather, AllReduce, Flow, made_once
 from ddlnb.registry import Choice
 from ddlnb.seeding import generator
@@ -210,6 +210,21 @@ class Encoder(Compressor):
     def payload_bytes(self, elements: int) -> int:
         """Return the length of a payload, which depends on the number of elements only."""
 
+    def payload_of(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
+        """Return what `encode` does. Raises InputError for a payload that is none of so many bytes.
+
+        Whoever forecasts and whoever is sent a payload go by what `payload_bytes` declares.
+        """
+        payload = self.encode(tensor, round_, memory)
+        declared, shape = self.payload_bytes(tensor.numel()), tuple(payload.shape)
+        require(
+            payload.dtype == torch.uint8 and shape == (declared,),
+            f"compressor {self.name!r} encodes {tensor.numel():,} elements to {payload.dtype} of "
+            f"shape {shape}, and payload_bytes declares {declared:,} bytes; make both agree "
+            f"(as_bytes makes flat bytes of a tensor)",
+        )
+        return payload
+
 
 class Voting(Encoder):
     """A compressor whose payloads are votes: a server counts them and answers with the outcome.
@@ -238,7 +253,7 @@ class Codec(Encoder):
 
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
         """Gather all payloads on all workers, and average what they stand for in rank order."""
-        payload = self.encode(tensor, round_, memory)
+        payload = self.payload_of(tensor, round_, memory)
         payloads = yield AllGather(payload)
         average = made_once(payloads, lambda: self._average(payloads, tensor.numel()))
         sent = self.decode(payload, tensor.numel())
@@ -282,7 +297,7 @@ def average_with_feedback(
 def encode_with_feedback(codec: Codec, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
     """Return the payload of the tensor plus the residual, and keep what it does not hold."""
     corrected = tensor + memory[RESIDUAL] if RESIDUAL in memory else tensor
-    payload = codec.encode(corrected, round_, memory)
+    payload = codec.payload_of(corrected, round_, memory)
     memory[RESIDUAL] = corrected - codec.decode(payload, tensor.numel()).view_as(tensor)
     return payload
 

@@ -46,9 +46,10 @@ BESIDE = "MG-WFBP", "DDP"  # methods whose plans are tried beside one that is se
 class DistributedModel(nn.Module):
     """A module that trains with the averages of all ranks' gradients, which a plan sends.
 
-    ``step`` stands where a script has ``optimizer.step()`` and ``zero_grad()``; all else is as with
-    torch's DistributedDataParallel. ``plan`` is a Plan, the file of one (`ddlnb plan --out`), or a
-    method by name, whose plan is made from what the ranks measure here and now of ``task``:
+    ``step`` stands where a script has ``optimizer.step()`` and ``zero_grad()``, after every
+    backward pass outside of `no_sync`; all else is as with torch's DistributedDataParallel.
+    ``plan`` is a Plan, the file of one (`ddlnb plan --out`), or a method by name, whose plan is
+    made from what the ranks measure here and now of ``task``:
     `ddlnb.task` of the same module. For "searched" they also try some plans, that of DDP among
     them, for a few iterations, and take the quickest. Every rank must have called
     ``torch.distributed.init_process_group``. Parameters and buffers start as rank 0 has them;

@@ -292,6 +292,12 @@ class Replica:
             return
         if not self._has_begun:
             self.begin()
+        if self._scheduler.has(position):  # its message may be under way
+            raise ModelError(
+                f"gradient {self.plan.gradients[position].name!r} came a second time without a "
+                f"step in between; call step() after every backward pass, add the losses of "
+                f"several before it, or run all but the last of them in no_sync()"
+            )
         gradient = parameter.grad
         assert gradient is not None
         torch.mul(gradient, self._scales[position], out=self._views[position])

@@ -143,6 +143,10 @@ class MessageScheduler:
             delayed = self.plan.credit_bytes is not None
             self._started = [threading.Event() for _ in range(count)] if delayed else []
 
+    def has(self, position: int) -> bool:
+        """Return whether gradient ``position`` has arrived in this iteration."""
+        return position in self._arrived
+
     def gradient_ready(self, position: int) -> None:
         """Note that gradient ``position`` is in memory, and start what may start now."""
         with self._lock:

@@ -9,12 +9,13 @@ too.
 from __future__ import annotations
 
 import heapq
+import inspect
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ddlnb.errors import InputError
+from ddlnb.errors import InputError, require
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.plan import Message, Piece
 from ddlnb.units import MB, MIB
@@ -34,21 +35,36 @@ class Bucketing:
     group: Callable[..., list[Message]]
     needs_cost: bool = False
 
+    def __post_init__(self) -> None:
+        takes = "workload, cost" if self.needs_cost else "workload"
+        try:
+            inspect.signature(self.group).bind(*takes.split())
+        except TypeError as error:
+            raise InputError(
+                f"rule {self.name!r} cannot be called with ({takes}): {error}; give a rule that "
+                f"takes the cost of an all-reduce as Bucketing(rule, needs_cost=True)"
+            ) from error
+
     @property
     def name(self) -> str:
         """Name the rule as tables show it, after its function."""
-        return self.group.__name__.replace("_", " ")
+        group = getattr(self.group, "func", self.group)  # of a functools.partial
+        return getattr(group, "__name__", type(group).__name__).replace("_", " ")
 
     def messages(self, workload: Workload, cost: AlphaBeta | None = None) -> list[Message]:
         """Return the messages of a workload. Raises InputError if a cost is needed but missing."""
-        if not self.needs_cost:
-            return self.group(workload)
-        if cost is None:
+        if self.needs_cost and cost is None:
             raise InputError(
                 f"grouping gradients as {self.name!r} needs the cost of an all-reduce; "
                 f"pass cost=AlphaBeta(a, b)"
             )
-        return self.group(workload, cost)
+        found = self.group(workload, cost) if self.needs_cost else self.group(workload)
+        require(
+            isinstance(found, Sequence) and all(isinstance(one, Message) for one in found),
+            f"rule {self.name!r} returns {str(found)[:60]}, which is no list of messages; make "
+            f"them with ddlnb.plans.bucketing.message_of(workload, gradients)",
+        )
+        return found
 
 
 def one_bucket(workload: Workload) -> list[Message]:

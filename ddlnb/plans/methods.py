@@ -83,6 +83,7 @@ def sentence(
 
 MOST_MESSAGES = 100_000  # a stated budget: planned, lowered and played in some ten seconds
 BYTEPS_PARTITION = 4_096_000  # the default of BytePS, which the survey's PS methods ran on
+RESERVED = ("all", "single")  # every method, and none
 SPLITS_MODELS = "FSDP, HSDP and ZeRO split the model: `ddlnb layouts scale` ranks splits"
 
 
@@ -133,6 +134,14 @@ class Method:
     synchronisation: str = "BSP"
     compression: str | None = None
     planner: Planner | None = None
+
+    def __post_init__(self) -> None:
+        for what, choice, kind in (("launch", self.launch, Launch), ("gate", self.gate, Gate)):
+            require(
+                isinstance(choice, kind),
+                f"{what} {choice!r} of method {self.name!r} is no {kind.__name__}; write "
+                f"{' or '.join(map(str, kind))}",
+            )
 
     @property
     def architecture(self) -> str:
@@ -336,7 +345,8 @@ def register_method(method: Method) -> None:
     """Add a method to METHODS, as if it were a row of this file.
 
     It is then planned, simulated, forecast, measured and listed by name like the others, in this
-    process. ``del METHODS[name]`` removes it. Raises InputError if another method has its name.
+    process. ``del METHODS[name]`` removes it. Raises InputError if another method has its name, and
+    for a name that means something else wherever methods are named.
 
     >>> import ddlnb
     >>> from dataclasses import replace
@@ -350,6 +360,10 @@ def register_method(method: Method) -> None:
     require(
         METHODS.get(method.name, BASELINES.get(method.name, method)) == method,
         f"method {method.name!r} is registered with other choices; give yours another name",
+    )
+    require(
+        bool(method.name.strip()) and method.name not in (*RESERVED, *supplied_names("method")),
+        f"method {method.name!r} has a name that is taken or empty; give yours another one",
     )
     METHODS[method.name] = method
 

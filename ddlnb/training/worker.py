@@ -150,7 +150,7 @@ class Worker:
         parts = []
         for part, round_, memory in self._parts(tensor):
             codec = joint.codecs[round_.piece]
-            encode = codec.encode
+            encode = codec.payload_of
             if self.compression.feedback:  # which needs a codec, and methods refuse it otherwise
                 encode = partial(encode_with_feedback, codec)
             try:

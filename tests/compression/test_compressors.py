@@ -1,6 +1,7 @@
 """What every compressor of the catalogue promises, whichever it is."""
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from ddlnb.compression.base import (
     Compressor,
     Round,
     Traffic,
+    average_with_feedback,
 )
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
 from ddlnb.compression.half import Half
@@ -44,6 +46,39 @@ def compressor(spec: str) -> Compressor:
     found = get_compressor(spec)
     assert found is not None
     return found
+
+
+@dataclass(frozen=True)
+class Longer(Half):
+    """Declares a byte per element, and sends two, or the elements themselves."""
+
+    name = "longer"
+    dtype = torch.float16
+    average = Codec.average
+
+    def payload_bytes(self, elements: int) -> int:
+        return elements
+
+
+@dataclass(frozen=True)
+class Unflattened(Half):
+    """Sends numbers, not bytes."""
+
+    name = "unflattened"
+    dtype = torch.float16
+    average = Codec.average
+
+    def encode(self, tensor: torch.Tensor, *_: object) -> torch.Tensor:
+        return tensor.half()
+
+
+@pytest.mark.parametrize(("wrong", "said"), [(Longer, "40 bytes"), (Unflattened, "80 bytes")])
+def test_a_payload_that_is_none_of_the_declared_bytes_is_refused(wrong, said):
+    codec, tensor, round_ = wrong(), normal(40, seed=1), Round(0, 1, 0)
+    for averaging in (Codec.average, average_with_feedback):
+        flow = averaging(codec, tensor, round_, {})
+        with pytest.raises(InputError, match=f"compressor '{codec.name}' enc.* declares {said}"):
+            next(flow)
 
 
 def shares(workers: int, shape: tuple[int, ...], step: int = 0) -> list[torch.Tensor]:

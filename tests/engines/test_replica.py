@@ -191,6 +191,17 @@ def test_a_plan_of_another_model_or_precision_is_refused(module, told):
         replica_of(module, METHODS["BSP-A2A"].plan(trace(mlp([4]), 2)))
 
 
+@pytest.mark.parametrize("name", ["MG-WFBP", "DeAR", "BSP-A2A"])
+def test_a_backward_pass_that_no_step_follows_is_no_silent_loss(name):
+    """What is added to a gradient whose message is under way would differ from rank to rank."""
+    task = mlp([4])
+    module = task.build()
+    replica_of(module, METHODS[name].plan(trace(task, BATCH), cost=COST))  # its hooks stay
+    task.loss(module, task.batch(BATCH, 0)).backward()
+    with pytest.raises(ModelError, match=r"gradient '.*' came a second time without a step"):
+        task.loss(module, task.batch(BATCH, 1)).backward()
+
+
 class Tied(torch.nn.Module):
     """Decodes with the embedding's weights, and attends: no module reads just its own."""
 

@@ -3,11 +3,21 @@
 How far merging is from the best grouping, at most, is said in `tests.simulator.test_simulate`.
 """
 
+from functools import partial
+
 import pytest
 from hypothesis import given, strategies as st
 
+from ddlnb.errors import InputError
 from ddlnb.plans.alpha_beta import AlphaBeta
-from ddlnb.plans.bucketing import by_priority, merged, one_bucket, partitioned, per_tensor
+from ddlnb.plans.bucketing import (
+    Bucketing,
+    by_priority,
+    merged,
+    one_bucket,
+    partitioned,
+    per_tensor,
+)
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 from tests.toy import COST, TOY
 
@@ -20,6 +30,27 @@ def end_of(messages, workload, cost):
         start = max(now, max(ready[piece.gradient] for piece in message.pieces))
         now = start + cost.seconds(4 * message.elements)
     return now
+
+
+def costly(workload, cost):
+    return per_tensor(workload)
+
+
+@pytest.mark.parametrize(("rule", "needs_cost"), [(costly, False), (per_tensor, True)])
+def test_a_rule_that_cannot_be_called_is_told_so_when_it_is_made(rule, needs_cost):
+    with pytest.raises(InputError, match=f"rule '{rule.__name__.replace('_', ' ')}' cannot be ca"):
+        Bucketing(rule, needs_cost)
+    assert Bucketing(rule, not needs_cost).messages(TOY, COST)
+
+
+@pytest.mark.parametrize("found", [None, list(TOY.gradients), "a"])
+def test_a_rule_returns_messages(found):
+    with pytest.raises(InputError, match=r"rule 'ours' returns .*, which is no list of messages"):
+        Bucketing(partial(ours, found=found)).messages(TOY)
+
+
+def ours(workload, found):
+    return found
 
 
 @st.composite

@@ -1,5 +1,6 @@
 """DDP's buckets against those of torch's own reducer."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -77,3 +78,19 @@ def test_ddp_is_found_by_name_and_is_none_of_our_methods():
     row = get_method("MG-WFBP")
     with pytest.raises(InputError, match="another name"):
         register_method(Method(**{**vars(row), "name": "DDP"}))
+
+
+@pytest.mark.parametrize("name", ["searched", "all", "single", "", " "])
+def test_a_name_that_means_something_else_is_not_given(name):
+    with pytest.raises(InputError, match=f"method '{name}' has a name that is taken or empty"):
+        register_method(replace(get_method("MG-WFBP"), name=name))
+
+
+@pytest.mark.parametrize("word", [{"launch": "after backward"}, {"gate": "own layer"}])
+def test_a_word_is_no_launch_and_no_gate(word):
+    """They were played as the other of both."""
+    [(what, value)] = word.items()
+    with pytest.raises(
+        InputError, match=f"{what} '{value}' of method 'MG-WFBP' is no {what.title()};"
+    ):
+        replace(get_method("MG-WFBP"), **word)
