@@ -17,7 +17,7 @@ from ddlnb.files import PUBLISHED, ROOT
 from ddlnb.traces.jobs.profiled import profiled_job, sentences
 from ddlnb.traces.kineto.events import recording
 from ddlnb.traces.kineto.libraries import LIBRARIES, bytes_of, library_of, work_of
-from ddlnb.traces.kineto.rank import rank_trace
+from ddlnb.traces.kineto.rank import _waits, rank_trace
 from ddlnb.units import US
 from tests.traces.gloo_ranks import RANKS, slowed
 from tests.traces.gpu_traces import NCCL, call, event, events_in, header, kernel
@@ -119,6 +119,24 @@ def sent_with(**changed):
         {**one, "args": {**one["args"], **changed}} if "dtype" in one["args"] else one
         for one in one_step()
     ]
+
+
+@pytest.mark.parametrize(
+    ("end", "gap", "waited"),
+    [
+        (0.045, 0.04, 0.035),  # within the gap
+        (0.0535, 0.04, 0.04),  # noted 3.5 ms after the host had gone on, in its second operation
+        (0.059, 0.04, None),  # 9 ms: the host went on without it
+        (0.0108, 0.0005, None),  # half a millisecond of Python is no wait for what lasts longer
+    ],
+)
+def test_a_wait_whose_end_is_noted_late_is_one(end, gap, waited):
+    """Its thread may wait for a core, which a busy host gives to others for some milliseconds."""
+    start = 0.01 + gap
+    busy = np.array([(0.0, 0.01), (start, start + 0.002), (start + 0.0025, start + 0.01)])
+    sent = pd.DataFrame({"start_ts": [0.009], "end_ts": [end]})
+    found = [stop - begin for begin, stop, _ in _waits(busy, sent)]
+    assert found == ([] if waited is None else [pytest.approx(waited)])
 
 
 def test_groups_with_other_names_or_ranks_do_not_wait_for_one_another():
