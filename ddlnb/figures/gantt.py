@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from ddlnb.figures.style import (
     say_source,
     styled,
 )
+from ddlnb.plans.plan import ALL_GATHER, REDUCE_SCATTER
 from ddlnb.results.timeline import Span, Timeline
 from ddlnb.units import MS, counted, show_bytes
 
@@ -70,10 +72,10 @@ def timelines(
         _write_sizes(ax, rows, shade, end)
         for start in _forward_starts(line.spans).values():
             ax.axvline(start / MS, color="black", linestyle=":", linewidth=1)
-        each = len(rows) / max(1, line.iterations)
+        sent = _messages(line.spans, min(span.iteration for span in line.spans))
         ax.set_title(
             f"{name}: waits {line.exposed_communication_seconds / MS:.1f} ms per iteration, "
-            f"{each:.0f} message{'s' * (round(each) != 1)}",
+            f"{counted(sent, 'message')}",
             loc="left",
             fontsize=9,
             fontweight="bold",
@@ -144,7 +146,7 @@ def draw_schedule(ax: plt.Axes, method: str, line: Timeline, shade: Shade) -> fl
         for span in spans
         if span.kind == "wait"
     )
-    sent = sum(span.kind == "message" and span.iteration == FIRST for span in spans)
+    sent = _messages(spans, FIRST)
     ax.set_title(
         f"{method}: {(stop - start) / ITERATIONS / MS:.0f} ms, "
         f"waits {waiting / ITERATIONS / MS:.0f}, {counted(sent, 'message')}",
@@ -153,6 +155,13 @@ def draw_schedule(ax: plt.Axes, method: str, line: Timeline, shade: Shade) -> fl
         pad=2,
     )
     return stop - start
+
+
+def _messages(spans: Sequence[Span], iteration: int) -> int:
+    """Return how many messages an iteration has, those in two halves once."""
+    halves = re.compile(f"^({REDUCE_SCATTER}|{ALL_GATHER}) of ")
+    own = [span for span in spans if span.kind == "message" and span.iteration == iteration]
+    return len({halves.sub("", span.name) for span in own})
 
 
 def _draw_lanes(

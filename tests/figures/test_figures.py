@@ -11,11 +11,13 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+import ddlnb
 from ddlnb import figures
 from ddlnb.errors import InputError
 from ddlnb.figures.gantt import pack
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.timeline import Span
+from ddlnb.simulator.simulate import Cell, simulate
 from ddlnb.survey.claims import OPEN
 from tests.figures.toys import (
     ACTIVITIES,
@@ -205,6 +207,20 @@ def test_a_schedule_shows_two_iterations_and_the_tail_of_an_earlier_message():
     boxes = [path.get_extents() for c in ax.collections for path in c.get_paths()]
     tails = [box for box in boxes if box.y1 <= 1 and box.x0 == 0]
     assert [box.x1 for box in tails] == pytest.approx([10])
+
+
+@pytest.mark.parametrize("iterations", [2, 3])
+@pytest.mark.parametrize("name", ["DeAR", "WFBP-PS", "MG-WFBP"])
+def test_a_picture_counts_the_messages_of_the_plan(name, iterations):
+    cell = Cell(
+        ddlnb.read_profile("resnet50_b64_rtx2080ti"),
+        ddlnb.get_cluster("survey-10GbE", workers=8),
+        ddlnb.get_method(name),
+    )
+    line = simulate(cell.workload, cell.cluster, cell.method, iterations=iterations)
+    ax = figures.timelines({name: line}, rank=0).axes[0]
+    count = len(cell.plan.messages)
+    assert ax.get_title(loc="left").endswith(f", {count} message{'s' * (count != 1)}")
 
 
 def test_every_verdict_is_written_beside_its_bar():
