@@ -21,7 +21,7 @@ import numpy as np
 from ddlnb.calibration.parameters import ParameterValues
 from ddlnb.clusters import effects
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.errors import InputError, require
+from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.results.schema import SOURCES
 from ddlnb.simulator.profiles import profile_for
@@ -260,7 +260,13 @@ def row_observations(cluster: Cluster, rows_path: str | Path) -> list[Observatio
     for row in rows.to_dict("records"):
         workload = profile_for(row["model"], cluster, int(row["local_batch"]))
         on, servers = cluster.with_workers(int(row["gpus"])), int(row["servers"]) or None
-        cell = Cell(workload, on, as_measured(row), servers)
+        try:
+            cell = Cell(workload, on, as_measured(row), servers)
+        except UnknownName as error:
+            raise InputError(
+                f"{rows_path}: {error}; one of yours is registered by ddlnb --with FILE.py, as it "
+                f"was measured"
+            ) from error
         spread = max(LEAST_SPREAD, noise_of(row))
         found.append(observe(IterationTime(cell), row["iteration_seconds"], spread, row["source"]))
     if not found:

@@ -147,8 +147,8 @@ def lossy(
     base: Annotated[
         str | None,
         typer.Option(
-            help="The lossless method whose messages bsp on A2A sends: one that ends in A2A. "
-            "Default: MG-WFBP."
+            help="The lossless method whose messages bsp on A2A sends: all-reduces of whole "
+            "tensors. Default: MG-WFBP."
         ),
     ] = None,
     straggler: Annotated[

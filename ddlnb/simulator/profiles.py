@@ -144,6 +144,11 @@ def profile_for(model: str, cluster: Cluster, local_batch: int | None = None) ->
     _require_known(model)
     batch = "*" if local_batch is None else local_batch
     found = _profiles(model, cluster, local_batch)
+    require(
+        bool(found or cluster.hardware),
+        f"cluster {cluster.name!r} says no hardware, by which profiles are found; write it into "
+        f"its file, such as hardware: cpu-1thread",
+    )
     if len(found) != 1:
         known = ", ".join(sorted(path.stem for path in PROFILES.glob("*.json")))
         which = f"model {model!r}, batch {batch}, hardware {cluster.hardware!r}"

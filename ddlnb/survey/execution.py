@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,12 +25,14 @@ from typing import Any
 
 from ddlnb.errors import DdlnbError, MissingPart, require
 from ddlnb.files import BUILD, NOTEBOOKS, require_writable, temporary_folder, write_atomically
+from ddlnb.launch import reaper
 from ddlnb.survey.notebooks import Notebook, check_parameters, get_notebook
 
 ROWS_FILE = "rows_file"  # the parameter of notebooks that keep rows: a path below the report's
 REQUEST, ANSWER, ERRORS = "request.json", "answer.json", "stderr.txt"  # in the private folder
 QUOTED_CHARACTERS = 60  # of the line of code that failed
 ENDING_SECONDS = 15.0  # for a worker to shut its kernel down before it is killed
+LAST_SECONDS = 2.0  # for a kernel without a worker to end
 LOOK_SECONDS = 0.1  # between two looks whether a notebook has ended
 
 
@@ -66,8 +69,10 @@ class Worker:
         self._folder = contextlib.ExitStack()
         self._private = private = self._folder.enter_context(temporary_folder())
         inherited = {key: value for key, value in os.environ.items() if key != "MPLBACKEND"}
+        # By its folder and a token the next command finds it if we are killed and it stands still.
         of_jupyter = {
-            "IPYTHONDIR": str(private / "ipython"),
+            reaper.TOKEN_VARIABLE: private.name,
+            "IPYTHONDIR": str(private),
             "JUPYTER_PATH": str(private),
             "JUPYTER_DATA_DIR": str(private),
             "JUPYTER_CONFIG_DIR": str(private / "config"),
@@ -163,6 +168,10 @@ class Worker:
         """End the worker and its kernel, and remove its private folder."""
         self._end()
         self._folder.close()
+        deadline = time.monotonic() + LAST_SECONDS
+        while self._private.exists() and time.monotonic() < deadline:  # a kernel wrote meanwhile
+            time.sleep(LOOK_SECONDS)
+            shutil.rmtree(self._private, ignore_errors=True)
 
     def _end(self) -> None:
         assert self._process.stdin is not None

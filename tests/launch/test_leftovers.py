@@ -28,6 +28,12 @@ time.sleep(60)
 """
 
 
+WORKER = """
+import time
+from ddlnb.survey.execution import Worker
+print(Worker()._process.pid, flush=True)
+time.sleep(60)
+"""
 FOLDER = """
 import signal, time
 from ddlnb.files import temporary_folder
@@ -66,6 +72,20 @@ def test_what_a_killed_owner_and_its_killed_reaper_leave_is_removed_by_the_next_
     assert not reaper.carriers(token)
     assert not owner.left()
     assert not of_session(leftovers.find(owner.temporary), token)
+
+
+@pytest.mark.ranks
+def test_a_notebook_s_worker_that_stands_still_when_its_owner_is_killed_is_removed(tmp_path):
+    """It ends by itself with its owner, unless it was stopped."""
+    owner = Owner(tmp_path, WORKER)
+    worker = psutil.Process(int(owner.process.stdout.readline()))
+    worker.suspend()
+    owner.process.kill()
+    owner.process.communicate()
+    assert not reaper.has_ended(worker)
+    assert f"process {worker.pid} " in next_command(owner)
+    assert reaper.has_ended(worker)
+    assert not owner.left()
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGHUP"])

@@ -325,7 +325,7 @@ def test_costs_say_what_hides_communication_and_which_machines_they_take(method,
         ("MGWFBP", {}, r"unknown method 'MGWFBP'.*did you mean 'MG-WFBP'"),
         ("locale", {}, r"unknown method 'locale'.*did you mean 'local'"),
         ("bsp", {"compression": "nowhere"}, "compression profile"),
-        ("local(8)", {"base": "BSP-PS"}, "base method BSP-PS goes through servers"),
+        ("local(8)", {"base": "BSP-PS"}, "base 'BSP-PS' goes through servers"),
         (  # no two of their iterations cost the same
             "post-local(8, 100)",
             {},

@@ -130,7 +130,7 @@ def compressed(program: Program, messages: Sequence[CompressedMessage | None]) -
         return program
     require(
         program.stages[0].name == ALL_REDUCE,
-        "only all-to-all programs can be compressed; choose a base method that ends in A2A",
+        "only all-to-all programs can be compressed; choose a base such as WFBP-A2A or MG-WFBP",
     )
     require(
         len(messages) == len(program.message_bytes),
@@ -338,8 +338,8 @@ def pieces_of_messages(plan: Plan, by_name: Mapping[str, T]) -> list[list[T]]:
     sent = [piece for message in plan.messages for piece in message.pieces]
     require(
         all(piece.elements == sizes[piece.gradient] for piece in sent),
-        f"method {plan.method!r} cuts tensors, and compressors take whole ones; choose a base "
-        f"method that does not, say WFBP-A2A or MG-WFBP",
+        f"base {plan.method!r} cuts tensors, and compressors take whole ones; take one that does "
+        f"not, such as WFBP-A2A or MG-WFBP",
     )
     return [[by_name[piece.gradient] for piece in message.pieces] for message in plan.messages]
 
@@ -348,12 +348,13 @@ def require_all_to_all(base: Method) -> None:
     """Raise InputError for a base method that goes through parameter servers, or in halves."""
     require(
         base.architecture == "A2A",
-        f"base method {base.name} goes through servers; choose one that ends in A2A, or MG-WFBP",
+        f"base {base.name!r} goes through servers; take one that does not, such as WFBP-A2A or "
+        f"MG-WFBP",
     )
     require(
         base.exchange == "all_reduce",
-        f"base method {base.name} splits all-reduces, and payloads cannot be; choose one that ends "
-        f"in A2A, or MG-WFBP",
+        f"base {base.name!r} splits all-reduces, and payloads cannot be; take one that does not, "
+        f"such as WFBP-A2A or MG-WFBP",
     )
 
 
