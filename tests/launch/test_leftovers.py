@@ -31,7 +31,8 @@ time.sleep(60)
 WORKER = """
 import time
 from ddlnb.survey.execution import Worker
-print(Worker()._process.pid, flush=True)
+worker = Worker()
+print(worker._process.pid, flush=True)
 time.sleep(60)
 """
 FOLDER = """
