@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -17,6 +16,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import pandas as pd
 
+from ddlnb.advice.sharded import network_of
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import (
     BANDWIDTH,
@@ -27,8 +27,8 @@ from ddlnb.clusters.effects import (
     of_kind,
     without,
 )
-from ddlnb.errors import InputError, require_positive
-from ddlnb.hardware.catalogue import get_interconnect, interconnects
+from ddlnb.errors import require_positive
+from ddlnb.hardware.catalogue import interconnects
 from ddlnb.hardware.machine import Interconnect, protocols
 from ddlnb.results.timeline import Timeline
 from ddlnb.simulator.draws import Z90, play_cells
@@ -76,7 +76,7 @@ def counterfactuals(cell: Cell) -> list[Counterfactual[Cell]]:
     if cluster.nodes_in_use > 1:
         for factor in FASTER:
             effects = _faster(cluster, BETWEEN, factor)
-            found.append(on(faster_in_words(factor, _joined(cluster)), effects, bought=True))
+            found.append(on(faster_in_words(factor, network_of(cluster)), effects, bought=True))
     if cluster.workers_per_node > 1:
         twice = _faster(cluster, INSIDE, 2.0)
         found.append(on("twice the bandwidth inside nodes", twice, bought=True))
@@ -126,17 +126,17 @@ def needs_rdma(network: Interconnect, factor: float) -> bool:
     return cap is not None and factor * network.bandwidth.value > cap.value * network.ports
 
 
-def faster_in_words(factor: float, network: Interconnect | None) -> str:
+def times_as_fast(network: Interconnect, factor: float) -> Interconnect:
+    """Return a network of so many times the bandwidth, by RDMA where sockets do not move it."""
+    faster = rdma_of(network) if needs_rdma(network, factor) else network
+    wanted = factor * network.bandwidth.value
+    return replace(faster, port_rate=wanted / faster.protocol.share.value / network.ports)
+
+
+def faster_in_words(factor: float, network: Interconnect) -> str:
     """Return what so many times the bandwidth between nodes is, and whether it takes RDMA."""
     said = f"{FASTER[factor]} the bandwidth between nodes"
-    return f"{said}, by RDMA" if network is not None and needs_rdma(network, factor) else said
-
-
-def _joined(cluster: Cluster) -> Interconnect | None:
-    """Return what joins the nodes, by the name of the network; None for a name of nothing known."""
-    with suppress(InputError):
-        return get_interconnect(cluster.network)
-    return None
+    return f"{said}, by RDMA" if needs_rdma(network, factor) else said
 
 
 def _faster(cluster: Cluster, names: tuple[str, ...], factor: float) -> dict[str, float]:

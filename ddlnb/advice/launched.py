@@ -20,7 +20,14 @@ from ddlnb.advice.layouts import LayoutAdvice
 from ddlnb.advice.score import over_first
 from ddlnb.advice.settings import about
 from ddlnb.advice.sharded import shown_layout
-from ddlnb.advice.splits import PricedQuestion, link_times, network_times, split_on, with_parameters
+from ddlnb.advice.splits import (
+    PricedQuestion,
+    link_times,
+    network_times,
+    of_graphs,
+    split_on,
+    with_parameters,
+)
 from ddlnb.errors import InputError, require
 from ddlnb.parallelism.config import find_shape
 from ddlnb.parallelism.forecast.fit import drawn_seconds
@@ -405,6 +412,8 @@ class LaunchedAdvice(Answer):
         if self.best == self.layout:
             return ()
         form = self.launch.formats[0]
+        if not form.options:
+            return (f"Files of {form.name} are read and not written: take {self.best} into them.",)
         with suppress(InputError):
             lines = changes(self.launch, self.best, **about(self.question))
             what = "Change", ""
@@ -448,6 +457,12 @@ def advise_launched(
     shape = trained if isinstance(trained, Transformer) else find_shape(trained)
     if shape is None:
         return _replicated(str(trained), cluster, layout, log, tokens, numbers, draws, seed)
+    unlike = [name for name, value in of_graphs(cluster).items() if value is not None]
+    require(
+        not unlike,
+        f"launch files are judged on workers that are alike and a network of no graph; take "
+        f"{' and '.join(unlike)} out of cluster {cluster.name}",
+    )
     asked = split_on(
         shape,
         cluster,

@@ -178,11 +178,12 @@ def scaling(asked: ScalingQuestion) -> Scaling:
         limits, verdict = partial(_bottleneck_of_shards, decided, on, rows), decided.verdict
     else:
         pairs = sound_pairs(on, asked.methods, sizes)
+        named = {getattr(one, "name", one) for one in several(asked.methods)}
         served = {method for one, method in pairs if one.server_machines(method.architecture)}
         cells = [
             Cell(asked.workload, one, method)
             for one, method in pairs
-            if not (is_all and method in served)
+            if not (is_all and method in served and method.name not in named)
         ]
         rows = forecast_cells(cells, draws=asked.draws, seed=asked.seed)
         rows["efficiency"] = rows["speedup"] / rows["gpus"]

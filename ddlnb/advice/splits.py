@@ -21,9 +21,9 @@ from ddlnb.advice.explain import (
     FASTER,
     Counterfactual,
     faster_in_words,
-    needs_rdma,
     rdma_of,
     reason_table,
+    times_as_fast,
 )
 from ddlnb.advice.options import LARGER_BATCHES, UNCHANGED, Kind
 from ddlnb.advice.question import Prices, Question, question_about
@@ -87,7 +87,7 @@ def posed(
     require_optimizer(asked.optimizer)
     prices = prices or Prices()
     shape = find_shape(asked.model) if gpu_in(cluster.hardware) else None
-    given = [name for name, value in {**unused, **_of_graphs(cluster)}.items() if value is not None]
+    given = [name for name, value in {**unused, **of_graphs(cluster)}.items() if value is not None]
     is_alone = bool(given) and asked.precision not in ("", *TRAINED_IN)  # layouts have no say
     if shape is None or (is_alone and not asked.framework):
         require(
@@ -131,7 +131,7 @@ def posed(
         ) from error
 
 
-def _of_graphs(cluster: Cluster) -> dict[str, object]:
+def of_graphs(cluster: Cluster) -> dict[str, object]:
     """Return what of a cluster only data parallelism has, by the names that users know."""
     return {
         "its topology (--topology)": cluster.topology or None,
@@ -316,10 +316,11 @@ SOCKETS = 0.8  # of a line: where sockets move less, the same line by RDMA is wo
 def layout_counterfactuals(asked: PricedQuestion) -> Iterator[Counterfactual[PricedQuestion]]:
     """Yield what could be otherwise about the machines and the software, at the same batch."""
     if asked.nodes > 1:
-        for factor in FASTER:
-            faster = network_times(asked, factor)
-            yield Counterfactual(faster_in_words(factor, asked.network), faster, True)
         own = asked.network
+        for factor, words in FASTER.items():
+            faster = network_times(asked, factor)
+            said = f"{words} the bandwidth between nodes"
+            yield Counterfactual(faster_in_words(factor, own) if own else said, faster, True)
         if own is not None and own.socket_bandwidth < SOCKETS * own.line_rate:
             by_rdma = replace(asked, network=rdma_of(own))
             yield Counterfactual("RDMA between nodes", by_rdma, True)
@@ -381,12 +382,11 @@ def with_parameters(fitted: Fitted, **values: float) -> Fitted:
 
 
 def network_times(asked: PricedQuestion, factor: float) -> PricedQuestion:
-    """Return the question with so many times the bandwidth between nodes; see `needs_rdma`."""
+    """Return the question with so many times the bandwidth between nodes; see `times_as_fast`."""
     own = asked.network
     if own is None:
         return replace(asked, gpu=replace(asked.gpu, port=factor * asked.gpu.port))
-    faster = rdma_of(own) if needs_rdma(own, factor) else own
-    return replace(asked, network=replace(faster, port_rate=factor * own.port_rate))
+    return replace(asked, network=times_as_fast(own, factor))
 
 
 def link_times(gpu: Gpu, factor: float) -> Nvlink:

@@ -288,11 +288,11 @@ class Replica:
             update.apply()
 
     def _on_gradient(self, position: int, parameter: nn.Parameter) -> None:
-        if self.accumulates:
+        if self.accumulates and not self._has_begun:
             return
         if not self._has_begun:
             self.begin()
-        if self._scheduler.has(position):  # its message may be under way
+        if self.accumulates or self._scheduler.has(position):  # its message may be under way
             raise ModelError(
                 f"gradient {self.plan.gradients[position].name!r} came a second time without a "
                 f"step in between; call step() after every backward pass, add the losses of "

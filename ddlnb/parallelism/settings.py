@@ -139,6 +139,8 @@ def _megatron_back(said: Fields) -> Fields:
     gated = said.pop("gated", False)
     learned = said.pop("positions", "learned_absolute") == "learned_absolute"
     if f"{MODEL}hidden_size" in said:
+        if "sequence" in said:  # as many positions have to be there
+            said.setdefault(f"{MODEL}max_position_embeddings", said["sequence"])
         hidden = said[f"{MODEL}hidden_size"]
         wide = int(8 * hidden / 3) // 64 * 64 if gated else 4 * hidden
         said.setdefault(f"{MODEL}intermediate_size", wide)

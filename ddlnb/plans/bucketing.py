@@ -39,7 +39,7 @@ class Bucketing:
         takes = "workload, cost" if self.needs_cost else "workload"
         try:
             inspect.signature(self.group).bind(*takes.split())
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise InputError(
                 f"rule {self.name!r} cannot be called with ({takes}): {error}; give a rule that "
                 f"takes the cost of an all-reduce as Bucketing(rule, needs_cost=True)"

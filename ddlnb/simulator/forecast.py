@@ -165,7 +165,7 @@ def data_parallel_only(asked: ForecastQuestion) -> dict[str, object]:
     """Return what was asked that only data parallelism has, by the names that users know."""
     is_all = isinstance(asked.methods, str) and asked.methods == "all"
     return {
-        "methods and sizes of theirs (--method, --partition, --credit)": None
+        "methods (--method, --partition, --credit, --all-reduce)": None
         if is_all
         else asked.methods,
         "servers (--servers)": asked.servers,

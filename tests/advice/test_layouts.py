@@ -102,9 +102,11 @@ def test_what_sockets_cannot_move_is_offered_by_rdma_alone():
     asked = PricedQuestion("llama3-8b", "H100", 4, network="100GbE", sequence=4096)
     reasons = layout_reasons(asked).set_index("what")
     twice = "twice the bandwidth between nodes"
+    rdma = get_interconnect("100 Gb/s RoCE")
+    moved = asked.network.bandwidth.value  # of 100 Gb/s, by sockets
     for what, network in (
-        ("RDMA between nodes", "100 Gb/s RoCE"),
-        (f"{twice}, by RDMA", "200 Gb/s RoCE"),
+        ("RDMA between nodes", rdma),
+        (f"{twice}, by RDMA", replace(rdma, port_rate=2 * moved / rdma.protocol.share.value)),
     ):
         other = scale("llama3-8b", "H100", 4, sequence=4096, network=network).rows(1)[0]
         assert reasons.loc[what, "iteration_seconds"] == pytest.approx(other["seconds"])
@@ -116,6 +118,9 @@ def test_what_sockets_cannot_move_is_offered_by_rdma_alone():
     small = ddlnb.cluster_of("H100", nodes=4, network="100GbE")
     cell = Cell(ddlnb.read_profile("resnet50_b64_rtx2080ti"), small, get_method("MG-WFBP"))
     assert f"{twice}, by RDMA" in {one.what for one in counterfactuals(cell)}
+    for own in ("1 Gb/s", "90 Gb/s"):  # which sockets move twice, or which the file has measured
+        there = replace(cell, cluster=small.with_effects(between_bandwidth=own))
+        assert twice in {one.what for one in counterfactuals(there)}
 
 
 def test_costs_are_hours_times_prices_and_fewer_gpus_are_compared_per_gpu(advice):

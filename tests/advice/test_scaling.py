@@ -78,8 +78,9 @@ def test_a_method_is_forecast_at_all_sizes_or_at_none(workload):
     alone = ddlnb.scaling(workload, cluster, draws=0).rows
     assert set(alone.groupby("method")["gpus"].agg(tuple)) == {(1, 2, 4, 8)}
     assert not alone["method"].str.endswith("-PS").any()
-    named = ddlnb.scaling(workload, cluster, ["BSP-PS", "DDP"], draws=0).rows
-    assert set(named["method"]) == {"BSP-PS", "DDP"}
+    named = ddlnb.scaling(workload, cluster, ["all", "BSP-PS"], draws=0).rows
+    assert set(named["method"]) == {*alone["method"], "BSP-PS"}
+    assert set(named.groupby("method")["gpus"].agg(tuple)) == {(1, 2, 4, 8)}
 
 
 def test_what_is_linear_is_said_where_no_gpu_holds_the_model(workload):

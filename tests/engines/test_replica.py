@@ -191,13 +191,18 @@ def test_a_plan_of_another_model_or_precision_is_refused(module, told):
         replica_of(module, METHODS["BSP-A2A"].plan(trace(mlp([4]), 2)))
 
 
+@pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("name", ["MG-WFBP", "DeAR", "BSP-A2A"])
-def test_a_backward_pass_that_no_step_follows_is_no_silent_loss(name):
+def test_a_backward_pass_that_no_step_follows_is_no_silent_loss(name, last):
     """What is added to a gradient whose message is under way would differ from rank to rank."""
     task = mlp([4])
     module = task.build()
-    replica_of(module, METHODS[name].plan(trace(task, BATCH), cost=COST))  # its hooks stay
+    replica = replica_of(module, METHODS[name].plan(trace(task, BATCH), cost=COST))
+    replica.accumulates = True  # first, as `no_sync` does
+    task.loss(module, task.batch(BATCH, 3)).backward()
+    replica.accumulates = False
     task.loss(module, task.batch(BATCH, 0)).backward()
+    replica.accumulates = last  # afterwards it would be lost
     with pytest.raises(ModelError, match=r"gradient '.*' came a second time without a step"):
         task.loss(module, task.batch(BATCH, 1)).backward()
 

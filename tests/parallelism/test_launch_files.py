@@ -401,6 +401,14 @@ def test_an_optimizer_of_other_states_is_named(tmp_path, flags, unknown):
     assert read_launch(script, nodes=2, gpus_per_node=8).unknown == unknown
 
 
+def test_a_script_without_positions_has_those_of_its_sequences(tmp_path):
+    (script := tmp_path / "run.sh").write_text(
+        "torchrun pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 "
+        "--seq-length 8192 --vocab-size 50304 --bf16\n"
+    )
+    assert read_launch(script, nodes=2, gpus_per_node=8).model.positions == 8192
+
+
 def test_files_that_are_read_alone_are_not_written(tmp_path):
     (file := tmp_path / "fsdp.yaml").write_text(
         "num_processes: 16\nnum_machines: 2\nfsdp_config:\n  fsdp_sharding_strategy: HYBRID_SHARD\n"

@@ -126,6 +126,7 @@ def sent_with(**changed):
     [
         (0.045, 0.04, 0.035),  # within the gap
         (0.0535, 0.04, 0.04),  # noted 3.5 ms after the host had gone on, in its second operation
+        (0.0523, 0.04, 0.0003),  # within the next gap, however short
         (0.059, 0.04, None),  # 9 ms: the host went on without it
         (0.0108, 0.0005, None),  # half a millisecond of Python is no wait for what lasts longer
     ],

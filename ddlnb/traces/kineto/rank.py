@@ -306,7 +306,9 @@ def _noted_in_time(busy: Seconds, starts: Seconds, ends: Seconds) -> Seconds:
     found = ends.copy()
     first = np.searchsorted(busy[1:, 0], ends - LAG, side="right")
     last = np.searchsorted(busy[1:, 0], ends, side="left")
-    for number in np.flatnonzero(last > first):
+    place = np.searchsorted(busy[:, 0], ends, side="left") - 1
+    within = (place >= 0) & (ends <= busy[np.maximum(place, 0), 1])  # an operation
+    for number in np.flatnonzero((last > first) & within):
         gap = first[number] + int(np.argmax(gaps[first[number] : last[number]]))
         went_on = busy[gap + 1, 0]
         if starts[number] < went_on and ends[number] - went_on < LAG_SHARE * gaps[gap]:
