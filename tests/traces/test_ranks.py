@@ -17,7 +17,7 @@ from ddlnb.files import PUBLISHED, ROOT
 from ddlnb.traces.jobs.profiled import profiled_job, sentences
 from ddlnb.traces.kineto.events import recording
 from ddlnb.traces.kineto.libraries import LIBRARIES, bytes_of, library_of, work_of
-from ddlnb.traces.kineto.rank import _waits, rank_trace
+from ddlnb.traces.kineto.rank import _noted_in_time, _waits, rank_trace
 from ddlnb.units import US
 from tests.traces.gloo_ranks import RANKS, slowed
 from tests.traces.gpu_traces import NCCL, call, event, events_in, header, kernel
@@ -136,8 +136,14 @@ def test_a_wait_whose_end_is_noted_late_is_one(end, gap, waited):
     start = 0.01 + gap
     busy = np.array([(0.0, 0.01), (start, start + 0.002), (start + 0.0025, start + 0.01)])
     sent = pd.DataFrame({"start_ts": [0.009], "end_ts": [end]})
-    found = [stop - begin for begin, stop, _ in _waits(busy, sent)]
+    found = [stop - begin for begin, stop, _ in _waits(busy, _noted_in_time(busy, sent))]
     assert found == ([] if waited is None else [pytest.approx(waited)])
+
+
+def test_a_host_of_no_operation_has_no_gap_in_which_it_waits():
+    nothing = np.empty((0, 2))
+    sent = pd.DataFrame({"start_ts": [0.0], "end_ts": [1.0]})
+    assert not list(_waits(nothing, _noted_in_time(nothing, sent)))
 
 
 def test_groups_with_other_names_or_ranks_do_not_wait_for_one_another():

@@ -92,7 +92,7 @@ def rank_trace(trace: Recording) -> RankTrace:
     steps = _windows(numbers, bounds, spans, step_of, begins, on_host)
     sent = _sent(trace, sends, bounds, numbers)
     busy, all_busy = merged(spans[kinds == 0]), merged(spans)
-    waits = tuple(_waits(busy, sent))
+    waits = tuple(_waits(busy, _noted_in_time(busy, sent) if on_host else sent))
     working = _working(steps, waits) if on_host else busy
     sent["exposed"] = _exposed(sent, working)
     rows = []
@@ -285,8 +285,7 @@ def _around(notes: Sequence[Event], at: float) -> Event | None:
 
 def _waits(busy: Seconds, sent: pd.DataFrame) -> Iterator[tuple[float, float, int]]:
     """Yield the gaps between operations in which collectives ended, up to the last such end."""
-    starts = sent["start_ts"].to_numpy(float)
-    ends = _noted_in_time(busy, starts, sent["end_ts"].to_numpy(float))
+    starts, ends = (sent[name].to_numpy(float) for name in ("start_ts", "end_ts"))
     place = np.searchsorted(busy[:, 0], ends - US, side="right") - 1  # times are rounded to US
     within = (place >= 0) & (ends > busy[np.maximum(place, 0), 1]) if len(busy) else ends < 0
     for gap in np.unique(place[within]):
@@ -296,12 +295,15 @@ def _waits(busy: Seconds, sent: pd.DataFrame) -> Iterator[tuple[float, float, in
         yield min(until, max(busy[gap, 1], starts[own].min())), until, int(last)
 
 
-def _noted_in_time(busy: Seconds, starts: Seconds, ends: Seconds) -> Seconds:
-    """Return ends, those that were noted a little after whoever waited went on as it went on.
+def _noted_in_time(busy: Seconds, sent: pd.DataFrame) -> pd.DataFrame:
+    """Return what a host sent, with ends that were noted late as whoever waited for them went on.
 
     A thread that notes the end of its collective may have to wait for a core. Up to `LAG` seconds,
     and `LAG_SHARE` of the gap before, an end within an operation is the end of that gap.
     """
+    if not len(busy):
+        return sent
+    starts, ends = (sent[name].to_numpy(float) for name in ("start_ts", "end_ts"))
     gaps = busy[1:, 0] - busy[:-1, 1]
     found = ends.copy()
     first = np.searchsorted(busy[1:, 0], ends - LAG, side="right")
@@ -313,7 +315,7 @@ def _noted_in_time(busy: Seconds, starts: Seconds, ends: Seconds) -> Seconds:
         went_on = busy[gap + 1, 0]
         if starts[number] < went_on and ends[number] - went_on < LAG_SHARE * gaps[gap]:
             found[number] = went_on
-    return found
+    return sent.assign(end_ts=found)
 
 
 def _working(steps: Sequence[Step], waits: Sequence[tuple[float, float, int]]) -> Seconds:
