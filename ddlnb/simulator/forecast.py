@@ -164,10 +164,9 @@ def forecast(asked: ForecastQuestion) -> Forecast | Answer:
 def data_parallel_only(asked: ForecastQuestion) -> dict[str, object]:
     """Return what was asked that only data parallelism has, by the names that users know."""
     is_all = isinstance(asked.methods, str) and asked.methods == "all"
+    named = None if is_all else asked.methods
     return {
-        "methods (--method, --partition, --credit, --all-reduce)": None
-        if is_all
-        else asked.methods,
+        "methods (--method, --partition, --credit, --all-reduce)": named,
         "servers (--servers)": asked.servers,
         "gradients (--gradients)": asked.gradients or None,
         "accumulate (--accumulate)": None if asked.accumulate == 1 else asked.accumulate,
