@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -412,15 +411,14 @@ class LaunchedAdvice(Answer):
         if self.best == self.layout:
             return ()
         form = self.launch.formats[0]
-        if not form.options:
-            return (f"Files of {form.name} are read and not written: take {self.best} into them.",)
-        with suppress(InputError):
+        try:
             lines = changes(self.launch, self.best, **about(self.question))
-            what = "Change", ""
-            if self._gain and self._gain["over_first_low"] < 1:
-                what = "To try", ", as it may also be slower"
-            return ("\n".join([f"{what[0]} in {form.name}'s options{what[1]}:", *lines]),)
-        return (f"{form.name} has no words for {self.best}.",)
+        except InputError as error:
+            return (f"{error}.",)
+        what = "Change", ""
+        if self._gain and self._gain["over_first_low"] < 1:
+            what = "To try", ", as it may also be slower"
+        return ("\n".join([f"{what[0]} in {form.name}'s options{what[1]}:", *lines]),)
 
 
 def advise_launched(

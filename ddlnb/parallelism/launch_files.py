@@ -395,7 +395,7 @@ def changes(
     form = launch.formats[0]
     require(
         bool(form.options),
-        f"files of {form.name} are read here and not written; take {layout} into them by hand",
+        f"{form.name}'s files are read here and not written; take {layout} into them by hand",
     )
     about = {"sequence": sequence, "precision": precision, "overlap": overlap or None}
     about |= {"compiled": compiled, LAYERS: layers}

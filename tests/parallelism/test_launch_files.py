@@ -415,5 +415,5 @@ def test_files_that_are_read_alone_are_not_written(tmp_path):
     )
     found = read_launch(file)
     assert found.layout.shard == 8
-    with pytest.raises(InputError, match=r"Transformers are read here and not written; take dp16"):
+    with pytest.raises(InputError, match="are read here and not written; take dp16 zero3 into"):
         changes(found, Layout(dp=16, zero=3), layers=32, sequence=4096)
