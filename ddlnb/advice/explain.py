@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import pandas as pd
 
-from ddlnb.advice.sharded import network_of
+from ddlnb.advice.machines import needs_rdma, network_of
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.effects import (
     BANDWIDTH,
@@ -29,7 +29,7 @@ from ddlnb.clusters.effects import (
 )
 from ddlnb.errors import require_positive
 from ddlnb.hardware.catalogue import interconnects
-from ddlnb.hardware.machine import Interconnect, protocols
+from ddlnb.hardware.machine import Interconnect
 from ddlnb.results.timeline import Timeline
 from ddlnb.simulator.draws import Z90, play_cells
 from ddlnb.simulator.simulate import Cell, simulate, steady_seconds
@@ -46,7 +46,6 @@ LIMITS = {
 NEGLIGIBLE = 0.01  # a change that gains less is none
 AS_IT_IS = "as it is"
 FASTER = {2.0: "twice", 4.0: "four times"}  # how much faster a network may be
-RDMA = "RoCE"  # what a line of Ethernet has instead of sockets
 Case = TypeVar("Case")
 
 
@@ -113,24 +112,6 @@ def reason_table(listed: Sequence[Counterfactual[Any]], seconds: Sequence[float]
             "can_be_bought": [one.can_be_bought for one in listed],
         }
     )
-
-
-def rdma_of(network: Interconnect) -> Interconnect:
-    """Return the same line where no software of sockets limits it."""
-    return replace(network, protocol=protocols()[RDMA])
-
-
-def needs_rdma(network: Interconnect, factor: float) -> bool:
-    """Return whether sockets would not move so many times as much, however fast the line."""
-    cap = network.protocol.cap
-    return cap is not None and factor * network.bandwidth.value > cap.value * network.ports
-
-
-def times_as_fast(network: Interconnect, factor: float) -> Interconnect:
-    """Return a network of so many times the bandwidth, by RDMA where sockets do not move it."""
-    faster = rdma_of(network) if needs_rdma(network, factor) else network
-    wanted = factor * network.bandwidth.value
-    return replace(faster, port_rate=wanted / faster.protocol.share.value / network.ports)
 
 
 def faster_in_words(factor: float, network: Interconnect) -> str:

@@ -23,7 +23,7 @@ from ddlnb.advice.splits import (
     PricedQuestion,
     link_times,
     network_times,
-    of_graphs,
+    of_data_parallelism,
     split_on,
     with_parameters,
 )
@@ -455,7 +455,7 @@ def advise_launched(
     shape = trained if isinstance(trained, Transformer) else find_shape(trained)
     if shape is None:
         return _replicated(str(trained), cluster, layout, log, tokens, numbers, draws, seed)
-    unlike = [name for name, value in of_graphs(cluster).items() if value is not None]
+    unlike = [name for name, value in of_data_parallelism(cluster).items() if value is not None]
     require(
         not unlike,
         f"launch files are judged on workers that are alike and a network of no graph; take "

@@ -16,11 +16,8 @@ from typing import Any
 import pandas as pd
 
 from ddlnb.advice.question import Question
-from ddlnb.clusters.cluster import Cluster
-from ddlnb.errors import InputError, require
-from ddlnb.hardware.catalogue import get_interconnect, gpu_in
-from ddlnb.hardware.gpu import Gpu, Pcie
-from ddlnb.hardware.machine import Interconnect, link_inside
+from ddlnb.errors import require
+from ddlnb.hardware.catalogue import gpu_in
 from ddlnb.networks.topologies import Star, with_islands
 from ddlnb.parallelism.iteration import play_iteration
 from ddlnb.parallelism.layout import Layout
@@ -32,50 +29,6 @@ from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.units import GIB, digits, gpus_in_words, show_rate
 
 DEGREES = (0, 1, 2, 3)  # of ZeRO
-BY_NAME = 0.01  # a bandwidth that differs by less is the one that follows from the name
-
-
-def network_of(cluster: Cluster) -> Interconnect:
-    """Return what joins the nodes: by its name, but with the bandwidth that the cluster has.
-
-    A file may have measured another one than the name promises, or a network of its own.
-    """
-    own = cluster.effects.between_bandwidth
-    try:
-        named = get_interconnect(cluster.network)
-    except InputError:
-        protocol = get_interconnect("100GbIB").protocol
-        return Interconnect(cluster.network, own, protocol, cluster.name)
-    if math.isinf(own) or abs(own / named.bandwidth.value - 1) < BY_NAME:  # inf: unlimited
-        return named
-    rate = own / named.protocol.share.value / named.ports
-    protocol = replace(named.protocol, cap=None) if own > named.bandwidth.value else named.protocol
-    return replace(
-        named, port_rate=rate, protocol=protocol, source=cluster.name, aliases=(), line=None
-    )
-
-
-@dataclass(frozen=True)
-class MeasuredPcie(Pcie):
-    """A slot with a bandwidth of its own, in bytes/s."""
-
-    rate: float
-
-    @property
-    def bandwidth(self) -> float:
-        """Bytes/s in one direction."""
-        return self.rate
-
-
-def gpu_of(cluster: Cluster, gpu: Gpu) -> Gpu:
-    """Return the GPU, but with the bandwidth to others of its node that the cluster has."""
-    own = cluster.effects.inside_bandwidth / link_inside(gpu).share.value
-    times = own / gpu.inside_bandwidth
-    if math.isinf(own) or abs(times - 1) < BY_NAME:
-        return gpu
-    if gpu.nvlink is not None:
-        return replace(gpu, nvlink=replace(gpu.nvlink, bandwidth=own))
-    return replace(gpu, pcie=MeasuredPcie(gpu.pcie.generation, gpu.pcie.lanes, own))
 
 
 def shown_layout(

@@ -21,14 +21,13 @@ from ddlnb.advice.explain import (
     FASTER,
     Counterfactual,
     faster_in_words,
-    rdma_of,
     reason_table,
-    times_as_fast,
 )
+from ddlnb.advice.machines import gpu_of, network_of, rdma_of, times_as_fast
 from ddlnb.advice.options import LARGER_BATCHES, UNCHANGED, Kind
 from ddlnb.advice.question import Prices, Question, question_about
 from ddlnb.advice.score import chances_best, costs, over_first
-from ddlnb.advice.sharded import gpu_of, network_of, of_replicas
+from ddlnb.advice.sharded import of_replicas
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.hardware.catalogue import gpu_in
@@ -87,7 +86,11 @@ def posed(
     require_optimizer(asked.optimizer)
     prices = prices or Prices()
     shape = find_shape(asked.model) if gpu_in(cluster.hardware) else None
-    given = [name for name, value in {**unused, **of_graphs(cluster)}.items() if value is not None]
+    given = [
+        name
+        for name, value in {**unused, **of_data_parallelism(cluster)}.items()
+        if value is not None
+    ]
     is_alone = bool(given) and asked.precision not in ("", *TRAINED_IN)  # layouts have no say
     if shape is None or (is_alone and not asked.framework):
         require(
@@ -131,7 +134,7 @@ def posed(
         ) from error
 
 
-def of_graphs(cluster: Cluster) -> dict[str, object]:
+def of_data_parallelism(cluster: Cluster) -> dict[str, object]:
     """Return what of a cluster only data parallelism has, by the names that users know."""
     return {
         "its topology (--topology)": cluster.topology or None,

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 import ddlnb
 from ddlnb.advice.advise import advise_on
 from ddlnb.advice.layouts import Splits
+from ddlnb.advice.machines import gpu_of, network_of
 from ddlnb.advice.question import AdviceQuestion
-from ddlnb.advice.sharded import Sharded, gpu_of, network_of, seconds_of
+from ddlnb.advice.sharded import Sharded, seconds_of
 from ddlnb.advice.splits import PricedQuestion, posed, verdict_of
 from ddlnb.cli.advise import advice_page
 from ddlnb.cli.layouts import app
