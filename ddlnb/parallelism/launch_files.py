@@ -60,7 +60,7 @@ _SET = re.compile(
 )
 _NAMED = re.compile(r"\$\{?(\w+)(?::?-([^}]*))?\}?$")
 OPTIMIZER = re.compile(r"(^|[._])optim(izer)?(\.name|\.type|_factory\.name)?$")
-ADAM = re.compile(r"(fused_?)?adamw?(_torch|_torch_fused|_apex_fused)?")
+ADAM = re.compile(r"(fused_?)?adamw?(_hf|_torch|_torch_fused|_apex_fused)?")
 MOST_NAMES = 8  # of variables that stand for each other
 
 
@@ -294,7 +294,7 @@ def _fields(form: Format, options: Fields, place: str, unknown: list[str]) -> Fi
                 raise InputError(
                     f"{place}: {name} is {value!r}, which is no whole number; write the number"
                 )
-        is_off = value is False and "offload" in name  # nothing is, as in any layout
+        is_off = value in (False, "none") and "offload" in name  # nothing is, as in any layout
         is_other = _is_other_optimizer(name, value)
         is_neutral = is_off or (NEUTRAL.search(name) is not None and not is_other)
         if not is_read and (rows or not is_neutral):

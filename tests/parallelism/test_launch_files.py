@@ -383,12 +383,22 @@ def test_offloading_that_is_off_is_nothing_to_report(tmp_path, offloads, unknown
     assert ("fsdp_config.fsdp_offload_params" in read_launch(file).unknown) == unknown
 
 
+@pytest.mark.parametrize(("device", "unknown"), [("cpu", True), ("none", False)])
+def test_deepspeed_offloads_nothing_to_no_device(tmp_path, device, unknown):
+    (file := tmp_path / "ds.json").write_text(
+        '{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 2, "zero_optimization": '
+        f'{{"stage": 3, "offload_optimizer": {{"device": "{device}"}}}}}}'
+    )
+    assert bool(read_launch(file).unknown) == unknown
+
+
 @pytest.mark.parametrize(
     ("flags", "unknown"),
     [
         ("--optimizer adam", ()),
         ("--optimizer sgd", ("optimizer sgd",)),
         ("--optim adamw_torch_fused", ()),
+        ("--optim adamw_hf", ()),
         ("--optim adamw_bnb_8bit", ("optim adamw_bnb_8bit",)),
         ("--use-precision-aware-optimizer", ("use_precision_aware_optimizer",)),
         ("--use-distributed-optimizer --sgd-momentum 0.9", ()),
