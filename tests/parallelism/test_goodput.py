@@ -57,6 +57,24 @@ def test_projected_rates_lie_in_the_interval_of_a_fit_that_did_not_see_them():
         assert found.low <= one.seconds_between <= found.high
 
 
+def test_an_interval_from_few_clusters_holds_a_new_one_nine_times_in_ten():
+    rng = np.random.default_rng(7)
+    held, drawn = [], []
+    for _ in range(2000):
+        *seen, new = rng.normal(-20, 0.8, 6)
+        rate = FailureRate(np.exp(np.mean(seen)), np.std(seen, ddof=1), len(seen))
+        interval = rate.mean_time_to_failure(64)
+        held.append(interval.low <= 1 / (np.exp(new) * 64) <= interval.high)
+        seconds = 1 / (rate.draws(1, rng) * 64)
+        drawn.append(interval.low <= seconds[0] <= interval.high)
+    assert np.mean(held) == pytest.approx(0.9, abs=0.02)
+    assert np.mean(drawn) == pytest.approx(0.9, abs=0.02)
+
+
+def test_a_job_that_restarts_for_longer_than_it_lives_does_nothing():
+    assert useful_share(600.0, 60.0, 7200.0, 7200.0 * 30) == 0
+
+
 def test_stragglers_waste_what_is_published_although_the_mean_was_not_fitted():
     found = fit_slow_downs()
     for share, waste in published_quantiles().items():
