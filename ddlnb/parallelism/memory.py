@@ -12,7 +12,13 @@ from ddlnb.parallelism.layout import Layout, require_divides
 from ddlnb.parallelism.model import LayerShape, ModelShape
 from ddlnb.parallelism.partition import even_partition
 from ddlnb.parallelism.parts import LOGIT, MULTIPLIED, Kept, Weight
-from ddlnb.parallelism.schedules import SCHEDULES, chunks_in_flight, in_flight
+from ddlnb.parallelism.schedules import (
+    SCHEDULES,
+    chunks_in_flight,
+    in_flight,
+    most_kept,
+    schedule,
+)
 
 
 @dataclass(frozen=True)
@@ -346,18 +352,24 @@ def _activations(
             before += count * each
             peak = max(peak, before + whole - each)
         kept.append(before - sum(kept))
-    flying = chunks_in_flight(
-        layout.schedule, layout.pp, layout.micro_batches, layout.vpp, stage.index
-    )
-    in_flight = sum(each * count for each, count in zip(kept, flying, strict=True))
-    kind = SCHEDULES[layout.schedule]
-    if kind.splits and not kind.vee:  # gradients of weights need no logits
-        ahead = kind.ahead(stage.index, layout.pp, layout.micro_batches, layout.vpp)
-        until_b = min(layout.micro_batches, ahead)
-        logits = [kept for layer, _ in stage.layers for kept in layer.kept if kept.bytes == LOGIT]
+    kind, rounds = SCHEDULES[layout.schedule], layout.micro_batches
+    if kind.splits:  # gradients of weights need no logits
         samples = layout.micro_batch / layout.cp
-        each = samples * sum(_bytes(kept, layout, precision) for kept in logits)
-        in_flight -= (flying[0] - until_b) * each
+        logits = [
+            samples
+            * sum(
+                _bytes(one, layout, precision)
+                for layer, _ in chunk
+                for one in layer.kept
+                if one.bytes == LOGIT
+            )
+            for chunk in stage.chunks
+        ]
+        passes = schedule(kind.name, layout.pp, rounds, layout.vpp)[stage.index]
+        in_flight = most_kept(passes, kept, logits)
+    else:
+        flying = chunks_in_flight(kind.name, layout.pp, rounds, layout.vpp, stage.index)
+        in_flight = sum(each * count for each, count in zip(kept, flying, strict=True))
     return in_flight + peak - before
 
 

@@ -248,7 +248,7 @@ def in_flight(name: str, stages: int, micro_batches: int, chunks: int, stage: in
 def chunks_in_flight(
     name: str, stages: int, micro_batches: int, chunks: int, stage: int
 ) -> tuple[int, ...]:
-    """Return the same by chunk: how many micro batches each of them keeps before the first B.
+    """Return the same by chunk, where passes are whole: how many micro batches each of them keeps.
 
     >>> chunks_in_flight("interleaved", 2, 4, 2, 0), chunks_in_flight("interleaved", 2, 4, 2, 1)
     ((3, 2), (2, 1))
@@ -256,12 +256,6 @@ def chunks_in_flight(
     flying = in_flight(name, stages, micro_batches, chunks, stage)
     if chunks == 1:
         return (flying,)
-    if get_schedule(name).vee:
-        own, most = Counter[int](), Counter[int]()
-        for one in schedule(name, stages, micro_batches, chunks)[stage]:
-            own[one.chunk] += {"F": 1, "B": 0, "W": -1}[one.kind]
-            most = max(most, own.copy(), key=Counter.total)
-        return (most[0], most[1])
     rounds, rest = divmod(flying, stages * chunks)
     return tuple(
         rounds * stages + min(stages, max(0, rest - chunk * stages)) for chunk in range(chunks)
@@ -274,6 +268,20 @@ def most_in_flight(passes: tuple[Pass, ...]) -> int:
     now = peak = 0
     for one in passes:
         now += (one.kind == "F") - (one.kind == last)
+        peak = max(peak, now)
+    return peak
+
+
+def most_kept(passes: tuple[Pass, ...], kept: Sequence[float], early: Sequence[float]) -> float:
+    """Return the peak of what a stage keeps whose backward passes are split, by counting.
+
+    A micro batch keeps ``kept`` of every chunk, of which ``early`` goes with the gradients of
+    inputs, the rest with those of weights.
+    """
+    gone = {"B": early, "W": [whole - one for whole, one in zip(kept, early, strict=True)]}
+    now = peak = 0.0
+    for one in passes:
+        now += kept[one.chunk] if one.kind == "F" else -gone[one.kind][one.chunk]
         peak = max(peak, now)
     return peak
 

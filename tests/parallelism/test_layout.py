@@ -20,11 +20,10 @@ from ddlnb.parallelism.layout import (
     groups,
     position,
 )
-from ddlnb.parallelism.memory import pipeline_stages
+from ddlnb.parallelism.memory import get_precision, kept_bytes, memory, pipeline_stages
 from ddlnb.parallelism.model import Transformer
 from ddlnb.parallelism.schedules import (
     Pass,
-    chunks_in_flight,
     in_flight,
     most_in_flight,
     play,
@@ -221,7 +220,30 @@ def test_v_schedules_have_half_the_bubble_of_zero_bubble(name, beyond, stages, b
     # Twice as many chunks, each of half a stage: what 1f1b keeps on its first stage.
     for stage in range(stages):
         assert in_flight(name, stages, batches, 2, stage) == 2 * stages + beyond
-        assert sum(chunks_in_flight(name, stages, batches, 2, stage)) == 2 * stages + beyond
+
+
+@pytest.mark.parametrize(
+    "name", ["gpipe", "1f1b", "vpp2 interleaved", "zero-bubble", "zb-v", "dualpipe-v"]
+)
+@pytest.mark.parametrize("stages", [2, 4])
+def test_activations_are_what_counting_through_the_passes_says(name, stages):
+    """Logits go with the gradients of activations (B), all else with the last backward pass."""
+    model = Transformer("small", 8, 64, 8, 4096, 64, tied=False).shape
+    layout = Layout.parse(f"pp{stages} {name} mb2 acc{3 * stages}")
+    mixed = get_precision("mixed")
+    logits = 2 * 64 * 4096 * mixed.logit
+    passes = schedule(layout.schedule, stages, 3 * stages, layout.vpp)
+    for number, held in enumerate(pipeline_stages(model, stages, layout.vpp, layout.schedule)):
+        last = "W" if SCHEDULES[layout.schedule].splits else "B"
+        now = peak = 0.0
+        for one in passes[number]:
+            each = {layer.name: n * kept_bytes(layer, layout, mixed) for layer, n in
+                    held.chunks[one.chunk]}  # fmt: skip
+            early = logits if "head" in each and last == "W" else 0.0
+            gone = {"B": early, last: sum(each.values()) - early}
+            now += sum(each.values()) if one.kind == "F" else -gone[one.kind]
+            peak = max(peak, now)
+        assert memory(model, layout, stage=number).activations == pytest.approx(peak)
 
 
 def test_a_v_has_both_ends_of_the_model_on_its_first_stage():

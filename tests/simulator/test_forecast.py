@@ -142,7 +142,7 @@ def test_a_model_without_a_profile_for_the_hardware_says_how_to_make_one():
         profile_for("bert-base", SURVEY, local_batch=3)
 
 
-@pytest.mark.parametrize("model, batch", [("small-conv", 64), ("small-transformer", 16)])
+@pytest.mark.parametrize(("model", "batch"), [("small-conv", 64), ("small-transformer", 16)])
 def test_of_several_profiles_that_of_the_models_own_batch_is_taken(model, batch):
     cluster = replace(get_cluster("two-cores-2-workers"), hardware="cpu-1thread")
     assert profile_for(model, cluster).local_batch == batch
