@@ -246,6 +246,23 @@ def test_activations_are_what_counting_through_the_passes_says(name, stages):
         assert memory(model, layout, stage=number).activations == pytest.approx(peak)
 
 
+@pytest.mark.parametrize("sequence", ["", " sp"])
+def test_context_parallelism_divides_what_other_axes_exchange_of_activations(sequence):
+    model = Transformer("small", 8, 64, 8, 512, 64, tied=False).shape
+
+    def bytes_of(text):
+        found = exchanges(model, Layout.parse(text + sequence), stage=0)
+        return {
+            (one.axis, one.what, one.when, one.primitive): one.bytes
+            for one in found
+            if one.axis in ("tp", "pp") and one.when != "update"
+        }
+
+    whole, parts = bytes_of("tp2 pp2 acc4"), bytes_of("tp2 pp2 cp4 acc4")
+    assert {axis for axis, *_ in whole} == {"tp", "pp"}
+    assert parts == {key: size / 4 for key, size in whole.items()}
+
+
 def test_a_v_has_both_ends_of_the_model_on_its_first_stage():
     model = Transformer("small", 8, 64, 8, 512, 64, tied=True).shape
     layout = Layout.parse("pp2 zb-v acc4")
