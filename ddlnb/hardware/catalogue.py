@@ -23,6 +23,11 @@ from ddlnb.reading import read_yaml
 from ddlnb.units import BITS_PER_BYTE, GB
 
 MAKERS = re.compile(r"nvidia|geforce|quadro|tesla|amd|instinct|tensorcore|gpu|accelerator")
+# What stands beside the name of a GPU: counts as in 8xA100 and XE9680x8A100, machines and makers.
+BESIDE_NAMES = re.compile(
+    r"(?:(?<![a-z0-9])|x)\d{1,3}\s*x\s*(?=\w)|x\d{1,2}(?=[a-z])|[dh]gx(?=\W|[abghv]\d)"
+    rf"|tensor.core|{MAKERS.pattern}"
+)
 UNIT = r"GB/s|GBps|GB(?=E\b|IB\b)|G(?=E\b)|[Gg]ig(?:abit|E)?\b|[MmGgTt]b(?:it)?/?p?s?|G\b"
 WHOLE = r"(?<![\d.,])(?<!\d[eE])(?<!\d[eE][+-])(?<!(?<!\w)-)"  # not the end of another number
 RATE = rf"{WHOLE}(\d+(?:,\d{{3}})*(?:\.\d+)?)\s*({UNIT})"
@@ -200,15 +205,24 @@ def protocol_of(words: str) -> Protocol | None:
 def gpu_in(words: str) -> Gpu | None:
     """Return the GPU that free text names, as "H100-SXM (Dell XE9680)", or None.
 
-    >>> gpu_in("A100-SXM4-40GB (OCI BM.GPU4.8)"), gpu_in("Accelerator 9000")
-    (Gpu('A100-SXM4-40GB'), None)
+    Names are whole: an A4000 is no A40, and an RTX 3090 Ti no RTX 3090.
+
+    >>> gpu_in("A100-SXM4-40GB (OCI BM.GPU4.8)"), gpu_in("RTX A4000"), gpu_in("Accelerator 9000")
+    (Gpu('A100-SXM4-40GB'), None, None)
     """
-    text = plain(words)
+    flat, text = plain(words), BESIDE_NAMES.sub(" ", words.lower())
     for names in ({plain(n): gpu for gpu in gpus().values() for n in names_of(gpu)}, families()):
-        inside = [name for name in names if name in text]
+        inside = [name for name in names if name in flat and _is_whole(name, text)]
         if inside:
             return names[max(inside, key=len)]
     return None
+
+
+def _is_whole(name: str, text: str) -> bool:
+    """Whether a plain name stands in text, with any signs in it, and is no part of a longer one."""
+    signs = r"[^a-z0-9.]*".join(map(re.escape, name))
+    end = r"(?!\d)" if name[-1].isdigit() else ""
+    return bool(re.search(rf"(?<![a-z0-9]){signs}{end}(?![\W_]*(?:ti|super)\b)", text))
 
 
 @functools.cache

@@ -173,6 +173,17 @@ def test_free_text_finds_the_gpu_it_names():
     assert gpu_in("A100-SXM4-40GB (OCI BM.GPU4.8)") is get_gpu("A100-40GB")
     assert gpu_in("NVIDIA GB200") is get_gpu("GB200")
     assert gpu_in("Accelerator 9000") is None
+    assert gpu_in("2xXE9680x8A100-SXM-80GB") is gpu_in("tinybox_8xA100") is get_gpu("A100-80GB")
+    assert gpu_in("T4 16GB") is get_gpu("T4")
+    assert gpu_in("V100-DGXS-32GB") is get_gpu("V100-SXM2-32GB")
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["NVIDIA RTX A4000", "a1000", "h1000", "NVIDIA T400", "Quadro P4000", "RTX 3090 Ti", "13090"],
+)
+def test_a_name_that_begins_like_a_gpu_s_is_none(words):
+    assert gpu_in(words) is None
 
 
 def test_machines_have_the_network_that_they_are_sold_with():
