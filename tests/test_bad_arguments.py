@@ -68,6 +68,10 @@ WORKLOAD = "it is neither a task nor the name of one"
         (lambda: from_throughput(TOY, "5", ""), "samples_per_second '5' must be a finite"),
         (lambda: ddlnb.measure("small-conv", 5), "unknown method 5; choose one of"),
         (lambda: ddlnb.measure("small-conv", []), r"methods \[\] name none"),
+        (
+            lambda: ddlnb.measure("small-conv", local_batch=10**8, workers=2),
+            "batch 100,000,000 on 2 workers needs about .* at most",
+        ),
         (lambda: ddlnb.measure(None), "unknown model None: it is neither a task nor"),
         (lambda: ddlnb.measure_scaling("small-conv", workers="2"), r"workers\[0\] '2' must be"),
         (lambda: ddlnb.train("digits", 5), "unknown training method 5; choose one of"),

@@ -27,7 +27,7 @@ from ddlnb.engines.targets import (
 from ddlnb.errors import MissingPart, require, require_whole
 from ddlnb.files import PROFILES, cores, held, provenance, require_writable_file, temporary_folder
 from ddlnb.launch.capacity import fitting_workers
-from ddlnb.launch.options import EMULATED, HERE
+from ddlnb.launch.options import is_here
 from ddlnb.launch.ranks import Ranks
 from ddlnb.progress import Show, bar
 from ddlnb.questions import Answer, Table
@@ -35,6 +35,7 @@ from ddlnb.registry import several, supplied
 from ddlnb.results.rows import ResultsFile, speedups
 from ddlnb.results.timeline import Timeline
 from ddlnb.units import counted, show_bytes, show_seconds
+from ddlnb.workloads.memory import require_memory_for_training
 from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.task import Task
 from ddlnb.workloads.workload import read_profile
@@ -62,7 +63,9 @@ class Measurement(Answer):
             f"{first['source']} on {first['machine']}; median and standard deviation of "
             f"{counted(int(first['repetitions']), 'run')}"
         )
-        return (Table(title, [_shown(row) for row in self.rows.to_dict("records")]),)
+        of_several = self.rows["engine"].nunique() > 1  # else the name of one says nothing
+        shown = [_shown(row, of_several) for row in self.rows.to_dict("records")]
+        return (Table(title, shown),)
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -70,9 +73,10 @@ class Measurement(Answer):
         return tuple(takeovers(self.rows.to_dict("records")))
 
 
-def _shown(row: dict[str, Any]) -> dict[str, object]:
+def _shown(row: dict[str, Any], with_engine: bool) -> dict[str, object]:
     shown = {
         "method": row["method"],
+        **({"engine": row["engine"]} if with_engine else {}),
         "workers": row["gpus"],
         "samples/s": f"{row['throughput_samples_per_s']:.0f}",
         "std": f"{row['std']:.0f}" if row["repetitions"] > 1 else "-",
@@ -253,8 +257,8 @@ def expected_seconds(
     """
     task, site = get_task(model), settings.site
     name = f"{task.name}_b{settings.batch_of(task)}_cpu-1thread"
-    is_here = settings.device == "cpu" and site.launcher in (HERE.launcher, EMULATED)
-    if not is_here or not (task.recorded or (PROFILES / f"{name}.json").is_file()):
+    on_cores = settings.device == "cpu" and is_here(site.launcher, "")
+    if not on_cores or not (task.recorded or (PROFILES / f"{name}.json").is_file()):
         return None
     kept = task.recorded or read_profile(name)
     done, total = ResultsFile(out if out is not None and Path(out).exists() else None), 0.0
@@ -315,8 +319,11 @@ def _checked(
     if out is not None:
         require_writable_file(out, "rows.csv")  # before hours of work
     task = get_task(model)
-    settings.batch_of(task)
+    batch = settings.batch_of(task)
     _require_device(settings)
+    computes_here = settings.device == "cpu" and task.recorded is None
+    if computes_here and is_here(settings.site.launcher, ""):
+        require_memory_for_training(task, batch, settings.workers)
     slowed(task, settings.site.scale)  # refuses a scale for what really computes
     chosen = targets_of(methods, settings)
     for name in {target.engine for target in chosen}:

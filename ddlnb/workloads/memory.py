@@ -207,8 +207,8 @@ def require_memory_for_batch(task: Task, local_batch: int) -> None:
     _require(task, local_batch, 0, _bytes_of(task.batch(1, 0)))
 
 
-def require_memory_for_training(task: Task, local_batch: int) -> None:
-    """Raise InputError, with the numbers, if this machine cannot train at this batch.
+def require_memory_for_training(task: Task, local_batch: int, workers: int = 1) -> None:
+    """Raise InputError, with the numbers, if so many workers cannot train here at this batch.
 
     Parameters, gradients and samples are counted, and what autograd keeps for the backward pass,
     which forward passes of two and of three samples on the meta device show.
@@ -221,7 +221,7 @@ def require_memory_for_training(task: Task, local_batch: int) -> None:
     with suppress(Exception):
         two, three = (kept_bytes(task, module, samples) for samples in (2, 3))
         per_sample += three - two
-    _require(task, local_batch, 2 * _bytes_of(module.parameters()), per_sample)
+    _require(task, local_batch, 2 * _bytes_of(module.parameters()), per_sample, workers)
 
 
 def require_memory_for_values(task: Task, reason: str) -> None:
@@ -241,14 +241,15 @@ def require_memory_for_values(task: Task, reason: str) -> None:
         )
 
 
-def _require(task: Task, local_batch: int, fixed: int, per_sample: int) -> None:
+def _require(task: Task, local_batch: int, fixed: int, per_sample: int, workers: int = 1) -> None:
     free = _free_bytes()
-    needed = fixed + local_batch * per_sample
+    needed = workers * (fixed + local_batch * per_sample)
     if needed > free:
-        most = max(0, (free - fixed) // max(1, per_sample))
+        most = max(0, (free // workers - fixed) // max(1, per_sample))
+        each = "" if workers == 1 else f" on {workers} workers"
         raise InputError(
-            f"model {task.name!r} at batch {local_batch:,} needs about {show_bytes(needed)} of "
-            f"memory, and {show_bytes(free)} are free here; choose a batch of at most {most:,}"
+            f"model {task.name!r} at batch {local_batch:,}{each} needs about {show_bytes(needed)} "
+            f"of memory, and {show_bytes(free)} are free here; choose a batch of at most {most:,}"
         )
 
 

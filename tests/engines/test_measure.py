@@ -11,8 +11,9 @@ import torch
 import ddlnb
 from ddlnb.engines.bench import Bench
 from ddlnb.engines.job import Report
-from ddlnb.engines.measure import measure, record_timelines
+from ddlnb.engines.measure import Measurement, measure, record_timelines
 from ddlnb.errors import InputError, MissingPart, ModelError, UnknownName
+from ddlnb.files import DATA
 from ddlnb.launch.options import HERE, LaunchOptions
 from ddlnb.plans.methods import METHODS
 from ddlnb.results.rows import ResultsFile, speedups
@@ -31,6 +32,14 @@ def test_all_methods_and_baselines_give_one_row_each(six_ranks, tmp_path):
     assert (rows.loc[ps, "servers"] == 2).all()
     assert (rows.loc[~ps, "servers"] == 0).all()
     assert speedups(rows).loc[0, "speedup"] == 1.0
+
+
+@pytest.mark.parametrize(("engines", "is_shown"), [(("ours", "horovod"), True), (("ours",), False)])
+def test_a_table_of_several_engines_says_whose_each_row_is(engines, is_shown):
+    kept = pd.read_csv(DATA / "measured" / "2026-11-21_two-cores_loopback" / "rows.csv").head(1)
+    rows = pd.concat([kept.assign(engine=engine) for engine in engines], ignore_index=True)
+    (table,) = Measurement(rows).tables
+    assert [row.get("engine") for row in table.rows] == (list(engines) if is_shown else [None])
 
 
 @pytest.mark.ranks
