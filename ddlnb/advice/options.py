@@ -249,7 +249,8 @@ class LossyOption:
     """A lossy method, what one of its iterations costs, and how many it needed on digits.
 
     ``seconds`` is a 90 % interval of an iteration in so many ``draws``, without ends if in none.
-    ``iterations`` is the number over that of BSP, at ``workers`` workers.
+    ``iterations`` is the number over that of BSP, at ``workers`` workers. ``residual`` are the
+    bytes of gradients not sent yet that error feedback keeps.
     """
 
     name: str
@@ -259,6 +260,7 @@ class LossyOption:
     iterations: Interval
     workers: int
     compresses: bool
+    residual: float
 
 
 def lossy_options(
@@ -286,6 +288,10 @@ def lossy_options(
             left_out.append(f"{name}, as {error}")
             continue
         method = training_method(name)
+        residual = float(method.feedback and question.workload.gradient_bytes)
+        if question.fits(question.workload.local_batch, residual) is False:
+            left_out.append(f"{name}, as a GPU does not hold the residual of its feedback, too")
+            continue
         drawn = [
             iteration_cost(question.workload, cluster, name, compression=SHEET).iteration_seconds
             * math.exp(question.cluster.error * error)
@@ -299,7 +305,9 @@ def lossy_options(
         ratio, workers = measured_iterations(name, question.cluster.workers)
         seconds = Interval(cost.iteration_seconds, float(low), float(high))
         compresses = method.compressor is not None
-        found.append(LossyOption(name, cost, seconds, len(drawn), ratio, workers, compresses))
+        found.append(
+            LossyOption(name, cost, seconds, len(drawn), ratio, workers, compresses, residual)
+        )
     return found, left_out
 
 

@@ -144,13 +144,16 @@ class Question:
         """Samples whose activations a GPU holds at a time."""
         return self.workload.local_batch // self.accumulate
 
-    def memory_bytes(self, local_batch: int) -> float:
-        """Return the bytes that training at this batch takes of one GPU, NaN if unknown."""
-        return math.nan if self.footprint is None else self.footprint.bytes_at(local_batch)
+    def memory_bytes(self, local_batch: int, more: float = 0.0) -> float:
+        """Return the bytes that training at this batch takes of one GPU, NaN if unknown.
 
-    def fits(self, local_batch: int) -> bool | None:
+        ``more`` are those that a method keeps beside what all do.
+        """
+        return math.nan if self.footprint is None else self.footprint.bytes_at(local_batch) + more
+
+    def fits(self, local_batch: int, more: float = 0.0) -> bool | None:
         """Return whether training at this batch fits into a GPU's memory, None if unknown."""
-        needed = self.memory_bytes(local_batch)
+        needed = self.memory_bytes(local_batch, more)
         if math.isnan(needed) or math.isnan(self.gpu_memory):
             return None
         return needed <= self.gpu_memory

@@ -105,7 +105,7 @@ def lossy_rows(question: Question, found: Sequence[LossyOption]) -> pd.DataFrame
                 "speedup": rate / single,
                 "chance_best": math.nan,
                 **costs(question.prices, question.cluster.workers, one.cost.server_machines, rate),
-                **_memory(question, question.workload.local_batch),
+                **_memory(question, question.workload.local_batch, one.residual),
                 "iterations": one.iterations.estimate,
                 "learning": _learning(one),
             }
@@ -182,8 +182,9 @@ def costs(prices: Prices, gpus: int, machines: int, rate: float) -> dict[str, fl
     }
 
 
-def _memory(question: Question, batch: int) -> dict[str, object]:
-    return {"memory_bytes": question.memory_bytes(batch), "fits": question.fits(batch)}
+def _memory(question: Question, batch: int, more: float = 0.0) -> dict[str, object]:
+    needed, fits = question.memory_bytes(batch, more), question.fits(batch, more)
+    return {"memory_bytes": needed, "fits": fits}
 
 
 def play_contenders(

@@ -348,7 +348,9 @@ def unknowns(
     if lossy:
         said.append(
             f"How many iterations lossy methods need on {workload.model} is unknown; those given "
-            f"are of a small task. Their compression takes what the GPU's data sheet says."
+            f"are of a small task."
+            + " Their compression takes what the GPU's data sheet says."
+            * any(one.compresses for one in lossy)
         )
     said += [f"Not judged: {one}." for one in left_out]
     if not question.prices.are_given:

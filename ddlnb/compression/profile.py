@@ -269,10 +269,10 @@ def compression_on(name: str | CompressionProfile, hardware: str) -> Compression
     """
     if name != SHEET:
         return compression_profile(name)
-    gpu = gpu_in(hardware)
+    gpu, of = gpu_in(hardware), repr(hardware) if hardware else "hardware that is not named"
     require(
         gpu is not None,
-        f"the seconds of compression on {hardware!r} follow from no data sheet; give a profile "
+        f"the seconds of compression on {of} follow from no data sheet; give a profile "
         f"that was measured there (data/profiles/compression), or 'free' for a bound",
     )
     assert gpu is not None

@@ -54,6 +54,21 @@ def advice(question):
     return advise_on(question, lossy=("bsp + top-k(0.01) + feedback",), most_plans=40, draws=40)
 
 
+def test_error_feedback_takes_memory_for_what_was_not_sent(question):
+    """As much as all gradients: where a GPU does not hold it, the method is no option."""
+    held = Footprint(fixed=4e9, per_sample=1e6, optimizer="sgd")
+    asked = replace(question, footprint=held, gpu_memory=5e9)
+    name = "bsp + top-k(0.01) + feedback"
+    found = advise_on(asked, lossy=(name,), most_plans=0, draws=0)
+    memory = found.options.set_index("option")["memory_bytes"]
+    assert memory[name] - memory["DDP"] == question.workload.gradient_bytes
+    tight = replace(asked, gpu_memory=float(memory["DDP"] + 1))
+    found = advise_on(tight, lossy=(name,), most_plans=0, draws=0)
+    assert name not in set(found.options["option"])
+    assert any(one.startswith(f"Not judged: {name}, as a GPU") for one in found.unknowns)
+    assert not any("Their compression takes" in one for one in found.unknowns)
+
+
 def test_methods_are_forecast_as_forecast_does(question, advice):
     rows = ddlnb.forecast(question.workload, question.cluster, draws=0).set_index("method")[RATE]
     ours = advice.options.set_index("option")[RATE]
