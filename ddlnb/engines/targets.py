@@ -110,12 +110,17 @@ def targets_of(methods: Methods = "all", settings: MeasurementSettings = DEFAULT
         f"replan={settings.replan} lets method 'searched' of our own engine plan anew when the "
         f"network drifts; add that method and engine 'torch', or leave replan out",
     )
+    require(
+        settings.topology == "ring" or any(one.reduces_itself for one in listed),
+        f"topology {settings.topology!r} says how all-reduces of our own engine travel; add a "
+        f"method of the A2A architecture and engine 'torch', or leave topology out",
+    )
     return listed
 
 
 def left_out_on_gpus(settings: MeasurementSettings) -> list[str]:
     """Return the methods that engines of the settings run on CPUs alone, and "all" leaves out."""
-    settings = settings.changed(baselines=False, replan=None)
+    settings = settings.changed(baselines=False, replan=None, topology="ring")
     on_cpus = targets_of("all", settings.changed(device="cpu", backend="gloo"))
     here = {one.name for one in targets_of("all", settings)}
     return [one.name for one in on_cpus if one.name not in here]

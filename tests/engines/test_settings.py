@@ -66,6 +66,14 @@ def test_a_collective_goes_with_methods_that_all_reduce():
         targets_of(["WFBP-A2A", "WFBP-PS"], settings)
 
 
+def test_a_mesh_goes_with_methods_that_all_reduce_on_our_own_engine():
+    for methods, engine in (("WFBP-PS", "torch"), ("WFBP-A2A", "horovod")):
+        with pytest.raises(InputError, match="topology 'mesh' says how all-reduces of our own"):
+            targets_of(methods, DEFAULTS.changed(topology="mesh", engine=engine))
+    both = targets_of(["WFBP-A2A", "WFBP-PS"], DEFAULTS.changed(topology="mesh"))
+    assert {one.name for one in both} >= {"WFBP-A2A", "WFBP-PS"}
+
+
 @pytest.mark.parametrize("engine", ["horovod", "ddp", ["torch", "horovod"]])
 def test_a_collective_goes_with_our_own_engine(engine):
     with pytest.raises(InputError, match="of our own engine travel; take engine"):
