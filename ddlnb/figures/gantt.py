@@ -73,9 +73,10 @@ def timelines(
         for start in _forward_starts(line.spans).values():
             ax.axvline(start / MS, color="black", linestyle=":", linewidth=1)
         sent = _messages(line.spans, min(span.iteration for span in line.spans))
+        waits = f"waits {line.exposed_communication_seconds / MS:.1f} ms per iteration, "
+        is_known = any(span.kind != "message" for span in line.spans)  # engines log messages only
         ax.set_title(
-            f"{name}: waits {line.exposed_communication_seconds / MS:.1f} ms per iteration, "
-            f"{counted(sent, 'message')}",
+            f"{name}: {waits * is_known}{counted(sent, 'message')}",
             loc="left",
             fontsize=9,
             fontweight="bold",

@@ -2,6 +2,7 @@
 
 import io
 import math
+from dataclasses import replace
 from itertools import combinations
 
 import matplotlib as mpl
@@ -207,6 +208,13 @@ def test_a_schedule_shows_two_iterations_and_the_tail_of_an_earlier_message():
     boxes = [path.get_extents() for c in ax.collections for path in c.get_paths()]
     tails = [box for box in boxes if box.y1 <= 1 and box.x0 == 0]
     assert [box.x1 for box in tails] == pytest.approx([10])
+
+
+def test_a_timeline_of_messages_alone_says_nothing_of_waits():
+    spans = tuple(span for span in steady("WFBP-A2A").spans if span.kind == "message")
+    line = replace(steady("WFBP-A2A"), spans=spans)
+    title = figures.timelines({"Horovod": line}, rank=0).axes[0].get_title(loc="left")
+    assert title == "Horovod: 2 messages"
 
 
 @pytest.mark.parametrize("iterations", [2, 3])
