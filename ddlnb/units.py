@@ -183,13 +183,13 @@ def show_bandwidth(bytes_per_second: float) -> str:
 def show_seconds(seconds: float) -> str:
     """A duration for people.
 
-    >>> show_seconds(0.0123), show_seconds(75e-6), show_seconds(90), show_seconds(86_400)
-    ('12.3 ms', '75 us', '90 s', '86400 s')
+    >>> [show_seconds(seconds) for seconds in (0.0123, 75e-6, 999.9e-6, 90, 86_400)]
+    ['12.3 ms', '75 us', '1 ms', '90 s', '86400 s']
     """
     if math.isnan(seconds):
         return "-"
     for factor, unit in ((1.0, "s"), (MS, "ms")):
-        if abs(seconds) >= factor:
+        if abs(float(f"{seconds:.3g}")) >= factor:  # as it is shown
             return f"{digits(seconds / factor, 3)} {unit}"
     return f"{seconds / US:.3g} us"
 

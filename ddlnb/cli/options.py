@@ -474,6 +474,8 @@ def as_typed(message: str, given: Mapping[str, Any]) -> str:
 
     >>> as_typed("workers 0 must be a whole number, at least 1", {"--gpus": [0]})
     '--gpus 0 must be a whole number, at least 1'
+    >>> as_typed("local_batch 0 must be a whole number", {"--baselines": False, "--batch": 0})
+    '--batch 0 must be a whole number'
     >>> as_typed("unknown GPU 'B9'; choose one of A100", {"--gpu": "B9"})
     "--gpu: unknown GPU 'B9'; choose one of A100"
     """
@@ -483,6 +485,7 @@ def as_typed(message: str, given: Mapping[str, Any]) -> str:
         (option, option[2:].replace("-", "_"), one)
         for option, value in given.items()
         for one in (value if isinstance(value, list) else [value])
+        if not isinstance(one, bool)
     ]
     if word:
         rules: list[Callable[[str, Any], bool]] = [
