@@ -125,12 +125,17 @@ def overlap_table(timelines: Mapping[str, Timeline], rank: int = 0) -> Rows:
 
     The columns are those of `overlap`, before them the milliseconds of computing and waiting, and
     after them the number of places at which the worker waits: 1 if it waits for all layers at
-    once. Raises InputError for a rank without spans.
+    once. Raises InputError for a rank without spans, and for a single iteration.
     """
     for name, whole in timelines.items():
         timeline = whole.on(rank)
         require(bool(timeline.spans), f"timeline of {name!r} has no spans of rank {rank}")
         iterations = sorted({span.iteration for span in timeline.spans})
+        require(
+            len(iterations) > 1,
+            f"timeline of {name!r} has one iteration, and messages may end in the next; take "
+            f"iterations=2 or more",
+        )
         counts = pd.DataFrame([overlap(timeline, iteration) for iteration in iterations])
         kinds = ("forward", "backward", "wait", "update")
         spent = {f"{kind} (ms)": timeline.seconds(kind) / MS / len(iterations) for kind in kinds}

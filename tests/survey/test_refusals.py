@@ -57,6 +57,7 @@ OF_METHODS = [
     ),
     (lambda: taxonomy_tree([]), "no rows"),
     (lambda: fig3_timelines.overlap_table({"toy": ONE_SPAN}, rank=7), "rank 7"),
+    (lambda: fig3_timelines.overlap_table({"toy": ONE_SPAN}), "take iterations=2 or more"),
     (lambda: quoted("A99", "anything"), "unknown quote 'A99'"),
     (lambda: quoted("A06", "intensity of resnet-50"), "did you mean 'intensity of resnet50'"),
     (lambda: table1_attributes.compared([TRAFFIC, TRAFFIC]), "twice"),
