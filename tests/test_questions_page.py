@@ -1,4 +1,4 @@
-"""Every command of docs/questions.md prints the lines that stand below it."""
+"""Commands of docs/questions.md and other pages print the lines that stand below them."""
 
 import re
 import shlex
@@ -8,8 +8,10 @@ import pytest
 from ddlnb.files import ROOT
 from tests.command_line import ddlnb
 
+BLOCK = re.compile(r"```\n\$ \.venv/bin/ddlnb (.*)\n((?:[^`].*\n)+)```")
 PAGE = (ROOT / "docs" / "questions.md").read_text()
-BLOCKS = re.findall(r"```\n\$ \.venv/bin/ddlnb (.*)\n((?:.*\n)+?)```", PAGE)
+BLOCKS = BLOCK.findall(PAGE)
+PAGES = ("advise", "own_cluster", "own_model")  # others show parts of answers, or measure
 
 
 def test_every_question_has_a_command_and_its_answer():
@@ -20,5 +22,17 @@ def test_every_question_has_a_command_and_its_answer():
 @pytest.mark.parametrize(("words", "answer"), BLOCKS, ids=[words for words, _ in BLOCKS])
 def test_a_question_s_command_prints_its_answer(words, answer, monkeypatch):
     monkeypatch.chdir(ROOT)
+    printed = ddlnb(*shlex.split(words), check=True).stdout.splitlines()
+    assert [line for line in answer.splitlines() if line not in printed] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_s_command_prints_its_answer(name, monkeypatch, tmp_path):
+    text = (ROOT / "docs" / f"{name}.md").read_text()
+    (words, answer), *_ = BLOCK.findall(text)
+    if model := re.search(r"```python\n(.*?)```", text, re.DOTALL):
+        (tmp_path / "my.py").write_text(model[1])
+    monkeypatch.chdir(tmp_path)
     printed = ddlnb(*shlex.split(words), check=True).stdout.splitlines()
     assert [line for line in answer.splitlines() if line not in printed] == []

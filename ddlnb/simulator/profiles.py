@@ -21,6 +21,7 @@ from ddlnb.workloads.workload import Workload, read_profile
 if TYPE_CHECKING:
     from ddlnb.workloads.task import Task
 
+UNNAMED = "is unnamed (write, say, hardware: cpu-1thread into its file)"
 YOUR_OWN = "or a Workload of your own, see docs/own_model.md"
 
 
@@ -97,7 +98,7 @@ def _with_seconds(
         f"and that of cluster {cluster.name!r}, {cluster.hardware!r}, is not here; leave it out",
     )
     if throughput is None:
-        kind = f"{cluster.hardware!r} has no data sheet here" if cluster.hardware else "is unnamed"
+        kind = f"{cluster.hardware!r} has no data sheet here" if cluster.hardware else UNNAMED
         raise InputError(
             f"nothing says how long {workload.model!r} computes on cluster {cluster.name!r}, whose "
             f"hardware {kind}; give --throughput with the samples per second of one worker, or "
