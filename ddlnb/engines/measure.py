@@ -64,8 +64,7 @@ class Measurement(Answer):
             f"{counted(int(first['repetitions']), 'run')}"
         )
         of_several = self.rows["engine"].nunique() > 1  # else the name of one says nothing
-        shown = [_shown(row, of_several) for row in self.rows.to_dict("records")]
-        return (Table(title, shown),)
+        return (Table(title, [_shown(row, of_several) for row in self.rows.to_dict("records")]),)
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -74,7 +73,7 @@ class Measurement(Answer):
 
 
 def _shown(row: dict[str, Any], with_engine: bool) -> dict[str, object]:
-    shown = {
+    return {
         "method": row["method"],
         **({"engine": row["engine"]} if with_engine else {}),
         "workers": row["gpus"],
@@ -85,8 +84,8 @@ def _shown(row: dict[str, Any], with_engine: bool) -> dict[str, object]:
         "sent": show_bytes(row["bytes_sent"]),
         "messages": row["messages"] or "-",
         "runs": row["repetitions"],
+        **({"speed-up": f"{row['speedup']:.2f}"} if "speedup" in row else {}),
     }
-    return shown | ({"speed-up": f"{row['speedup']:.2f}"} if "speedup" in row else {})
 
 
 def takeovers(rows: list[dict[str, Any]]) -> list[str]:
@@ -170,7 +169,6 @@ def _measured(
             job, reports = bench.run(
                 chosen[index], iterations=settings.iterations, warmup=settings.warmup
             )
-            digest = job.plan.digest if job.plan else ""
             results.add(
                 {
                     **provenance(),
@@ -178,7 +176,9 @@ def _measured(
                     "repetition": repetition,
                     **_measures(job, reports),
                     "messages": len(job.plan.messages) if job.plan else 0,
-                    "plan": ", ".join([digest, *map(str, reports[0].switches)]),
+                    "plan": ", ".join(
+                        [job.plan.digest if job.plan else "", *map(str, reports[0].switches)]
+                    ),
                 }
             )
     return _ordered(results.rows, cells)
@@ -237,8 +237,7 @@ def measure_scaling(
     joined = pd.concat(rows, ignore_index=True)
     repeated = joined.duplicated(["method", "gpus", "engine", "settings"])
     rows_once = joined[~repeated].reset_index(drop=True)
-    has_single = "single" in set(rows_once["method"])
-    return Measurement(speedups(rows_once) if has_single else rows_once)
+    return Measurement(speedups(rows_once) if "single" in set(rows_once["method"]) else rows_once)
 
 
 def expected_seconds(
@@ -321,8 +320,7 @@ def _checked(
     task = get_task(model)
     batch = settings.batch_of(task)
     _require_device(settings)
-    computes_here = settings.device == "cpu" and task.recorded is None
-    if computes_here and is_here(settings.site.launcher, ""):
+    if task.recorded is None and settings.device == "cpu" and is_here(settings.site.launcher, ""):
         require_memory_for_training(task, batch, settings.workers)
     slowed(task, settings.site.scale)  # refuses a scale for what really computes
     chosen = targets_of(methods, settings)

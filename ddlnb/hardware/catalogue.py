@@ -191,10 +191,10 @@ def described(words: str) -> Interconnect:
         f"network {words!r} has {gigabits:g} Gb/s a port, and ports have {SLOWEST:g} to "
         f"{FASTEST:,.0f}; {way_out}",
     )
-    source = "as described by its words"
-    is_infiniband = protocol.name == "InfiniBand"
-    port_rate = infiniband_data(rate.port_rate) if is_infiniband else rate.port_rate
-    return Interconnect(words.strip(), port_rate, protocol, source, rate.ports or 1)
+    data = infiniband_data if protocol.name == "InfiniBand" else float  # of what is on the wire
+    return Interconnect(
+        words.strip(), data(rate.port_rate), protocol, "as described by its words", rate.ports or 1
+    )
 
 
 def protocol_of(words: str) -> Protocol | None:
@@ -221,8 +221,8 @@ def gpu_in(words: str) -> Gpu | None:
 def _is_whole(name: str, text: str) -> bool:
     """Whether a plain name stands in text, with any signs in it, and is no part of a longer one."""
     signs = r"[^a-z0-9.]*".join(map(re.escape, name))
-    end = r"(?!\d)" if name[-1].isdigit() else ""
-    return bool(re.search(rf"(?<![a-z0-9]){signs}{end}(?![\W_]*(?:ti|super)\b)", text))
+    longer = r"(?<=\d)\d|[\W_]*(?:ti|super)\b"
+    return bool(re.search(rf"(?<![a-z0-9]){signs}(?!{longer})", text))
 
 
 @functools.cache

@@ -59,8 +59,8 @@ class LaunchOptions:
             object.__setattr__(self, "network", tuple(self.network))
         require(
             (self.launcher == "ssh") == bool(self.hosts),
-            f"launcher {self.launcher!r} with hosts={self.hosts!r}: give hosts=['name', ...] (--on) "
-            f"with launcher 'ssh', and only with it",
+            f"launcher {self.launcher!r} with hosts={self.hosts!r}: give hosts=['name', ...], or "
+            f"--on NAME, with launcher 'ssh', and only with it",
         )
         require(
             0 < self.scale <= 1,

@@ -21,7 +21,6 @@ from ddlnb.workloads.workload import Workload, read_profile
 if TYPE_CHECKING:
     from ddlnb.workloads.task import Task
 
-UNNAMED = "is unnamed (write, say, hardware: cpu-1thread into its file)"
 YOUR_OWN = "or a Workload of your own, see docs/own_model.md"
 
 
@@ -89,8 +88,9 @@ def _with_seconds(
         require_same_hardware(workload, cluster.name, cluster.hardware)
         return workload
     if gpu is not None:
-        written = software or EAGER
-        found = estimate(workload, gpu, precision, samples_per_second=throughput, software=written)
+        found = estimate(
+            workload, gpu, precision, samples_per_second=throughput, software=software or EAGER
+        )
         return _at_rate(found.on_hardware(cluster.hardware), cluster, throughput)
     require(
         not by_sheet,
@@ -98,7 +98,11 @@ def _with_seconds(
         f"and that of cluster {cluster.name!r}, {cluster.hardware!r}, is not here; leave it out",
     )
     if throughput is None:
-        kind = f"{cluster.hardware!r} has no data sheet here" if cluster.hardware else UNNAMED
+        kind = (
+            f"{cluster.hardware!r} has no data sheet here"
+            if cluster.hardware
+            else "is unnamed (write, say, hardware: cpu-1thread into its file)"
+        )
         raise InputError(
             f"nothing says how long {workload.model!r} computes on cluster {cluster.name!r}, whose "
             f"hardware {kind}; give --throughput with the samples per second of one worker, or "
@@ -143,7 +147,6 @@ def profile_for(model: str, cluster: Cluster, local_batch: int | None = None) ->
     InputError that lists what there is and says how to make another.
     """
     _require_known(model)
-    batch = "*" if local_batch is None else local_batch
     found = _profiles(model, cluster, local_batch)
     if local_batch is None and len(found) > 1:
         from ddlnb.workloads.resolve import resolve  # which loads torch
@@ -156,7 +159,7 @@ def profile_for(model: str, cluster: Cluster, local_batch: int | None = None) ->
     )
     if len(found) != 1:
         known = ", ".join(sorted(path.stem for path in PROFILES.glob("*.json")))
-        which = f"model {model!r}, batch {batch}, hardware {cluster.hardware!r}"
+        which = f"model {model!r}, batch {local_batch or '*'}, hardware {cluster.hardware!r}"
         require(
             not found,
             f"{len(found)} profiles match {which} ({', '.join(found)}); say which by its batch "
@@ -164,7 +167,7 @@ def profile_for(model: str, cluster: Cluster, local_batch: int | None = None) ->
         )
         raise InputError(
             f"no profile matches {which}, and {known} are there; make one on that hardware: "
-            f"{_how_to_profile(model, batch, cluster.hardware)}"
+            f"{_how_to_profile(model, local_batch or 'BATCH', cluster.hardware)}"
         )
     workload = read_profile(found[0])
     require_same_hardware(workload, cluster.name, cluster.hardware)
@@ -173,10 +176,9 @@ def profile_for(model: str, cluster: Cluster, local_batch: int | None = None) ->
 
 def _how_to_profile(model: str, batch: object, hardware: str) -> str:
     device = "" if not hardware or hardware.startswith("cpu") else " --device cuda"
-    size = "BATCH" if batch == "*" else batch
     return (
-        f"ddlnb measure profile --model {model} --batch {size}{device} "
-        f"--name {model}_b{size}_{hardware or 'HARDWARE'}"
+        f"ddlnb measure profile --model {model} --batch {batch}{device} "
+        f"--name {model}_b{batch}_{hardware or 'HARDWARE'}"
     )
 
 

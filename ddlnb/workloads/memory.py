@@ -246,10 +246,10 @@ def _require(task: Task, local_batch: int, fixed: int, per_sample: int, workers:
     needed = workers * (fixed + local_batch * per_sample)
     if needed > free:
         most = max(0, (free // workers - fixed) // max(1, per_sample))
-        each = "" if workers == 1 else f" on {workers} workers"
         raise InputError(
-            f"model {task.name!r} at batch {local_batch:,}{each} needs about {show_bytes(needed)} "
-            f"of memory, and {show_bytes(free)} are free here; choose a batch of at most {most:,}"
+            f"model {task.name!r} at batch {local_batch:,}"
+            f"{f' on {workers} workers' * (workers > 1)} needs about {show_bytes(needed)} of memory, and {show_bytes(free)} are free here; "
+            f"choose a batch of at most {most:,}"
         )
 
 
