@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -150,7 +151,9 @@ def expect(
 
     refuse_unused("the log is judged by hardware by name", cluster=hardware.cluster)
     each = hardware.gpus_per_node
-    logs = [read_log(one, each, progress=True) for one in log if one.suffix != ".xml"]
+    logs = [
+        read_log(one, each, progress=sys.stderr.isatty()) for one in log if one.suffix != ".xml"
+    ]
     facts = nccl_facts("\n".join(one.text for one in logs))
     for one in log:
         if one.suffix == ".xml":

@@ -80,7 +80,13 @@ def fit(
     from ddlnb.calibration.calibrate import calibrate
 
     result = calibrate(
-        what, rows=rows, workers=workers, out=out, write=write, seed=seed, progress=True
+        what,
+        rows=rows,
+        workers=workers,
+        out=out,
+        write=write,
+        seed=seed,
+        progress=sys.stderr.isatty(),
     )
     found = result.calibration
     values = counted(len(found.observations), "value")
