@@ -23,11 +23,7 @@ from ddlnb.reading import read_yaml
 from ddlnb.units import BITS_PER_BYTE, GB
 
 MAKERS = re.compile(r"nvidia|geforce|quadro|tesla|amd|instinct|tensorcore|gpu|accelerator")
-# What stands beside the name of a GPU: counts as in 8xA100 and XE9680x8A100, machines and makers.
-BESIDE_NAMES = re.compile(
-    r"(?:(?<![a-z0-9])|x)\d{1,3}\s*x\s*(?=\w)|x\d{1,2}(?=[a-z])|[dh]gx(?=\W|[abghv]\d)"
-    rf"|tensor.core|{MAKERS.pattern}"
-)
+OTHERS = r"(?:ti|super(?!\W*comp)|d|laptop|mobile|max.?q)(?![a-z])"  # of cards by four digits
 UNIT = r"GB/s|GBps|GB(?=E\b|IB\b)|G(?=E\b)|[Gg]ig(?:abit|E)?\b|[MmGgTt]b(?:it)?/?p?s?|G\b"
 WHOLE = r"(?<![\d.,])(?<!\d[eE])(?<!\d[eE][+-])(?<!(?<!\w)-)"  # not the end of another number
 RATE = rf"{WHOLE}(\d+(?:,\d{{3}})*(?:\.\d+)?)\s*({UNIT})"
@@ -51,6 +47,7 @@ MOST_LETTERS = 1_000  # in which a rate is looked for
 OF_NAME = re.compile(r"_b\d+_(.+)$")  # profiles are named MODEL_bBATCH_HARDWARE
 
 
+@functools.lru_cache(maxsize=4096)
 def plain(name: str) -> str:
     """Return a name without the words of makers, without spaces and signs, in small letters.
 
@@ -210,19 +207,24 @@ def gpu_in(words: str) -> Gpu | None:
     >>> gpu_in("A100-SXM4-40GB (OCI BM.GPU4.8)"), gpu_in("RTX A4000"), gpu_in("Accelerator 9000")
     (Gpu('A100-SXM4-40GB'), None, None)
     """
-    flat, text = plain(words), BESIDE_NAMES.sub(" ", words.lower())
-    for names in ({plain(n): gpu for gpu in gpus().values() for n in names_of(gpu)}, families()):
-        inside = [name for name in names if name in flat and _is_whole(name, text)]
+    flat, text = plain(words), MAKERS.sub(" ", words.lower().replace("tensor core", " "))
+    for names in ({n: gpu for gpu in gpus().values() for n in names_of(gpu)}, families()):
+        inside = [name for name in names if plain(name) in flat and _is_whole(name, text)]
         if inside:
-            return names[max(inside, key=len)]
+            return names[max(inside, key=lambda name: len(plain(name)))]
     return None
 
 
 def _is_whole(name: str, text: str) -> bool:
-    """Whether a plain name stands in text, with any signs in it, and is no part of a longer one."""
-    signs = r"[^a-z0-9.]*".join(map(re.escape, name))
-    longer = r"(?<=\d)\d|[\W_]*(?:ti|super)\b"
-    return bool(re.search(rf"(?<![a-z0-9]){signs}(?!{longer})", text))
+    """Whether a name stands in text, with any signs between its parts, and nothing longer does.
+
+    A letter alone at the end stands at its number: a V100 server is no V100S.
+    """
+    parts = re.findall(r"\d+[a-z]$|\d+|[a-z]+", MAKERS.sub("", name.lower()))
+    before = r"(?<![a-wyz])" if parts[0].isalpha() else r"(?<![a-wyz0-9])"  # 8xA100, 4x2080Ti
+    after = r"(?!\d)" if parts[-1].isdigit() else r"(?![a-wyz]|x\D)"
+    after += rf"(?![^a-z0-9]*{OTHERS})" if re.search(r"\d{4}", name) else ""
+    return bool(re.search(before + r"[^a-z0-9.]*".join(parts) + after, text))
 
 
 @functools.cache

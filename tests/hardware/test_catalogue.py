@@ -173,14 +173,36 @@ def test_free_text_finds_the_gpu_it_names():
     assert gpu_in("A100-SXM4-40GB (OCI BM.GPU4.8)") is get_gpu("A100-40GB")
     assert gpu_in("NVIDIA GB200") is get_gpu("GB200")
     assert gpu_in("Accelerator 9000") is None
-    assert gpu_in("2xXE9680x8A100-SXM-80GB") is gpu_in("tinybox_8xA100") is get_gpu("A100-80GB")
-    assert gpu_in("T4 16GB") is get_gpu("T4")
-    assert gpu_in("V100-DGXS-32GB") is get_gpu("V100-SXM2-32GB")
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        *((words, "A100-80GB") for words in ("2xXE9680x8A100-SXM-80GB", "2x8xA100", "8GPUxA100")),
+        *((words, "A100-80GB") for words in ("DGXA100", "A100 super-computer", "A100x8", "8A100")),
+        *((words, "V100-SXM2-32GB") for words in ("V100-DGXS-32GB", "V100 (Summit)")),
+        *((words, "MI300X") for words in ("AMD Instinct MI 300X OAM", "HGXMI300X", "MI300X8GPU")),
+        *((words, "RTX3090") for words in ("GeForce RTX 3090", "RTX_3090_24GB")),
+        *(
+            ("T4 16GB", "T4"),
+            ("8x2080Ti", "RTX2080Ti"),
+            ("DGXGB200", "GB200"),
+            ("L40 server", "L40"),
+        ),
+        *(("H100SXM5", "H100"), ("A100-PCIE-80GBx16", "A100-PCIe-80GB")),
+        ("GTX TITAN X", "TITAN-X-Maxwell"),
+    ],
+)
+def test_free_text_finds_a_gpu_beside_counts_makers_and_machines(words, name):
+    assert gpu_in(words) is get_gpu(name)
 
 
 @pytest.mark.parametrize(
     "words",
-    ["NVIDIA RTX A4000", "a1000", "h1000", "NVIDIA T400", "Quadro P4000", "RTX 3090 Ti", "13090"],
+    [
+        *("NVIDIA RTX A4000", "a1000", "h1000", "NVIDIA T400", "Quadro P4000", "13090"),
+        *("RTX 3090 Ti", "RTX_3090_Ti_24GB", "rtx 2080 super", "RTX 4090D", "RTX 3080 Laptop"),
+    ],
 )
 def test_a_name_that_begins_like_a_gpu_s_is_none(words):
     assert gpu_in(words) is None
