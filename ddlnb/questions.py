@@ -94,8 +94,7 @@ def asks(kind: Callable[P, Any]) -> Callable[[Callable[[Any], A]], Callable[P, A
         named_only = [
             one.replace(annotation=one.empty) for one in inspect.signature(kind).parameters.values()
         ]
-        signature = inspect.Signature(named_only, return_annotation=returned)
-        asked.__signature__ = signature  # type: ignore[attr-defined]
+        asked.__signature__ = inspect.Signature(named_only, return_annotation=returned)  # type: ignore[attr-defined]
         return asked
 
     return decorated

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from ddlnb.engines.bench import Bench, slowed
-from ddlnb.engines.catalogue import require_installed
+from ddlnb.engines.catalogue import BASELINES, require_installed
 from ddlnb.engines.job import Job, Report
 from ddlnb.engines.settings import DEFAULTS, MEASURING, MeasurementSettings
 from ddlnb.engines.targets import (
@@ -26,7 +26,7 @@ from ddlnb.engines.targets import (
 )
 from ddlnb.errors import MissingPart, require, require_whole
 from ddlnb.files import PROFILES, cores, held, provenance, require_writable_file, temporary_folder
-from ddlnb.launch.capacity import fitting_workers
+from ddlnb.launch.capacity import fitting_workers, require_room
 from ddlnb.launch.options import is_here
 from ddlnb.launch.ranks import Ranks
 from ddlnb.progress import Show, bar
@@ -63,7 +63,8 @@ class Measurement(Answer):
             f"{first['source']} on {first['machine']}; median and standard deviation of "
             f"{counted(int(first['repetitions']), 'run')}"
         )
-        of_several = self.rows["engine"].nunique() > 1  # else the name of one says nothing
+        # The name of one engine says nothing, and baselines say theirs by their own.
+        of_several = self.rows[~self.rows["method"].isin(BASELINES)]["engine"].nunique() > 1
         return (Table(title, [_shown(row, of_several) for row in self.rows.to_dict("records")]),)
 
     @property
@@ -301,7 +302,7 @@ def record_timelines(
     """
     options |= {"iterations": iterations, "warmup": warmup, "baselines": False}
     settings = settings.changed(**options)
-    chosen = targets_of(methods, settings)
+    _, chosen = _checked(model, methods, settings, None)
     with _ranks_or(ranks, chosen, settings) as up:
         bench = Bench(model, up, settings)
         steps = _with_progress([(0, i) for i in range(len(chosen))], chosen, progress)
@@ -320,14 +321,21 @@ def _checked(
     task = get_task(model)
     batch = settings.batch_of(task)
     _require_device(settings)
-    if task.recorded is None and settings.device == "cpu" and is_here(settings.site.launcher, ""):
-        require_memory_for_training(task, batch, settings.workers)
     slowed(task, settings.site.scale)  # refuses a scale for what really computes
     chosen = targets_of(methods, settings)
     for name in {target.engine for target in chosen}:
         require_installed(name)
     if settings.topology == "mesh":
         supplied("transport over a mesh")  # refuses what only an extension has
+    if (
+        task.recorded is None
+        and settings.device == "cpu"
+        and is_here(settings.site.launcher, "")
+        and not (out and Path(out).exists())  # what has gone well goes on
+    ):
+        count = settings.workers if any(one.engine != "single" for one in chosen) else 1
+        require_room(count, settings.site.launcher, "")
+        require_memory_for_training(task, batch, count)
     return task, chosen
 
 
@@ -346,8 +354,7 @@ def _measures(job: Job, reports: list[Report]) -> dict[str, float]:
 
 def _ordered(rows: pd.DataFrame, cells: list[dict[str, object]]) -> pd.DataFrame:
     """Return the rows of these cells, in their order; a file may hold others as well."""
-    frame = pd.DataFrame(cells)
-    keys = list(frame.columns)
+    keys = list(pd.DataFrame(cells).columns)
     order = {tuple(map(str, cell.values())): index for index, cell in enumerate(cells)}
     found = rows[keys].astype(str).apply(tuple, axis=1).map(order)
     return (

@@ -76,12 +76,12 @@ def targets_of(methods: Methods = "all", settings: MeasurementSettings = DEFAULT
     """Return what to run for these methods ("all", one, or a list): baselines first.
 
     Of the settings count ``engine``, ``baselines``, ``partition``, ``credit``, ``collective``,
-    ``device`` and ``replan``. ``engine`` is one name or several; every method runs on each of them
-    that can, and "all" are those that any can (`left_out_on_gpus` are not among them).
+    ``topology``, ``device`` and ``replan``. ``engine`` is one name or several; every method runs on
+    each of them that can, and "all" are those that any can (`left_out_on_gpus` are not among them).
     ``baselines`` are those of that name; True are ``single``, ``DDP`` and those of the engines.
     With engines that have no methods, such as "ddp", only baselines run. Raises UnknownName for an
     unknown method or engine, InputError for a method that none can run, and for a
-    ``partition`` or ``credit`` that no method has.
+    ``partition``, ``credit``, ``topology`` or ``replan`` that no method has.
     """
     names = [settings.engine] if isinstance(settings.engine, str) else settings.engine
     engines = [get_engine(name) for name in names]

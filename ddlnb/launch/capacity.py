@@ -169,8 +169,7 @@ class Load:
         >>> round(Load(0.0, 0.02, 0.0).spread, 3), round(Load(0.0, 0.8, 0.0).spread, 2)
         (0.006, 0.46)
         """
-        lost = min(self.during + self.stolen, MOST_LOST)
-        return -math.log(1 - lost) / math.sqrt(12)
+        return -math.log(1 - min(self.during + self.stolen, MOST_LOST)) / math.sqrt(12)
 
     def __str__(self) -> str:
         taken = (

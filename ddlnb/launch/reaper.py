@@ -102,8 +102,7 @@ def wait_for_owner(owner_pid: int) -> bool:
 
 def main(token: str, owner_pid: int, folder: str, *cancel: str) -> None:
     """Wait for the owner, then clean up after it."""
-    ended = wait_for_owner(owner_pid)
-    clean(token, folder, 0 if ended else QUIET_SECONDS, cancel)
+    clean(token, folder, 0 if wait_for_owner(owner_pid) else QUIET_SECONDS, cancel)
 
 
 if __name__ == "__main__":

@@ -276,8 +276,7 @@ def speedups(rows: pd.DataFrame, baseline: str = "single") -> pd.DataFrame:
     if joined["base"].isna().any():
         lacking = joined[joined["base"].isna()].iloc[0][keys].to_dict()
         raise InputError(f"the table has no row of {baseline!r} to compare with for {lacking}")
-    speedup = joined[RATE] / joined["base"]
-    return rows.assign(speedup=speedup.to_numpy())
+    return rows.assign(speedup=(joined[RATE] / joined["base"]).to_numpy())
 
 
 # Column of the rows: its header, the unit that it is shown in, and the digits behind the point.

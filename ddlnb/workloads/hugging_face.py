@@ -116,8 +116,7 @@ def task_of_config(config: Any, name: str, architecture: str | None = None) -> T
             f"it with ddlnb.task(module, batch=..., loss=...)"
         )
     longest = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
-    tokens = min(TOKENS, longest or TOKENS)
-    samples = RandomTokens(tokens, vocabulary, longest)
+    samples = RandomTokens(min(TOKENS, longest or TOKENS), vocabulary, longest)
     about = f"{model_class.__name__} on random sequences of tokens"
     return Task(name, build, samples, token_loss, 1, "sequences", about)
 

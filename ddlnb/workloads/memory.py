@@ -249,7 +249,8 @@ def _require(task: Task, local_batch: int, fixed: int, per_sample: int, workers:
         raise InputError(
             f"model {task.name!r} at batch {local_batch:,}"
             f"{f' on {workers} workers' * (workers > 1)} needs about {show_bytes(needed)} of "
-            f"memory, and {show_bytes(free)} are free here; choose a batch of at most {most:,}"
+            f"memory, and {show_bytes(free)} are free here; "
+            f"{f'choose a batch of at most {most:,}' if most else 'take fewer workers'}"
         )
 
 
