@@ -249,8 +249,8 @@ class LossyOption:
     """A lossy method, what one of its iterations costs, and how many it needed on digits.
 
     ``seconds`` is a 90 % interval of an iteration in so many ``draws``, without ends if in none.
-    ``iterations`` is the number over that of BSP, at ``workers`` workers. ``residual`` are the
-    bytes of gradients not sent yet that error feedback keeps.
+    ``iterations`` is the number over that of BSP, at ``workers`` workers. ``residual`` is how
+    many bytes error feedback keeps, of gradients that were not sent.
     """
 
     name: str
@@ -289,8 +289,9 @@ def lossy_options(
             continue
         method = training_method(name)
         residual = float(method.feedback and question.workload.gradient_bytes)
-        if question.fits(question.workload.local_batch, residual) is False:
-            left_out.append(f"{name}, as a GPU does not hold the residual of its feedback, too")
+        fits, both = (question.fits(question.workload.local_batch, one) for one in (0.0, residual))
+        if fits and both is False:
+            left_out.append(f"{name}, as a GPU has no room for the residual of its error feedback")
             continue
         drawn = [
             iteration_cost(question.workload, cluster, name, compression=SHEET).iteration_seconds

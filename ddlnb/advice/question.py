@@ -147,7 +147,7 @@ class Question:
     def memory_bytes(self, local_batch: int, more: float = 0.0) -> float:
         """Return the bytes that training at this batch takes of one GPU, NaN if unknown.
 
-        ``more`` are those that a method keeps beside what all do.
+        ``more`` is what a method keeps beyond what every method does.
         """
         return math.nan if self.footprint is None else self.footprint.bytes_at(local_batch) + more
 

@@ -63,10 +63,13 @@ def test_error_feedback_takes_memory_for_what_was_not_sent(question):
     memory = found.options.set_index("option")["memory_bytes"]
     assert memory[name] - memory["DDP"] == question.workload.gradient_bytes
     tight = replace(asked, gpu_memory=float(memory["DDP"] + 1))
-    found = advise_on(tight, lossy=(name,), most_plans=0, draws=0)
+    found = advise_on(tight, lossy=(name, "local(4)"), most_plans=0, draws=0)
+    assert "local(4)" in set(found.options["option"])
     assert name not in set(found.options["option"])
     assert any(one.startswith(f"Not judged: {name}, as a GPU") for one in found.unknowns)
     assert not any("Their compression takes" in one for one in found.unknowns)
+    small = advise_on(replace(asked, gpu_memory=4e9), lossy=(name,), most_plans=0, draws=0)
+    assert name in set(small.options["option"])  # which fits no less than DDP does
 
 
 def test_methods_are_forecast_as_forecast_does(question, advice):
