@@ -6,6 +6,7 @@ hardware, or from the data sheet of its GPU, in this order; ``source`` of the wo
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -142,16 +143,17 @@ def _profiles(model: str, cluster: Cluster, local_batch: int | None) -> list[str
 def profile_for(model: str, cluster: Cluster, local_batch: int | None = None) -> Workload:
     """Return the profile of a model for the cluster's hardware, as data/profiles names them.
 
-    Names read model_bBATCH_HARDWARE. Without a batch, that of the model's own is taken where there
-    are several. Raises UnknownName for a model that has neither a profile nor a task, and
-    InputError that lists what there is and says how to make another.
+    Names read model_bBATCH_HARDWARE. Without a batch, the profile of the model's own batch is taken
+    where there are several. Raises UnknownName for a model that has neither a profile nor a task,
+    and InputError that lists what there is and says how to make another.
     """
     _require_known(model)
     found = _profiles(model, cluster, local_batch)
     if local_batch is None and len(found) > 1:
         from ddlnb.workloads.resolve import resolve  # which loads torch
 
-        found = _profiles(model, cluster, resolve(model).local_batch) or found
+        with suppress(UnknownName):  # a profile of a model that is no task here
+            found = _profiles(model, cluster, resolve(model).local_batch) or found
     require(
         bool(found or cluster.hardware),
         f"cluster {cluster.name!r} says no hardware, by which profiles are found; write it into "
