@@ -269,6 +269,11 @@ def _plain(value: str, variables: Mapping[str, str]) -> Any:
 def _fields(form: Format, options: Fields, place: str, unknown: list[str]) -> Fields:
     """Return the fields that options are about; what is not known of them is added."""
     said: Fields = {}
+    unused = tuple(
+        name.removesuffix("device")
+        for name, value in options.items()
+        if name.endswith(".device") and value == "none"
+    )  # what nothing is put off to
     for name, value in options.items():
         rows = [one for one in (*form.options, *form.read) if one.name == name]
         rows = rows or [one for one in LAUNCHERS if one.name == name]
@@ -294,7 +299,7 @@ def _fields(form: Format, options: Fields, place: str, unknown: list[str]) -> Fi
                 raise InputError(
                     f"{place}: {name} is {value!r}, which is no whole number; write the number"
                 )
-        is_off = value in (False, "none") and "offload" in name  # nothing is, as in any layout
+        is_off = "offload" in name and (value is False or name.startswith(unused))
         is_other = _is_other_optimizer(name, value)
         is_neutral = is_off or (NEUTRAL.search(name) is not None and not is_other)
         if not is_read and (rows or not is_neutral):

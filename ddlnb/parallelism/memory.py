@@ -269,7 +269,8 @@ def memory(
 
     Model states as in ZeRO (arXiv 1910.02054, section 5), activations as in 2205.05198, section 4,
     each summed over the layers of the stage. With zero-bubble a micro batch counts until its
-    weights' gradients are there. Raises InputError for a layout that does not divide the model.
+    weights' gradients are there; with full recomputation it is computed again for both. Raises
+    InputError for a layout that does not divide the model.
 
     >>> from ddlnb.parallelism.model import gpt
     >>> model = gpt("7.5 B", layers=36, hidden=4096, heads=32, vocab=51200, sequence=2048).shape

@@ -248,11 +248,12 @@ def in_flight(name: str, stages: int, micro_batches: int, chunks: int, stage: in
 def chunks_in_flight(
     name: str, stages: int, micro_batches: int, chunks: int, stage: int
 ) -> tuple[int, ...]:
-    """Return the same by chunk, where passes are whole: how many micro batches each of them keeps.
+    """Return `in_flight` by chunk, of passes that are whole: how many micro batches each keeps.
 
     >>> chunks_in_flight("interleaved", 2, 4, 2, 0), chunks_in_flight("interleaved", 2, 4, 2, 1)
     ((3, 2), (2, 1))
     """
+    require(not get_schedule(name).splits, f"passes of {name!r} are split; count with most_kept")
     flying = in_flight(name, stages, micro_batches, chunks, stage)
     if chunks == 1:
         return (flying,)

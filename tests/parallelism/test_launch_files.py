@@ -387,7 +387,7 @@ def test_offloading_that_is_off_is_nothing_to_report(tmp_path, offloads, unknown
 def test_deepspeed_offloads_nothing_to_no_device(tmp_path, device, unknown):
     (file := tmp_path / "ds.json").write_text(
         '{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 2, "zero_optimization": '
-        f'{{"stage": 3, "offload_optimizer": {{"device": "{device}"}}}}}}'
+        f'{{"stage": 3, "offload_optimizer": {{"device": "{device}", "pin_memory": true}}}}}}'
     )
     assert bool(read_launch(file).unknown) == unknown
 
