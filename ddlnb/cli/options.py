@@ -474,7 +474,7 @@ def as_typed(message: str, given: Mapping[str, Any]) -> str:
 
     >>> as_typed("workers 0 must be a whole number, at least 1", {"--gpus": [0]})
     '--gpus 0 must be a whole number, at least 1'
-    >>> as_typed("local_batch 0 must be a whole number", {"--baselines": False, "--batch": 0})
+    >>> as_typed("local_batch 0 must be a whole number", {"--draws": 0, "--batch": 0})
     '--batch 0 must be a whole number'
     >>> as_typed("unknown GPU 'B9'; choose one of A100", {"--gpu": "B9"})
     "--gpu: unknown GPU 'B9'; choose one of A100"
@@ -488,9 +488,14 @@ def as_typed(message: str, given: Mapping[str, Any]) -> str:
         if not isinstance(one, bool)
     ]
     if word:
+
+        def has(one: Any) -> bool:
+            return message.startswith(tuple(f"{begins} {text} " for text in shown(one)))
+
         rules: list[Callable[[str, Any], bool]] = [
             lambda name, one: word[1] == name,
-            lambda name, one: message.startswith(tuple(f"{begins} {text} " for text in shown(one))),
+            lambda name, one: word[1].endswith(f"_{name}") and has(one),
+            lambda name, one: has(one),
             lambda name, one: word[1].startswith(f"{name}_"),
         ]
         for rule in rules:
