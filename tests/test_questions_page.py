@@ -28,7 +28,7 @@ def test_a_question_s_command_prints_its_answer(words, answer, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_s_command_prints_its_answer(name, monkeypatch, tmp_path):
+def test_the_first_command_of_a_page_prints_its_answer(name, monkeypatch, tmp_path):
     text = (ROOT / "docs" / f"{name}.md").read_text()
     (words, answer), *_ = BLOCK.findall(text)
     if model := re.search(r"```python\n(.*?)```", text, re.DOTALL):
