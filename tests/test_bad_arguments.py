@@ -59,7 +59,10 @@ WORKLOAD = "it is neither a task nor the name of one"
         (lambda: ddlnb.throughput_table(None), "rows None must be a pandas DataFrame"),
         (lambda: ddlnb.throughput_table(pd.DataFrame()), "lacks the columns gpus, method"),
         (lambda: ddlnb.survey.evaluate_claims(None), "rows None must be a pandas DataFrame"),
-        (lambda: ddlnb.trace("bert-large", 10**9), "batch 1,000,000,000 needs about .* at most"),
+        (
+            lambda: ddlnb.trace("bert-large", 10**9),
+            "batch 1,000,000,000 on 1 worker needs about .* at most",
+        ),
         (lambda: ddlnb.trace("bert-large", "4"), "local_batch '4' must be a whole number"),
         (lambda: ddlnb.trace(None), "unknown model None: it is neither a task nor"),
         (lambda: from_throughput(TOY, math.inf, ""), "samples_per_second inf must be a finite"),
@@ -71,6 +74,10 @@ WORKLOAD = "it is neither a task nor the name of one"
         (
             lambda: ddlnb.measure("small-conv", local_batch=10**8, workers=2),
             "batch 100,000,000 on 2 workers needs about .* at most",
+        ),
+        (
+            lambda: ddlnb.measure("bert-large", workers=40),
+            "on 40 workers needs .* take fewer workers or a smaller model|40 ranks do not fit",
         ),
         (lambda: ddlnb.measure(None), "unknown model None: it is neither a task nor"),
         (lambda: ddlnb.measure_scaling("small-conv", workers="2"), r"workers\[0\] '2' must be"),

@@ -289,8 +289,8 @@ def lossy_options(
             continue
         method = training_method(name)
         residual = float(method.feedback and question.workload.gradient_bytes)
-        fits, both = (question.fits(question.workload.local_batch, one) for one in (0.0, residual))
-        if fits and both is False:
+        batch = question.workload.local_batch
+        if question.fits(batch) and not question.fits(batch, residual):
             left_out.append(f"{name}, as a GPU has no room for the residual of its error feedback")
             continue
         drawn = [

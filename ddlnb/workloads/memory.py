@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ddlnb.errors import InputError, ModelError, require_known
 from ddlnb.files import MODELS
 from ddlnb.reading import read_json
-from ddlnb.units import GIB, digits, show_bytes
+from ddlnb.units import GIB, counted, digits, show_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -247,10 +247,13 @@ def _require(task: Task, local_batch: int, fixed: int, per_sample: int, workers:
     if needed > free:
         most = max(0, (free // workers - fixed) // max(1, per_sample))
         raise InputError(
-            f"model {task.name!r} at batch {local_batch:,}"
-            f"{f' on {workers} workers' * (workers > 1)} needs about {show_bytes(needed)} of "
-            f"memory, and {show_bytes(free)} are free here; "
-            f"{f'choose a batch of at most {most:,}' if most else 'take fewer workers'}"
+            f"model {task.name!r} at batch {local_batch:,} on {counted(workers, 'worker')} needs "
+            f"about {show_bytes(needed)} of memory, and {show_bytes(free)} are free here; "
+            + (
+                f"choose a batch of at most {most:,}"
+                if most
+                else "take fewer workers or a smaller model"
+            )
         )
 
 
