@@ -14,6 +14,7 @@ the notebook's metadata say of which code and version they are. Cells that have 
 
 from __future__ import annotations
 
+import ast
 import base64
 import csv
 import hashlib
@@ -32,6 +33,10 @@ from ddlnb.reading import read_json, read_text, reading
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+KINDS = {bool: (bool,), int: (int,), float: (float, int), list: (list,), dict: (dict,)}
+"""What may replace a notebook's parameter, by the type of its default."""
 
 
 @dataclass(frozen=True)
@@ -135,20 +140,42 @@ def get_notebook(name: str, folder: Path = NOTEBOOKS) -> Notebook:
 
 
 def check_parameters(notebook: Notebook, parameters: Mapping[str, object]) -> None:
-    """Raise UnknownName for a parameter that the notebook lacks; papermill only warns of it."""
+    """Raise UnknownName for a parameter that the notebook lacks; papermill only warns of it.
+
+    Raises InputError for one that is not of its default's kind, such as a word for a number; None,
+    and anything where the default is a text or None, is for the notebook to judge.
+    """
     known = parameters_of(notebook)
-    for name in parameters:
+    for name, value in parameters.items():
         require_known(f"parameter of notebook {notebook.name!r}", name, known)
+        default = known[name]
+        allowed = KINDS.get(type(default), (type(value),))
+        require(
+            value is None or type(value) in allowed,
+            f"parameter {name!r} of notebook {notebook.name!r} cannot be {value!r}; "
+            f"give something like {default!r}",
+        )
 
 
-def parameters_of(notebook: Notebook) -> list[str]:
-    """Return the names of the notebook's parameters. Raises InputError if it has no kernel."""
+def parameters_of(notebook: Notebook) -> dict[str, object]:
+    """Return the notebook's parameters with their defaults; None where a default spans lines.
+
+    Raises InputError if the notebook has no kernel.
+    """
     import papermill
 
     try:
-        return list(papermill.inspect_notebook(str(notebook.path)))
+        found = papermill.inspect_notebook(str(notebook.path))
     except ValueError as error:  # such as no kernel in the notebook's metadata
         raise InputError(f"notebook {notebook.name!r} cannot be inspected: {error}") from error
+    return {name: _literal(one["default"]) for name, one in found.items()}
+
+
+def _literal(text: str) -> object:
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return None
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +36,7 @@ from ddlnb.files import (
     require_writable,
     write_atomically,
 )
-from ddlnb.progress import bar
+from ddlnb.progress import bar, in_notebook
 from ddlnb.reading import read_json, read_text, yaml_of
 from ddlnb.registry import several
 from ddlnb.survey.evidence import Entry, entries
@@ -56,18 +57,20 @@ from ddlnb.units import counted
 class Progress:
     """A bar on stderr, or in a notebook, that counts the seconds which runs are expected to take.
 
-    ``seconds`` are expected by name. Runs begin and end in any order and from any thread.
+    ``seconds`` are expected by name. Runs begin and end in any order and from any thread. Where
+    stderr is no terminal, such as a log of CI, every run that ends is a line instead.
     """
 
     def __init__(self, seconds: Mapping[str, float], kept: int, show: bool):
         self._seconds, self._lock = seconds, threading.Lock()
         self._running: list[str] = []
         self._ended = 0
+        self._lines = show and not (sys.stderr.isatty() or in_notebook())
         form = "{desc} |{bar}| {percentage:3.0f} %, {elapsed} so far, {remaining} to go"
         self._bar = bar(
             total=sum(seconds.values()),
             desc=f"{counted(len(seconds), 'notebook')}, {kept} kept",
-            progress=show and bool(seconds),
+            progress=show and bool(seconds) and not self._lines,
             bar_format=form,
         )
 
@@ -86,6 +89,8 @@ class Progress:
                 left = self._bar.total - self._bar.n  # rounding must not lead beyond the end
                 self._bar.update(min(self._seconds[name], left))
                 self._describe()
+                if self._lines:
+                    sys.stderr.write(f"{self._ended} of {len(self._seconds)} done: {name}\n")
 
     def _describe(self) -> None:
         self._bar.set_description_str(described(self._ended, len(self._seconds), self._running))

@@ -25,7 +25,7 @@ from ddlnb.calibration.calibrated_model import (
     here_observations,
     micro_benchmark,
 )
-from ddlnb.errors import DdlnbError, UnknownName
+from ddlnb.errors import DdlnbError, InputError, UnknownName
 from ddlnb.files import NOTEBOOKS
 from ddlnb.launch.options import emulated
 from ddlnb.plans.methods import METHODS
@@ -286,6 +286,25 @@ def test_a_misspelt_parameter_is_refused_with_a_suggestion(tmp_path):
     with pytest.raises(UnknownName, match="did you mean 'servers'"):
         run_notebook("sec4_methods", tmp_path / "out.ipynb", server=2)
     assert not (tmp_path / "out.ipynb").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"gpus": "abc"}, "'gpus' .* cannot be 'abc'; give something like 32"),
+        ({"gpus": 2.5}, "cannot be 2.5"),
+        ({"gpus": True}, "cannot be True"),
+        ({"clusters": "survey-10GbE"}, r"cannot be 'survey-10GbE'; give something like \['survey"),
+    ],
+)
+def test_a_parameter_of_another_kind_than_its_default_is_refused(given, told):
+    with pytest.raises(InputError, match=told):
+        check_parameters(get_notebook("sec3_1_4_scheduling"), given)
+
+
+def test_a_whole_number_may_stand_for_another_one_and_nothing_for_anything():
+    check_parameters(get_notebook("sec3_1_4_scheduling"), {"gpus": 8, "model": None})
+    check_parameters(get_notebook("time_to_target"), {"target": 1})
 
 
 def test_an_unknown_notebook_is_refused_with_a_suggestion():

@@ -64,6 +64,7 @@ def test_the_bar_names_what_runs_and_is_not_there_where_nothing_does(capsys, mon
     out = io.StringIO()
     monkeypatch.setattr("tqdm.auto.tqdm", lambda **words: tqdm(file=out, **words))
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     with Progress({"a": 30.0, "b": 70.0}, kept=2, show=True) as bar, bar.running("b"):
         with bar.running("a"):
             pass
@@ -73,3 +74,11 @@ def test_the_bar_names_what_runs_and_is_not_there_where_nothing_does(capsys, mon
     assert "0 of 2 done, running b and a" in shown
     assert " 30 %" in shown
     assert described(2, 2, []) == "2 of 2 done"
+
+
+def test_a_log_has_a_line_for_every_notebook_that_ends_and_no_bar(capsys):
+    with Progress({"a": 30.0, "b": 70.0}, kept=2, show=True) as bar:
+        for name in "ba":
+            with bar.running(name):
+                pass
+    assert capsys.readouterr().err == "1 of 2 done: b\n2 of 2 done: a\n"
