@@ -74,6 +74,24 @@ def test_longer_draws_begin_alike_and_workers_and_seeds_differ(name):
     assert len({tuple(draws) for draws in first}) == 3
 
 
+def test_an_iteration_has_the_same_delay_in_a_run_of_any_length():
+    delay = Delay("exponential", 1.0, seed=3)
+    every = delay.seconds(1, 800)
+    late = [0, 255, 256, 511, 512, 799]
+    differ = Heterogeneity(delay=delay)
+    assert [differ.delay_seconds(1, step) for step in late] == [every[step] for step in late]
+
+
+def test_only_workers_and_nodes_that_take_part_are_said_to_differ():
+    differ = Heterogeneity(compute=((3, 2.0), (4, 3.0)), link=((1, 2.0), (2, 3.0)))
+    said = differ.among(workers=4, nodes=2)
+    assert said.split("; ") == [
+        "worker 3 computes 2 times as long",
+        "the link of node 1 takes 2 times as long",
+    ]
+    assert differ.among(workers=3, nodes=1) == ""
+
+
 def test_a_file_of_workers_that_differ_is_read_back(tmp_path):
     given = Heterogeneity(((0, 2.0), (15, 1.25)), ((3, 4.0),), Delay("pareto", 0.02, seed=7))
     cluster = replace(SLOW, heterogeneity=given)
