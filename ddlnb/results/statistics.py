@@ -140,8 +140,9 @@ def paired_comparison(
 
     Without diverged runs the verdict is that of the mean difference's 95 % interval, and the
     p-value that of the paired t-test. Where runs diverged there is no interval: the verdict needs
-    all pairs strictly one way, a diverged run being worse than any that did not, and the p-value is
-    that of the sign test. Pairs in which both runs diverged do not count for the difference.
+    two pairs or more, all strictly one way, a diverged run being worse than any that did not, and
+    the p-value is that of the sign test. Pairs in which both diverged do not count for the
+    difference.
     """
     diverged = int(np.isinf(better).sum()), int(np.isinf(worse).sum())
     both = np.isinf(better) & np.isinf(worse)
@@ -151,7 +152,7 @@ def paired_comparison(
         difference = Interval(sum(decisive) / len(decisive) if decisive else math.nan)
         signs = set(np.sign(differences).tolist())
         verdict = {1.0: Verdict.HOLDS, -1.0: Verdict.CONTRADICTED}.get(
-            signs.pop() if len(signs) == 1 else 0.0, Verdict.UNDECIDED
+            signs.pop() if len(signs) == 1 < len(better) else 0.0, Verdict.UNDECIDED
         )
         decided = verdict is not Verdict.UNDECIDED
         p_value = 0.5 ** (len(differences) - 1) if decided else 1.0

@@ -10,9 +10,11 @@ from ddlnb.results.statistics import (
     Interval,
     Verdict,
     bracket_interval,
+    holm,
     mean_interval,
     paired_comparison,
     ratio_interval,
+    t_test,
 )
 
 
@@ -48,9 +50,8 @@ def test_brackets_widen_intervals():
     assert bracket_interval(wide).low == pytest.approx(bracket_interval(exact).low - 0.5)
     ratio = ratio_interval(2 * exact, exact)
     assert ratio == pytest.approx((2.0, 2.0, 2.0))
-    wider = ratio_interval(2 * wide, wide)
-    assert wider.estimate == pytest.approx(2.0)
-    assert wider.low < 2.0 < wider.high
+    wider, apart = ratio_interval(2 * wide, wide), np.log(wide[:, 1] / wide[:, 0]).mean()
+    assert np.log(wider) == pytest.approx(math.log(2.0) + apart * np.array([0, -1, 1]))
 
 
 def test_what_is_never_reached_makes_the_ratio_zero():
@@ -68,7 +69,8 @@ def test_a_comparison_is_the_paired_t_test():
     assert found.difference == pytest.approx(
         (np.mean(worse - better), *expected.confidence_interval(0.95))
     )
-    assert found.columns()["half_width"] == found.difference.half_width
+    half = np.ptp(expected.confidence_interval(0.95)) / 2
+    assert found.columns()["half_width"] == pytest.approx(half)
 
 
 def test_a_margin_counts_small_differences_as_none():
@@ -76,3 +78,34 @@ def test_a_margin_counts_small_differences_as_none():
     assert paired_comparison(better, worse).verdict is Verdict.HOLDS
     assert paired_comparison(better, worse, margin=0.05).verdict is Verdict.UNDECIDED
     assert paired_comparison(worse, better).verdict is Verdict.CONTRADICTED
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "verdict", "p_value", "difference"),
+    [
+        ([1.0, 1.0, 1.0], [2.0, math.inf, 2.0], Verdict.HOLDS, 0.25, math.inf),
+        ([2.0, math.inf, 2.0], [1.0, 1.0, 1.0], Verdict.CONTRADICTED, 0.25, -math.inf),
+        ([1.0, 1.0, 3.0], [2.0, math.inf, 2.0], Verdict.UNDECIDED, 1.0, math.inf),
+        ([1.0, 2.0, math.inf], [1.5, 3.0, math.inf], Verdict.UNDECIDED, 1.0, 0.75),
+        ([math.inf] * 2, [math.inf] * 2, Verdict.UNDECIDED, 1.0, math.nan),
+        ([1.0], [math.inf], Verdict.UNDECIDED, 1.0, math.inf),
+    ],
+)
+def test_where_runs_diverged_all_pairs_decide_and_one_alone_does_not(
+    better, worse, verdict, p_value, difference
+):
+    found = paired_comparison(np.array(better), np.array(worse))
+    assert (found.verdict, found.p_value) == (verdict, p_value)
+    assert found.difference.estimate == pytest.approx(difference, nan_ok=True)
+    assert math.isnan(found.difference.half_width)
+
+
+def test_the_p_value_of_equal_differences_is_that_of_no_spread():
+    assert t_test(np.array([0.5, 0.5, 0.5])) == 0.0
+    assert t_test(np.array([0.0, 0.0])) == 1.0
+    assert math.isnan(t_test(np.array([0.5])))
+    assert math.isnan(t_test(np.array([0.5, math.inf])))
+
+
+def test_holms_correction_never_says_more_than_one():
+    assert holm(np.array([0.9, 0.02, 0.8])).tolist() == pytest.approx([1.0, 0.06, 1.0])
