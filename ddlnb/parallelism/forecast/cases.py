@@ -232,7 +232,8 @@ class Cases:
         embeddings[:, 0] = 1 - self.tied * (self.pp == 1)
         others = (heads + embeddings) * self.head_parameters[:, None]
         experts = held * (self.experts / self.ep * self.expert_parameters)[:, None]
-        return Stages(held, heads, held * self.held_layer_parameters[:, None] + others, experts)
+        layers = held * self.held_layer_parameters[:, None]
+        return Stages(held, heads, layers + others, experts, others)
 
     @property
     def model_flops(self) -> Column:
@@ -299,13 +300,15 @@ def shards_within(near: int, tp: int, replicas: int) -> int:
 class Stages:
     """Arrays (cases, stages): layers, heads (0 or 1), parameters; 0 where there is no stage.
 
-    ``experts`` are those of the parameters that only ``replicas / ep`` ranks hold alike.
+    ``experts`` are those of the parameters that only ``replicas / ep`` ranks hold alike, ``others``
+    those of embedding and head.
     """
 
     layers: Column
     heads: Column
     parameters: Column
     experts: Column
+    others: Column
 
 
 @lru_cache(maxsize=4096)

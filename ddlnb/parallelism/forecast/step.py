@@ -79,20 +79,24 @@ PARAMETER = 2  # bytes of a parameter that is gathered, and of a gradient that Z
 # Share of a hidden exchange by which the kernels beside it take longer: a judgement. NCCL takes 16
 # to 32 of 108 to 132 multiprocessors (0.2); FSDP on two nodes lost as if nothing were hidden (1).
 TAKEN = 0.2
-GATHERS = 3  # of ZeRO-3 per layer and micro batch: parameters twice, gradients once
+GATHERS = 3  # passes of ZeRO-3 per micro batch: parameters are gathered twice, gradients once
 REDUCED = 2  # passes of an all-reduce: bytes are scattered, then gathered
 
 
-def gathered_seconds(cases: Cases, values: Parameters) -> Column:
-    """Return seconds of a layer's gathered parameters and scattered gradients (ZeRO-3, FSDP).
+def gathered_seconds(cases: Cases, values: Parameters) -> tuple[Column, NDArray[np.float64]]:
+    """Return seconds of gathered parameters and scattered gradients (ZeRO-3, FSDP).
 
-    With hybrid sharding those of the shard are summed over its copies, with every micro batch, too.
+    Of a layer, and of the embedding and the head of every stage. With hybrid sharding those of the
+    shard are summed over its copies, with every micro batch, too.
     """
-    held = cases.experts / cases.ep * cases.expert_parameters
-    each = cases.attention_parameters * shard_rate(cases, values)
-    each = each + held * shard_rate(cases, values, cases.ep)
-    summed = REDUCED * cases.held_layer_parameters * copies_rate(cases, values) * trained(cases)
-    return np.where(cases.zero >= 3, PARAMETER / cases.tp * (GATHERS * each + summed), 0)
+    dense = GATHERS * shard_rate(cases, values)
+    experts = GATHERS * shard_rate(cases, values, cases.ep)
+    summed = REDUCED * copies_rate(cases, values) * trained(cases)
+    held = cases.held_layer_parameters - cases.attention_parameters
+    layer = cases.attention_parameters * dense + held * experts
+    layer = layer + cases.held_layer_parameters * summed
+    width = np.where(cases.zero >= 3, PARAMETER / cases.tp, 0)
+    return width * layer, (width * (dense + summed))[:, None] * cases.stages.others
 
 
 def shard_rate(cases: Cases, values: Parameters, ep: Column | float = 1.0) -> Column:
@@ -128,13 +132,18 @@ def group_rate(cases: Cases, values: Parameters, ranks: Column, near: Column) ->
 
 
 def gathered_beside(
-    cases: Cases, busy: NDArray[np.float64], held: NDArray[np.float64], gathered: Column
+    cases: Cases,
+    busy: NDArray[np.float64],
+    held: NDArray[np.float64],
+    gathered: Column,
+    others: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """Return seconds of stages that hold so many layers and gather each of them (ZeRO-3).
 
-    ``busy``: what they compute and exchange otherwise, beside which frameworks that overlap gather.
+    ``busy``: what they compute and exchange otherwise, beside which frameworks that overlap gather
+    a layer in so many seconds, and embedding and head in ``others``.
     """
-    whole = held * gathered[:, None]
+    whole = held * gathered[:, None] + others
     apart = busy + whole
     first = np.where(held > 0, gathered[:, None], 0)
     together = np.minimum(soft_maximum(busy + TAKEN * whole, whole) + first, apart)
@@ -279,7 +288,7 @@ def step(
     held, heads = cases.stages.layers, cases.stages.heads
     alone = held * layer[:, None] + heads * head[:, None]  # what one GPU would compute
     gpu = alone + held * exchanged[:, None]
-    gpu = gathered_beside(cases, gpu, held, gathered_seconds(cases, values))
+    gpu = gathered_beside(cases, gpu, held, *gathered_seconds(cases, values))
     starting = values.launch * operations_of(cases)
     host = (
         held * (starting + latency)[:, None]

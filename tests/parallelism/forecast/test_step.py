@@ -461,8 +461,24 @@ def test_the_copies_of_a_shard_send_what_the_plain_count_of_messages_says() -> N
         sent[shard] = ranks * sum(
             (1 + (one.primitive == "all-reduce")) * one.bytes * one.times for one in among
         )
-    by_forecast = gathered_seconds(hsdp, values) / gathered_seconds(whole, values)
-    assert by_forecast == pytest.approx(sent[8] / sent[0], rel=1e-6)
+    (hsdp_layer, _), (layer, _) = (gathered_seconds(one, values) for one in (hsdp, whole))
+    assert hsdp_layer / layer == pytest.approx(sent[8] / sent[0], rel=1e-6)
+
+
+@pytest.mark.parametrize("vocab", [1_000, 256_000])
+@pytest.mark.parametrize("tied", [False, True])
+def test_all_parameters_are_gathered_by_fsdp_those_of_embedding_and_head_too(vocab, tied) -> None:
+    """As many bytes as the plain count of exchanges has, which is that of the played iteration."""
+    values = saved_fit().of("fsdp")
+    small = LayoutQuestion("llama3-1b").model
+    model = replace(small, vocab=vocab, tied=tied)
+    asked = LayoutQuestion(model, "A100", 4, network="10GbE", framework="fsdp")
+    cases = ranking_of(asked, Layout(dp=32, zero=3)).outlook.cases
+    layer, others = gathered_seconds(cases, values)
+    counted = exchanges(model.shape, Layout(dp=32, zero=3), "mixed")
+    sent = sum(one.bytes * one.times for one in counted)
+    found = cases.layers * layer + others.sum(axis=1)
+    assert found == pytest.approx(shard_rate(cases, values) * sent, rel=1e-3)
 
 
 def test_shards_that_cross_the_end_of_a_node_have_no_forecast() -> None:
