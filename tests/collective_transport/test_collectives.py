@@ -14,10 +14,10 @@ from ddlnb.errors import InputError
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
 from ddlnb.networks.collectives.catalogue import COLLECTIVES, get_algorithm, get_collective
+from ddlnb.networks.collectives.proof import due
 from ddlnb.plans.requests import AllReduce
 from ddlnb.plans.transfers import Collective
 from ddlnb.units import KIB
-from tests.networks.proof import due
 
 SIZES = (1, 2, 3, 5, 8, 1001, 65_537)
 FURTHER = ("ring(3)", "parameter-servers(2)", "parameter-servers(2, True)", "byteps(1)", "swing(2)")

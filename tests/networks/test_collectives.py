@@ -1,12 +1,14 @@
 """Every collective of the catalogue, among 2 to 64 workers: proven, and counted by its formula."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+import ddlnb
+from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm, reversed_steps, shares, squarest
 from ddlnb.networks.collectives.catalogue import (
@@ -16,11 +18,11 @@ from ddlnb.networks.collectives.catalogue import (
     register_collective,
 )
 from ddlnb.networks.collectives.double_tree import complementary_trees
+from ddlnb.networks.collectives.proof import prove
 from ddlnb.networks.collectives.ring import Ring
 from ddlnb.networks.collectives.servers import BytePS
 from ddlnb.plans.alpha_beta import double_tree_share, tree_levels
 from ddlnb.plans.transfers import Collective, Primitive, transfers
-from tests.networks.proof import prove
 
 
 def doubling_steps(n: int) -> int:
@@ -266,3 +268,43 @@ def test_a_collective_from_outside_is_named_where_others_are(star):
 def test_what_is_no_collective_is_refused():
     with pytest.raises(InputError, match="inherits from Algorithm"):
         register_collective(dict)
+
+
+def _nothing(made: Ring, workers: int, primitive: Primitive) -> Any:
+    return None
+
+
+def _one_more(made: Ring, workers: int, primitive: Primitive) -> Any:
+    return get_collective("ring", workers + 1)
+
+
+def _half_way(made: Ring, workers: int, primitive: Primitive) -> Any:
+    rows = get_collective("ring", workers).transfers
+    return made.made(primitive, workers, workers, rows[rows["step"] < workers - 1])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (_nothing, "collective 'mistaken' makes None in place of a Collective"),
+        (_one_more, "that is an all-reduce among 4 workers"),
+        (_half_way, "'mistaken' among 4 workers is no all-reduce: part . of rank 0 is wrong"),
+    ],
+)
+def test_a_collective_from_outside_that_does_not_add_up_is_refused_wherever_it_is_used(wrong, said):
+    @dataclass(frozen=True)
+    class Mistaken(Algorithm):
+        name = "mistaken"
+
+        def collective(self, workers, per_node=1, primitive=ALL_REDUCE):
+            return wrong(self, workers, primitive)
+
+    register_collective(Mistaken)
+    try:
+        with pytest.raises(InputError, match=said):
+            get_collective("mistaken", 4)
+        cluster = get_cluster("survey-10GbE", 4)
+        with pytest.raises(InputError, match="mistaken"):
+            ddlnb.simulate("resnet50", replace(cluster, all_reduce="mistaken"), "BSP-A2A")
+    finally:
+        del COLLECTIVES["mistaken"]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ddlnb.networks.collectives.proof import prove
 from ddlnb.survey.sec5_6_collectives import (
     best_algorithms,
     host_link,
@@ -12,7 +13,6 @@ from ddlnb.survey.sec5_6_collectives import (
     torus_findings,
     torus_use,
 )
-from tests.networks.proof import prove
 
 SIZES = (1024, 16 << 20)
 

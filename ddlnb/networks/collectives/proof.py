@@ -6,18 +6,14 @@ there makes another number of them, but for an accident in 10^19.
 
 import numpy as np
 
-from ddlnb.errors import DdlnbError
+from ddlnb.errors import InputError
 from ddlnb.plans.transfers import Collective
-
-
-class WrongCollective(DdlnbError, ValueError):
-    """A list of transfers that does not do what its primitive says."""
 
 
 def due(collective: Collective) -> tuple[np.ndarray, np.ndarray]:
     """Return whose numbers every part must have at the end, and on which worker; -1 for all."""
     part = np.arange(collective.parts)
-    owner, every = np.array([*map(collective.owner, part)]), np.full_like(part, -1)
+    owner, every = np.array([collective.owner(int(one)) for one in part]), np.full_like(part, -1)
     whose = {"all-gather": owner, "broadcast": 0 * part, "all-to-all": part // collective.workers}
     where = {"reduce-scatter": owner, "all-to-all": part % collective.workers}
     kind = collective.primitive
@@ -28,7 +24,7 @@ def prove(collective: Collective) -> None:
     """Check that every rank ends with every part summed exactly once: nothing twice, nothing lost.
 
     What that means says the primitive (`Collective`). The transfers of a step are simultaneous:
-    what is received in it is not sent in it. Raises WrongCollective for a part that is written by
+    what is received in it is not sent in it. Raises InputError for a part that is written by
     two at once, or not as it should be at the end.
     """
     workers, parts = collective.workers, collective.parts
@@ -49,12 +45,18 @@ def prove(collective: Collective) -> None:
         held[target[~adds], part[~adds]] = sent[~adds]
         np.add.at(held, (target[adds], part[adds]), sent[adds])
         if (twice := ~adds & (writers[target, part] > 1)).any():
-            where = f"part {part[twice][0]} of rank {target[twice][0]}"
-            raise WrongCollective(f"{collective.name}: step {step} has {where} replaced by two")
+            place = f"part {part[twice][0]} of rank {target[twice][0]}"
+            raise InputError(
+                f"collective {collective.name!r} among {workers} workers is wrong: step {step} has "
+                f"{place} replaced by two"
+            )
     whose, where = due(collective)
     rank, total = np.indices(shape)[0], begun[:workers].sum(axis=0)
     right = np.where(whose < 0, total, begun[whose, np.arange(parts)])
     wrong = np.argwhere((held != right) & (rank < workers) & ((where < 0) | (where == rank)))
     if len(wrong):
-        where = "part {1} of rank {0}".format(*wrong[0])
-        raise WrongCollective(f"{collective.name}: {where} is wrong at the end")
+        place = "part {1} of rank {0}".format(*wrong[0])
+        raise InputError(
+            f"collective {collective.name!r} among {workers} workers is no {collective.primitive}: "
+            f"{place} is wrong at the end, as something is lost, added twice, or sent too early"
+        )
