@@ -215,13 +215,12 @@ class Encoder(Compressor):
 
         Whoever forecasts and whoever is sent a payload go by what `payload_bytes` declares.
         """
-        payload = self.encode(tensor, round_, memory)
-        declared, shape = self.payload_bytes(tensor.numel()), tuple(payload.shape)
+        payload, declared = self.encode(tensor, round_, memory), self.payload_bytes(tensor.numel())
         require(
-            payload.dtype == torch.uint8 and shape == (declared,),
-            f"compressor {self.name!r} encodes {tensor.numel():,} elements to {payload.dtype} of "
-            f"shape {shape}, and payload_bytes declares {declared:,} bytes; make both agree "
-            f"(as_bytes makes flat bytes of a tensor)",
+            _is_flat(payload, torch.uint8, declared),
+            f"compressor {self.name!r} encodes {tensor.numel():,} elements to {_said(payload)}, "
+            f"and payload_bytes declares {declared!r} bytes; make both agree (as_bytes makes flat "
+            f"bytes of a tensor)",
         )
         return payload
 
@@ -251,12 +250,22 @@ class Codec(Encoder):
     def decode(self, payload: Tensor, elements: int) -> Tensor:
         """Return the flat float32 tensor that a payload stands for."""
 
+    def decoded(self, payload: Tensor, elements: int) -> Tensor:
+        """Return what `decode` does. Raises InputError unless it is flat float32 of so many."""
+        found = self.decode(payload, elements)
+        require(
+            _is_flat(found, torch.float32, elements),
+            f"compressor {self.name!r} decodes a payload of {elements:,} elements to "
+            f"{_said(found)}; return a flat float32 tensor of so many",
+        )
+        return found
+
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
         """Gather all payloads on all workers, and average what they stand for in rank order."""
         payload = self.payload_of(tensor, round_, memory)
         payloads = yield AllGather(payload)
         average = made_once(payloads, lambda: self._average(payloads, tensor.numel()))
-        sent = self.decode(payload, tensor.numel())
+        sent = self.decoded(payload, tensor.numel())
         return Averaged(average.view_as(tensor), sent.view_as(tensor))
 
     def _average(self, payloads: Sequence[Tensor], elements: int) -> Tensor:
@@ -267,10 +276,20 @@ class Codec(Encoder):
 
     def add(self, payload: Tensor, total: Tensor) -> None:
         """Add what a payload stands for to a flat float32 tensor, without decoding if possible."""
-        total += self.decode(payload, len(total))
+        total += self.decoded(payload, len(total))
 
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
         return [Traffic(AllGather, self.payload_bytes(math.prod(shape)))]
+
+
+def _is_flat(found: object, dtype: torch.dtype, count: object) -> bool:
+    return isinstance(found, Tensor) and found.dtype == dtype and tuple(found.shape) == (count,)
+
+
+def _said(found: object) -> str:
+    if isinstance(found, Tensor):
+        return f"{found.dtype} of shape {tuple(found.shape)}"
+    return f"{found!r:.60}, which is no tensor"
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
@@ -298,7 +317,7 @@ def encode_with_feedback(codec: Codec, tensor: Tensor, round_: Round, memory: Me
     """Return the payload of the tensor plus the residual, and keep what it does not hold."""
     corrected = tensor + memory[RESIDUAL] if RESIDUAL in memory else tensor
     payload = codec.payload_of(corrected, round_, memory)
-    memory[RESIDUAL] = corrected - codec.decode(payload, tensor.numel()).view_as(tensor)
+    memory[RESIDUAL] = corrected - codec.decoded(payload, tensor.numel()).view_as(tensor)
     return payload
 
 
@@ -339,7 +358,7 @@ class Payloads:
         [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
         """
         triples = zip(self.codecs, self._split(payload), self.elements, strict=True)
-        return torch.cat([codec.decode(part, size) for codec, part, size in triples])
+        return torch.cat([codec.decoded(part, size) for codec, part, size in triples])
 
     def tally(self, payloads: Sequence[Tensor], clock: int) -> Tensor:
         """Return the joined payload of the outcome of a vote, the ``clock``-th of all.

@@ -63,8 +63,7 @@ def register_compressor(kind: type[Compressor]) -> None:
     """
     family = getattr(kind, "family", "")
     require(
-        not issubclass(kind, Compressor) or family in FAMILIES,
-        f"compressor {kind.__qualname__} declares the family {family!r}; choose one of "
-        f"{', '.join(FAMILIES)}",
+        not (isinstance(kind, type) and issubclass(kind, Compressor)) or family in FAMILIES,
+        f"compressor {kind!r} declares the family {family!r}; choose one of {', '.join(FAMILIES)}",
     )
     register("compressor", kind, Compressor, COMPRESSORS)

@@ -81,6 +81,53 @@ def test_a_payload_that_is_none_of_the_declared_bytes_is_refused(wrong, said):
             next(flow)
 
 
+@dataclass(frozen=True)
+class Silent(Unflattened):
+    """Forgets to return its payload."""
+
+    name = "silent"
+
+    def encode(self, *_: object) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Clipped(Half):
+    """Decodes one number too few."""
+
+    name = "clipped"
+    dtype = torch.float16
+    average = Codec.average
+
+    def decode(self, payload: torch.Tensor, elements: int) -> torch.Tensor:
+        return super().decode(payload, elements)[1:]
+
+
+@dataclass(frozen=True)
+class Doubled(Clipped):
+    """Decodes numbers of 64 bits."""
+
+    name = "doubled"
+
+    def decode(self, payload: torch.Tensor, elements: int) -> torch.Tensor:
+        return Half.decode(self, payload, elements).double()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (Silent, "encodes 40 elements to None, which is no tensor"),
+        (Clipped, r"decodes .* of 40 elements to torch.float32 of shape \(39,\)"),
+        (Doubled, r"decodes .* to torch.float64 of shape \(40,\); return a flat float32 tensor"),
+    ],
+)
+def test_a_compressor_that_returns_something_else_is_told_so(wrong, said):
+    codec, tensor, round_ = wrong(), normal(40, seed=1), Round(0, 1, 0)
+    flow = average_with_feedback(codec, tensor, round_, {})
+    with pytest.raises(InputError, match=f"compressor '{codec.name}' {said}"):
+        flow.send([next(flow).payload])
+
+
 def shares(workers: int, shape: tuple[int, ...], step: int = 0) -> list[torch.Tensor]:
     return [normal(*shape, seed=100 * step + rank) for rank in range(workers)]
 
