@@ -142,6 +142,20 @@ def test_a_name_that_is_taken_is_refused(pairs):
     assert METHODS[pairs.name] is pairs
 
 
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ({"compression": "top-k(0.01)"}, "compression 'top-k.0.01.' .* would change nothing"),
+        ({"bucketing": in_pairs}, r"is no Bucketing; write Bucketing\(RULE\)"),
+        ({"partition_bytes": "256KB"}, "partition_bytes '256KB' must be a whole number"),
+        ({"credit_bytes": -5}, "credit_bytes -5 must be a whole number, at least 1"),
+    ],
+)
+def test_a_method_of_what_would_be_ignored_or_cannot_be_is_refused(choice, said):
+    with pytest.raises(InputError, match=said):
+        replace(PAIRS, **choice)
+
+
 # Effects: checksums before a message is sent, an interrupt for every byte, its share of a link, a
 # logger's part of the computation.
 

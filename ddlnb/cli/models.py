@@ -126,7 +126,7 @@ def methods(csv: Csv = False) -> None:
     rows = [
         {
             "method": method.name,
-            "sync": method.synchronisation,
+            "sync": "BSP",
             "compression": method.compression or "-",
             "scheduling": method.scheduling or "-",
             "arch.": method.architecture,

@@ -87,6 +87,13 @@ RESERVED = ("all", "single")  # every method, and none
 SPLITS_MODELS = "FSDP, HSDP and ZeRO split the model: `ddlnb layouts scale` ranks splits"
 
 
+CHOICES: dict[str, tuple[type, str]] = {  # of a method, by its field: what it is, and how to say so
+    "launch": (Launch, " or ".join(map(str, Launch))),
+    "gate": (Gate, " or ".join(map(str, Gate))),
+    "bucketing": (Bucketing, "Bucketing(RULE)"),
+}
+
+
 class Planner(Protocol):
     """Makes a plan where a row's rules do not say it: one that is kept, or that is searched.
 
@@ -105,12 +112,12 @@ class Method:
     ``bucketing`` groups gradients into messages, ``exchange`` is "push_pull", "all_reduce" or
     "split_all_reduce", ``launch`` says when messages may start, ``priority`` whether those of early
     layers go first, and ``gate`` what the next forward pass waits for. ``partition_bytes`` is the
-    largest message and ``credit_bytes`` the most bytes in flight, None for no limit. A method that
-    ``tunes`` has those for which it is quickest on the cluster that it is planned for
+    largest message and ``credit_bytes`` the most bytes in flight, None for no limit. What is sent
+    is dense, unless a ``planner`` compresses, as ``compression`` says. A method that ``tunes`` has
+    those for which it is quickest on the cluster that it is planned for
     (`ddlnb.simulator.simulate`), and without a cluster, as in a measurement, those that stand here.
     ``planner`` makes the plan instead of all these, if there is one. ``plan(workload)`` returns the
-    `Plan`, ``sentence()`` the survey's description,
-    ``tuned(partition="1MB")`` another partition.
+    `Plan`, ``sentence()`` the survey's description, ``tuned(partition="1MB")`` another partition.
 
     >>> import ddlnb
     >>> workload = ddlnb.read_profile("small-conv_b64_cpu-1thread")
@@ -131,17 +138,24 @@ class Method:
     partition_bytes: int | None = None
     credit_bytes: int | None = None
     tunes: bool = False
-    synchronisation: str = "BSP"
     compression: str | None = None
     planner: Planner | None = None
 
     def __post_init__(self) -> None:
-        for what, choice, kind in (("launch", self.launch, Launch), ("gate", self.gate, Gate)):
+        for what, (kind, way) in CHOICES.items():
+            choice = getattr(self, what)
             require(
                 isinstance(choice, kind),
-                f"{what} {choice!r} of method {self.name!r} is no {kind.__name__}; write "
-                f"{' or '.join(map(str, kind))}",
+                f"{what} {choice!r} of method {self.name!r} is no {kind.__name__}; write {way}",
             )
+        sizes = {"partition_bytes": self.partition_bytes, "credit_bytes": self.credit_bytes}
+        require_whole(**{name: size for name, size in sizes.items() if size is not None})
+        require(
+            self.compression is None or self.planner is not None,
+            f"compression {self.compression!r} of method {self.name!r} would change nothing: a "
+            f"method's messages are dense; a lossy one is named, such as 'bsp + top-k(0.01)', and "
+            f"takes a compressor of yours by its name",
+        )
 
     @property
     def architecture(self) -> str:
@@ -174,7 +188,7 @@ class Method:
         'it exploits BSP with no compression and no scheduling, running on A2A built on TCP/IP and a ring'
         """  # noqa: E501
         return sentence(
-            self.synchronisation,
+            "BSP",
             self.compression,
             self.scheduling,
             self.architecture,
@@ -244,12 +258,12 @@ class Method:
 
         With a size given by hand it tunes none.
         """
-        method = self
-        if partition is not None and self.partition_bytes is not None:
-            method = replace(method, partition_bytes=bytes_from(partition), tunes=False)
-        if credit is not None and self.credit_bytes is not None:
-            method = replace(method, credit_bytes=bytes_from(credit), tunes=False)
-        return method
+        given: dict[str, Any] = {
+            name: bytes_from(size)
+            for name, size in (("partition_bytes", partition), ("credit_bytes", credit))
+            if size is not None and getattr(self, name) is not None
+        }
+        return replace(self, **given, tunes=False) if given else self
 
 
 def require_tunable(
