@@ -99,8 +99,8 @@ class Space:
         """Return the names of collectives that a message may take instead of the cluster's own."""
         is_free = self.collectives == "auto"
         names = COLLECTIVES if is_free else tuple(several(self.collectives))
-        if is_free and cluster.workers == 1:
-            return ()
+        if is_free and (cluster.workers == 1 or cluster.heterogeneity.link):
+            return ()  # what is played on a graph has no factors of links
         found = []
         for name in names:
             try:

@@ -5,6 +5,8 @@ import gc
 import pytest
 from hypothesis import given, settings
 
+from ddlnb.clusters.file import get_cluster
+from ddlnb.errors import InputError
 from ddlnb.plans.plan import Plan
 from ddlnb.search.bound import lower_bound
 from ddlnb.search.search import search_plan
@@ -65,6 +67,16 @@ def test_no_plan_is_quicker_than_the_bound(situation):
     bound = lower_bound(workload, cluster, names, servers=plan.servers > 0)
     if plan.servers <= cluster.default_servers:
         assert bound.seconds <= played.iteration_seconds * (1 + 1e-9), bound
+
+
+def test_where_a_link_has_a_factor_a_search_takes_the_clusters_own_all_reduce():
+    """Other collectives are played on a graph, whose links have no factors."""
+    cluster = get_cluster("survey-10GbE", 8).with_heterogeneity(link={1: 4.0})
+    assert Space().collectives_on(cluster) == ()
+    found = search_plan("resnet50", cluster, time_limit=1, progress=False)
+    assert not any(found.plan.collectives)
+    with pytest.raises(InputError, match="link factors"):
+        search_plan("resnet50", cluster, space=Space(collectives="direct"), progress=False)
 
 
 def test_a_search_leaves_the_garbage_collector_of_its_caller_alone(monkeypatch):
