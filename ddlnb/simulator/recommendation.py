@@ -50,14 +50,15 @@ def all_wait_for(speedup: float, gpus: int, on: Cluster) -> str:
     """Return who all others wait for, and what to do, if that is why GPUs do so little; else ""."""
     slow = {rank: factor for rank, factor in on.heterogeneity.compute if rank < gpus}
     most = max(slow.values(), default=1.0)
-    if gpus == 1 or len(slow) == gpus or not speedup < POOR * gpus <= most * speedup:
+    # The speed-up without those who are slow is gpus / (gpus / speedup - most + 1) at most.
+    if gpus == 1 or len(slow) == gpus or not gpus / speedup - most + 1 <= 1 / POOR < gpus / speedup:
         return ""
     last = sorted(rank for rank, factor in slow.items() if factor >= (1 - TIE) * most)
     who, do, them = ("workers", "", "them") if len(last) > 1 else ("worker", "s", "it")
     return (
         f"all wait for {who} {', '.join(map(str, last))}, which compute{do} {most:g} times as "
         f"long: replace {them}, leave {them} out, or give {them} a smaller share of the batch "
-        f"(ddlnb layouts balance)"
+        f"(ddlnb layouts balance), and ask again: more of the network shows then"
     )
 
 

@@ -159,6 +159,14 @@ def test_what_is_uneven_is_named_where_the_network_alone_is_too_slow_already():
     assert "uneven" not in recommended(rows_of(MG_WFBP=90.0), SURVEY)
 
 
+@pytest.mark.parametrize(("rate", "waits"), [(295.0, True), (230.0, False)])
+def test_a_slow_worker_is_blamed_only_if_half_of_linear_can_be_had_without_it(rate, waits):
+    """8 GPUs do the work of 2.95 or 2.3: with that of an iteration back, of 4.67 or 3.2 at most."""
+    text = recommended(rows_of(MG_WFBP=rate), SURVEY.with_heterogeneity({0: 2.0}))
+    assert ("all wait for worker 0" in text) == waits
+    assert ("a faster network" in text) == (not waits)
+
+
 def test_advice_knows_a_smaller_number_and_tells_what_wins_some_draws_from_ties():
     few, many = rows_of(MG_WFBP=240.0), rows_of(MG_WFBP=242.0)
     text = recommended(pd.concat([few.assign(gpus=4), many]), SURVEY)
