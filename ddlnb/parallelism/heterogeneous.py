@@ -87,7 +87,10 @@ def gpu_kinds(
     >>> [(kind.name, round(kind.speed / 1e12, 1)) for kind in kinds]
     [('A100-SXM4-80GB', 124.8), ('V100-SXM2-32GB', 50.0)]
     """
-    require(bool(counts), "there are no GPUs; name at least one kind, such as {'A100': 4}")
+    require(
+        isinstance(counts, Mapping) and bool(counts),
+        f"there are no GPUs by name in {counts!r}; name at least one kind, such as {{'A100': 4}}",
+    )
     require(
         reached is None or 0 < reached <= 1, f"reached {reached!r} must be above 0 and at most 1"
     )

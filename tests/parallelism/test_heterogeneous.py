@@ -145,6 +145,7 @@ def test_the_table_says_what_share_of_all_speeds_is_reached():
         (lambda: ways_to_share(MODEL, (FAST, FAST), 8), InputError, "'?fast'? is named twice"),
         (lambda: ways_to_share(MODEL, (replace(FAST, count=9),), 9), InputError, "at most 8 GPUs"),
         (lambda: gpu_kinds({}), InputError, "there are no GPUs"),
+        (lambda: gpu_kinds(["4xA100"]), InputError, r"name at least one kind, such as {'A100'"),
         (lambda: gpu_kinds({"A100": 0}), InputError, "count 0"),
         (lambda: gpu_kinds({"A100": 1}, reached=1.5), InputError, "reached 1.5"),
         (lambda: gpu_kinds({"A1000": 1}), UnknownName, "unknown GPU"),
