@@ -134,7 +134,9 @@ def _frameworks(asked: PricedQuestion) -> str:
     own = next(one for one in found if asked.framework in ("", one[-1]))
     apart = [one[-1] for one in found if one[1] > own[2] or one[2] < own[1]]
     sure = f"; the interval of {own[-1]} overlaps none of {', '.join(apart)}" if apart else ""
-    mixture = f"Framework not named: a mixture of {', '.join(asked.by_framework)}; narrow it with"
+    meant = ", ".join(asked.ranking.frameworks(int(asked.ranking.order[0])))
+    steps = f"a mixture of {meant}" if "," in meant else f"{meant} alone"
+    mixture = f"Framework not named: the best layout is forecast as {steps}; narrow it with"
     said = "" if asked.framework else f"{mixture} --framework. "
     return f"{said}Tokens/s per GPU by framework: {', '.join(listed)}{sure}."
 

@@ -156,8 +156,9 @@ def _of_layouts(asked: PricedQuestion) -> Verdict:
     """Return the verdict on a model whose layouts are known."""
     row, held, room = asked.ranking.rows(1)[0], asked.unsplit, float(asked.gpu.memory)
     rate, fits = asked.gpus * row["tokens_per_s_per_gpu"], held.bytes_at(1) <= room
+    way = "it has to be split" if asked.gpus > 1 else "it fits by what a framework or layout saves"
     said = (
-        f"Verdict: {'it fits unsplit' if fits else 'it has to be split'}; fastest of the layouts "
+        f"Verdict: {'it fits unsplit' if fits else way}; fastest of the layouts "
         f"searched is {row['layout']}, with {show_rate(rate)} tokens/s on "
         f"{gpus_in_words(asked.gpus)} and {row['memory_gib']:.0f} GiB on each."
     )

@@ -18,6 +18,7 @@ from ddlnb.advice.splits import (
     layout_reasons,
     split_on,
     split_options,
+    verdict_of,
     without,
 )
 from ddlnb.errors import InputError, UnknownName
@@ -27,9 +28,10 @@ from ddlnb.parallelism.forecast import forecast as forecasts
 from ddlnb.parallelism.forecast.fit import drawn_seconds
 from ddlnb.parallelism.forecast.forecast import MOMENTS, memory_spread
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, saved_fit
-from ddlnb.parallelism.forecast.layouts import scale
+from ddlnb.parallelism.forecast.layouts import scale, unsplit
 from ddlnb.parallelism.forecast.mixture import Open, expected
 from ddlnb.parallelism.forecast.published import observed
+from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.plans.methods import get_method
 from ddlnb.simulator.simulate import Cell
 from ddlnb.units import GIB
@@ -72,7 +74,26 @@ def test_frameworks_are_ranked_by_their_own_forecasts_and_those_apart_are_named(
     assert re.search(r"the interval of nanotron overlaps none of .*megatron-deepspeed", said)
     none = " ".join(Splits((replace(asked, framework=""),), 3).sentences)
     assert re.search(r"interval of nemo overlaps none of .*megatron-deepspeed", none)  # the fastest
-    assert "not named: a mixture of nanotron, nemo, internevo, fsdp-compiled, fsdp; narrow" in none
+    assert "forecast as a mixture of nanotron, nemo, internevo; narrow it with --framework" in none
+    few = " ".join(Splits((PricedQuestion("llama3-70b", "H100", 3, gpus_per_node=6),), 3).sentences)
+    assert "the best layout is forecast as fsdp-compiled alone; narrow" in few
+
+
+def test_what_is_said_of_a_gpus_memory_adds_up():
+    asked = LayoutQuestion("llama3-8b", "MI300X", 8)
+    held = unsplit(asked)
+    said = r"of (\d+) bytes each, gradients (\d+), .* adam (\d+), buffers ([\d.]+)"
+    each = re.search(said, held.states)
+    sum_of_parts = sum(map(float, each.groups())) * asked.model.shape.parameters
+    assert 0 < held.fixed - sum_of_parts < 2 * GIB  # the rest is the context
+
+
+def test_a_layout_that_one_gpu_holds_is_no_split():
+    """Of what the hungriest framework holds the GPU has less, and another one holds less."""
+    asked = PricedQuestion("llama3-1b", "RTX 4090", 1, gpus_per_node=1, sequence=2048)
+    assert unsplit(asked).bytes_at(1) > asked.gpu.memory
+    said = verdict_of(asked).said[1]
+    assert said.startswith("Verdict: it fits by what a framework or layout saves; fastest of")
 
 
 def test_each_reason_is_a_forecast_of_its_own(advice):

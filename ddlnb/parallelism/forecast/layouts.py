@@ -29,6 +29,7 @@ from ddlnb.parallelism.forecast.forecast import MOMENTS, footprint, rate
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework
 from ddlnb.parallelism.forecast.mixture import Expected, Open, expected
 from ddlnb.parallelism.forecast.question import LayoutQuestion
+from ddlnb.parallelism.forecast.step import values_of
 from ddlnb.parallelism.layout import Layout, equal_parts
 from ddlnb.parallelism.model import Transformer
 from ddlnb.parallelism.schedules import INTERLEAVED, SCHEDULES
@@ -331,8 +332,10 @@ def unsplit(asked: LayoutQuestion, optimizer: str = "adam") -> Footprint:
     one, two = (GIB * gib[found.owner == row].max() for row in (0, 1))
     fewer = FLOAT32 * (OPTIMIZER_COPIES["adam"] - OPTIMIZER_COPIES[optimizer])
     width = found.cases.way("gradient_bytes").max()
+    buffers = digits(float(np.max(values_of(found.cases, asked.fitted).states)), 2)
     parts = (
-        f"2 bytes each, gradients {width}, fp32 master weights and {optimizer} {MOMENTS - fewer}"
+        f"2 bytes each, gradients {width}, fp32 master weights and {optimizer} {MOMENTS - fewer}, "
+        f"buffers {buffers}"
     )
     return Footprint(
         fixed=float(2 * one - two) - fewer * asked.model.shape.parameters,
