@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -64,6 +65,9 @@ def fit(
     network: Annotated[
         str, typer.Option(help="Between nodes, such as 200GbIB; default: the usual one.")
     ] = "",
+    collective: Annotated[
+        str, typer.Option(help="What the log is of, such as all_reduce, where it does not say.")
+    ] = "",
     csv: Csv = False,
 ) -> None:
     """Fit the effects of a cluster to measurements, and print an interval for each.
@@ -72,6 +76,7 @@ def fit(
     `ddlnb cluster fit all_reduce.log --gpu A100 --nodes 4 --network 200GbIB`.
     """
     named = {"gpu": gpu, "nodes": nodes, "gpus_per_node": gpus_per_node, "network": network}
+    named |= {"collective": collective or None}
     if Path(what).is_file() and Path(what).suffix not in (".yaml", ".yml"):
         refuse_unused(f"{what} is a log of collectives", rows=rows, workers=workers, write=write)
         require(bool(gpu), f"{what} is a log of collectives; give the --gpu that it was made on")
@@ -115,7 +120,7 @@ def _fit_log(log: str, named: dict[str, Any], out: Path | None, csv: bool) -> No
         return
     print_table(found.residuals, csv, "The log, and what the fitted cluster says")
     typer.echo(found.in_words)
-    typer.echo(f"Cluster in {path}: ask it with `ddlnb forecast --cluster {path}`.")
+    typer.echo(f"Cluster in {path}: ask it with `ddlnb forecast --cluster {quote(str(path))}`.")
 
 
 def collectives(

@@ -67,6 +67,18 @@ def test_a_log_of_another_collective_is_refused(monkeypatch):
         fit_log("all_gather.log", "A100")
 
 
+def test_a_log_that_does_not_name_its_collective_is_told_it(tmp_path):
+    lines = ["#  Rank  0 Group  0 Pid 1 on a device  0 [0x07] NVIDIA A100-SXM4-80GB"]
+    lines += ["#  Rank  1 Group  0 Pid 1 on a device  1 [0x0f] NVIDIA A100-SXM4-80GB"]
+    lines += ["#       size         count      type   redop     time   algbw   busbw  #wrong"]
+    lines += [f"{size:.0f} {size / 4:.0f} float sum {20 + size / 1e5:.2f} 1 1 0" for size in SIZES]
+    path = tmp_path / "nccl.log"
+    path.write_text("\n".join(lines))
+    with pytest.raises(InputError, match="give --collective"):
+        fit_log(path, "A100")
+    assert len(fit_log(path, "A100", collective="all_reduce").residuals) == len(SIZES)
+
+
 def test_no_fitted_link_is_faster_than_its_line(monkeypatch):
     """Two nodes whose messages pass them at twice the rate of their network, as by reduction in it.
 
