@@ -27,6 +27,7 @@ from ddlnb.plans.methods import BASELINES, METHODS, Method, get_method
 from ddlnb.plans.plan import Plan
 from ddlnb.plans.plan_file import KeptPlan, method_of
 from ddlnb.plans.server_rules import BulkSynchronous
+from ddlnb.simulator.forecast import methods_on
 from ddlnb.simulator.profiles import workload_on
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
@@ -167,7 +168,7 @@ def best_lossless(
     if slower is not None:
         slower(0, 0, cluster.workers)  # raises InputError for a worker that is not there
     costs = []
-    for method in METHODS.values():
+    for method in methods_on(cluster):
         if cluster.server_machines(method.architecture) > most_machines:
             continue
         try:
