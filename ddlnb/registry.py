@@ -135,7 +135,10 @@ def register(what: str, kind: type[T], base: type, known: dict[str, type[T]]) ->
     """
     parameters = getattr(kind, "__dataclass_params__", None)
     require(
-        parameters is not None and parameters.frozen and issubclass(kind, base),
+        isinstance(kind, type)
+        and parameters is not None
+        and parameters.frozen
+        and issubclass(kind, base),
         f"{what} {kind!r} must be a frozen dataclass that inherits from {base.__name__}",
     )
     where, name = f"{what} {kind.__qualname__}", getattr(kind, "name", "")

@@ -468,6 +468,7 @@ class Impostor(TopK):
         (Stateless, "declares the family ''; choose one of quantisation"),
         (Demanding, "needs a default for each parameter"),
         (Unfinished, "does not define decode, encode, feedback, payload_bytes"),
+        (Rounded(), "must be a frozen dataclass that inherits from Compressor"),
         (Impostor, "has the name 'top-k' of TopK"),
     ],
 )
@@ -504,6 +505,26 @@ def damped() -> Iterator[None]:
     ddlnb.register_synchronisation(Damped)
     yield
     del SYNCHRONISATIONS["damped"]
+
+
+def _nothing(self: Damped, worker: Worker) -> None:
+    return None
+
+
+def _once(self: Damped, worker: Worker) -> Flow:
+    gradient = yield NextGradient()
+    worker.apply(gradient)
+    yield StepDone()
+
+
+@pytest.mark.parametrize(
+    ("loop", "said"),
+    [(_nothing, "_nothing returned None; it has to yield"), (_once, "_once ended; .* `while True`")],
+)
+def test_a_loop_that_does_not_train_for_ever_is_told_so(damped, monkeypatch, loop, said):
+    monkeypatch.setattr(Damped, "loop", loop)
+    with pytest.raises(InputError, match=said):
+        train("digits", "damped(0.5)", workers=2, steps=4, evaluate_every=4, lr=0.1)
 
 
 def test_a_synchronisation_from_outside_trains_and_is_in_the_taxonomy(damped):

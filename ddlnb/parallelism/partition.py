@@ -57,7 +57,7 @@ def equal_shares(samples: int, workers: int) -> tuple[int, ...]:
 
     >>> equal_shares(10, 4)
     Traceback (most recent call last):
-    ddlnb.errors.InputError: 4 workers do not divide a batch of 10; take 8 or 12, or shares by speed
+    ddlnb.errors.InputError: 4 workers do not divide a batch of 10; take 8 or 12
     """
     require_whole(samples=samples, workers=workers)
     each, left = divmod(samples, workers)
@@ -65,7 +65,7 @@ def equal_shares(samples: int, workers: int) -> tuple[int, ...]:
         below = f"{each * workers} or " if each else ""
         raise InputError(
             f"{workers} workers do not divide a batch of {samples}; take {below}"
-            f"{(each + 1) * workers}, or shares by speed"
+            f"{(each + 1) * workers}"
         )
     return (each,) * workers
 

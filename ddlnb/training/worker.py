@@ -7,7 +7,7 @@ requests, and those of `ddlnb.plans.requests`, which are the communication.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce
 
@@ -23,7 +23,7 @@ from ddlnb.compression.base import (
     average_with_feedback,
     encode_with_feedback,
 )
-from ddlnb.errors import NotFinite
+from ddlnb.errors import InputError, NotFinite, require
 from ddlnb.plans.requests import AllReduce, Flow, PushPull
 from ddlnb.workloads.task import Batch
 
@@ -205,6 +205,28 @@ class Worker:
         for name, value in memory.items():
             if isinstance(value, Tensor):
                 memory[name] = torch.zeros_like(value)
+
+
+def begun(loop: Callable[[Worker], Flow], worker: Worker) -> Flow:
+    """Return the loop of a worker, which trains for ever.
+
+    Raises InputError for what is no generator, and when it comes to an end.
+    """
+    flow = loop(worker)
+    require(
+        isinstance(flow, Generator),
+        f"the loop {getattr(loop, '__qualname__', loop)} returned {flow!r:.60}; it has to yield "
+        f"its requests, NextGradient first",
+    )
+
+    def endless() -> Flow:
+        yield from flow
+        raise InputError(
+            f"the loop {getattr(loop, '__qualname__', loop)} ended; it has to train for ever, "
+            f"with `while True` round what it yields"
+        )
+
+    return endless()
 
 
 def _joined(owned: Sequence[nn.Parameter], sizes: Sequence[int]) -> Tensor:

@@ -82,8 +82,8 @@ def test_no_other_cut_of_layers_ends_earlier_under_gpipe(costs, speeds, micro_ba
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: equal_shares(10, 4), "take 8 or 12, or shares by speed"),
-        (lambda: equal_shares(3, 4), "divide a batch of 3; take 4, or"),
+        (lambda: equal_shares(10, 4), "take 8 or 12$"),
+        (lambda: equal_shares(3, 4), "divide a batch of 3; take 4$"),
         (lambda: share_batch(0, [1.0]), "samples 0 must be a whole number"),
         (lambda: share_batch(4, []), "there are no workers"),
         (lambda: share_batch(4, [1.0, 0.0]), "speed 0.0 must be a finite number above 0"),
@@ -139,7 +139,7 @@ def test_the_table_says_what_share_of_all_speeds_is_reached():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: ways_to_share(MODEL, (FAST, SLOW), 42), InputError, "take 40 or 44, or shares"),
+        (lambda: ways_to_share(MODEL, (FAST, SLOW), 42), InputError, "take 40 or 44$"),
         (lambda: ways_to_share(MODEL, (FAST,), 9, 2), InputError, "divide a batch of 9; take 8 or"),
         (lambda: ways_to_share(MODEL, (), 8), InputError, "there are no GPUs"),
         (lambda: ways_to_share(MODEL, (FAST, FAST), 8), InputError, "'?fast'? is named twice"),

@@ -28,7 +28,7 @@ from ddlnb.plans.requests import AllGather, AllReduce, Messages, PushPull
 from ddlnb.plans.server_rules import Rule
 from ddlnb.registry import supplied_parts
 from ddlnb.training.method import Arrival, TrainingJob, TrainingMethod, TrainingRun, WorkerReport
-from ddlnb.training.worker import NextGradient, StepDone, Worker
+from ddlnb.training.worker import NextGradient, StepDone, Worker, begun
 
 UNREAD_MESSAGES = 4  # to one worker, before the sender waits until one is received
 
@@ -238,7 +238,7 @@ def _train(context: RankContext, job: TrainingJob, store: Any, executor: str) ->
     if job.servers:
         servers = get_servers(executor).connect(context, store, job, worker)
     transport = BlockingTransport(servers)
-    flow = job.method.synchronisation.loop(worker)
+    flow = begun(job.method.synchronisation.loop, worker)
     losses: list[float] = []
     observed: list[Any] = []
     answer: Any = None

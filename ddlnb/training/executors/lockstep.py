@@ -23,7 +23,7 @@ from ddlnb.plans.requests import AllGather, AllReduce, Flow, Messages, PushPull,
 from ddlnb.plans.server_rules import Rule
 from ddlnb.results.timeline import Span, Timeline
 from ddlnb.training.executors.clock import HELD_PULL, PULL, PUSH, Clock, Event, Links, ServerLinks
-from ddlnb.training.worker import NextGradient, StepDone, Worker
+from ddlnb.training.worker import NextGradient, StepDone, Worker, begun
 from ddlnb.workloads.profiling import torch_threads
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Lockstep:
         self.bytes_received = [0.0] * len(workers)
         self._workers, self._steps, self._rule = workers, steps, rule
         self._clock, self._on_step, self._recording = clock or Clock(), on_step, recording
-        self._flows = [loop(worker) for worker in workers]
+        self._flows = [begun(loop, worker) for worker in workers]
         self._done = [0] * len(workers)
         self._events: list[tuple[float, int, Event]] = []
         self._serial = 0
