@@ -519,7 +519,10 @@ def _once(self: Damped, worker: Worker) -> Flow:
 
 @pytest.mark.parametrize(
     ("loop", "said"),
-    [(_nothing, "_nothing returned None; it has to yield"), (_once, "_once ended; .* `while True`")],
+    [
+        (_nothing, "_nothing returned None; it has to yield"),
+        (_once, "_once ended; .* `while True`"),
+    ],
 )
 def test_a_loop_that_does_not_train_for_ever_is_told_so(damped, monkeypatch, loop, said):
     monkeypatch.setattr(Damped, "loop", loop)
