@@ -286,12 +286,12 @@ def _half_way(made: Ring, workers: int, primitive: Primitive) -> Any:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (_nothing, "collective 'mistaken' makes None in place of a Collective"),
-        (_one_more, "that is an all-reduce among 4 workers"),
+        (_nothing, "collective 'mistaken' makes a NoneType in place of a Collective"),
+        (_one_more, "is asked for all-reduce among 4 workers, and makes all-reduce among 5"),
         (_half_way, "'mistaken' among 4 workers is no all-reduce: part . of rank 0 is wrong"),
     ],
 )
-def test_a_collective_from_outside_that_does_not_add_up_is_refused_wherever_it_is_used(wrong, said):
+def test_a_collective_from_outside_that_does_not_add_up_is_refused(wrong, said):
     @dataclass(frozen=True)
     class Mistaken(Algorithm):
         name = "mistaken"

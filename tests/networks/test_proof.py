@@ -44,6 +44,7 @@ ASTRAY = transfers(0, [0, 1], [1, 0], [1, 3], [2, 4], False)
         (pair(UP, BOTH), "step 0 has part 0 of rank 1 replaced by two"),
         (pair(transfers(0, [1], [0], 0, 1, False), primitive="broadcast"), "part 0 of rank 0"),
         (pair(ASTRAY, primitive="all-to-all", parts=4), "part 2 of rank 0"),
+        (pair(ALL_TO_ALL, primitive="all-to-all", parts=8), "of 8 parts among 2 workers; .* of 4,"),
     ],
 )
 def test_a_mistake_is_named(wrong, reason):

@@ -6,7 +6,7 @@ there makes another number of them, but for an accident in 10^19.
 
 import numpy as np
 
-from ddlnb.errors import InputError
+from ddlnb.errors import InputError, require
 from ddlnb.plans.transfers import Collective
 
 
@@ -28,35 +28,40 @@ def prove(collective: Collective) -> None:
     two at once, or not as it should be at the end.
     """
     workers, parts = collective.workers, collective.parts
+    require(
+        collective.primitive != "all-to-all" or parts == workers**2,
+        f"collective {collective.name!r} is an all-to-all of {parts} parts among {workers} "
+        f"workers; make it of {workers**2}, one for every pair",
+    )
     shape = (collective.ranks, parts)
     begun = np.random.default_rng(0).integers(0, 2**64, shape, np.uint64)
     begun[workers:] = 0  # servers, which have nothing of their own
     held = begun.copy()
-    for step in np.unique(collective.transfers["step"]):
-        rows = collective.transfers[collective.transfers["step"] == step]
-        lengths = rows["stop"] - rows["first"]
-        rows = np.repeat(rows, lengths)
+    flat, steps = held.reshape(-1), collective.transfers["step"]  # which are sorted
+    for step_rows in np.split(collective.transfers, np.flatnonzero(np.diff(steps)) + 1):
+        lengths = step_rows["stop"] - step_rows["first"]
+        rows = np.repeat(step_rows, lengths)
         part = (
             rows["first"] + np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         )
         sent, adds, target = held[rows["source"], part], rows["reduces"], rows["target"]
-        writers = np.zeros(shape, np.int64)
-        np.add.at(writers, (target, part), 1)
-        held[target[~adds], part[~adds]] = sent[~adds]
-        np.add.at(held, (target[adds], part[adds]), sent[adds])
-        if (twice := ~adds & (writers[target, part] > 1)).any():
-            place = f"part {part[twice][0]} of rank {target[twice][0]}"
+        place = target.astype(np.int64) * parts + part
+        _, which, writers = np.unique(place, return_inverse=True, return_counts=True)
+        flat[place[~adds]] = sent[~adds]
+        np.add.at(flat, place[adds], sent[adds])
+        if (twice := ~adds & (writers[which] > 1)).any():
             raise InputError(
-                f"collective {collective.name!r} among {workers} workers is wrong: step {step} has "
-                f"{place} replaced by two"
+                f"collective {collective.name!r} among {workers} workers is wrong: step "
+                f"{rows['step'][0]} has part {part[twice][0]} of rank {target[twice][0]} replaced "
+                f"by two"
             )
     whose, where = due(collective)
     rank, total = np.indices(shape)[0], begun[:workers].sum(axis=0)
     right = np.where(whose < 0, total, begun[whose, np.arange(parts)])
     wrong = np.argwhere((held != right) & (rank < workers) & ((where < 0) | (where == rank)))
     if len(wrong):
-        place = "part {1} of rank {0}".format(*wrong[0])
         raise InputError(
             f"collective {collective.name!r} among {workers} workers is no {collective.primitive}: "
-            f"{place} is wrong at the end, as something is lost, added twice, or sent too early"
+            f"part {wrong[0][1]} of rank {wrong[0][0]} is wrong at the end, as something is lost, "
+            f"added twice, or sent too early"
         )
