@@ -24,19 +24,17 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from io import StringIO
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddlnb.errors import DdlnbError, InputError, look_up, require, require_known
 from ddlnb.files import DATA, NOTEBOOKS, write_atomically
 from ddlnb.reading import read_json, read_text, reading
+from ddlnb.registry import several
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-KINDS = {bool: (bool,), int: (int,), float: (float, int), list: (list,), dict: (dict,)}
-"""What may replace a notebook's parameter, by the type of its default."""
 
 
 @dataclass(frozen=True)
@@ -148,13 +146,25 @@ def check_parameters(notebook: Notebook, parameters: Mapping[str, object]) -> No
     known = parameters_of(notebook)
     for name, value in parameters.items():
         require_known(f"parameter of notebook {notebook.name!r}", name, known)
-        default = known[name]
-        allowed = KINDS.get(type(default), (type(value),))
         require(
-            value is None or type(value) in allowed,
+            value is None or _is_like(value, known[name]),
             f"parameter {name!r} of notebook {notebook.name!r} cannot be {value!r}; "
-            f"give something like {default!r}",
+            f"give something like {known[name]!r}",
         )
+
+
+def _is_like(value: object, default: object) -> bool:
+    """Return whether a value may stand for a default; one thing may stand for a list of some."""
+    if isinstance(default, list):
+        return (
+            all(any(_is_like(one, of) for of in default) for one in several(value)) or not default
+        )
+    if isinstance(value, bool) or isinstance(default, bool):
+        return isinstance(value, bool) and isinstance(default, bool | None)
+    for kind, takes in ((int, Integral), (float, Real), (dict, Mapping)):
+        if isinstance(default, kind):
+            return isinstance(value, takes)
+    return True
 
 
 def parameters_of(notebook: Notebook) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
+import os
 import sys
 import threading
 import time
@@ -65,7 +66,8 @@ class Progress:
         self._seconds, self._lock = seconds, threading.Lock()
         self._running: list[str] = []
         self._ended = 0
-        self._lines = show and not (sys.stderr.isatty() or in_notebook())
+        refused = os.environ.get("TQDM_DISABLE", "0") not in ("", "0")
+        self._lines = show and not (refused or sys.stderr.isatty() or in_notebook())
         form = "{desc} |{bar}| {percentage:3.0f} %, {elapsed} so far, {remaining} to go"
         self._bar = bar(
             total=sum(seconds.values()),
@@ -90,7 +92,7 @@ class Progress:
                 self._bar.update(min(self._seconds[name], left))
                 self._describe()
                 if self._lines:
-                    sys.stderr.write(f"{self._ended} of {len(self._seconds)} done: {name}\n")
+                    sys.stderr.write(f"{self._ended} of {len(self._seconds)} ended: {name}\n")
 
     def _describe(self) -> None:
         self._bar.set_description_str(described(self._ended, len(self._seconds), self._running))

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pytest
 import yaml
 
@@ -294,17 +295,22 @@ def test_a_misspelt_parameter_is_refused_with_a_suggestion(tmp_path):
         ({"gpus": "abc"}, "'gpus' .* cannot be 'abc'; give something like 32"),
         ({"gpus": 2.5}, "cannot be 2.5"),
         ({"gpus": True}, "cannot be True"),
-        ({"clusters": "survey-10GbE"}, r"cannot be 'survey-10GbE'; give something like \['survey"),
+        ({"batches": "many"}, r"cannot be 'many'; give something like \[64, 256"),
+        ({"batches": [64, 2.5]}, r"cannot be \[64, 2.5\]"),
     ],
 )
 def test_a_parameter_of_another_kind_than_its_default_is_refused(given, told):
+    name = "sec3_1_1_large_batch" if "batches" in given else "sec3_1_4_scheduling"
     with pytest.raises(InputError, match=told):
-        check_parameters(get_notebook("sec3_1_4_scheduling"), given)
+        check_parameters(get_notebook(name), given)
 
 
-def test_a_whole_number_may_stand_for_another_one_and_nothing_for_anything():
-    check_parameters(get_notebook("sec3_1_4_scheduling"), {"gpus": 8, "model": None})
-    check_parameters(get_notebook("time_to_target"), {"target": 1})
+def test_one_thing_may_stand_for_a_list_and_a_whole_number_for_another_one():
+    one = {"gpus": np.int64(8), "model": None, "clusters": "survey-10GbE"}
+    check_parameters(get_notebook("sec3_1_4_scheduling"), one)
+    check_parameters(
+        get_notebook("time_to_target"), {"target": 1, "workers": 4, "methods": ("bsp",)}
+    )
 
 
 def test_an_unknown_notebook_is_refused_with_a_suggestion():

@@ -76,9 +76,10 @@ def test_the_bar_names_what_runs_and_is_not_there_where_nothing_does(capsys, mon
     assert described(2, 2, []) == "2 of 2 done"
 
 
-def test_a_log_has_a_line_for_every_notebook_that_ends_and_no_bar(capsys):
+def test_a_log_has_a_line_for_every_notebook_that_ends_and_no_bar(capsys, monkeypatch):
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)
     with Progress({"a": 30.0, "b": 70.0}, kept=2, show=True) as bar:
         for name in "ba":
             with bar.running(name):
                 pass
-    assert capsys.readouterr().err == "1 of 2 done: b\n2 of 2 done: a\n"
+    assert capsys.readouterr().err == "1 of 2 ended: b\n2 of 2 ended: a\n"
