@@ -50,15 +50,16 @@ def all_wait_for(speedup: float, gpus: int, on: Cluster) -> str:
     """Return who all others wait for, and what to do, if that is why GPUs do so little; else ""."""
     slow = {rank: factor for rank, factor in on.heterogeneity.compute if rank < gpus}
     most = max(slow.values(), default=1.0)
-    # The speed-up without those who are slow is gpus / (gpus / speedup - most + 1) at most.
-    if gpus == 1 or len(slow) == gpus or not gpus / speedup - most + 1 <= 1 / POOR < gpus / speedup:
+    # Without whoever takes longer than this the speed-up is half of linear, at most.
+    enough = 1 / POOR - gpus / speedup + most
+    if gpus == 1 or len(slow) == gpus or not 1 <= enough < most:
         return ""
-    last = sorted(rank for rank, factor in slow.items() if factor >= (1 - TIE) * most)
-    who, do, them = ("workers", "", "them") if len(last) > 1 else ("worker", "s", "it")
+    last = sorted(rank for rank, factor in slow.items() if factor > enough)
+    who, do, them = ("workers", " up to", "them") if len(last) > 1 else ("worker", "s", "it")
     return (
         f"all wait for {who} {', '.join(map(str, last))}, which compute{do} {most:g} times as "
         f"long: replace {them}, leave {them} out, or give {them} a smaller share of the batch "
-        f"(ddlnb layouts balance), and ask again: more of the network shows then"
+        f"(ddlnb layouts balance), and ask again: what else is slow shows then"
     )
 
 

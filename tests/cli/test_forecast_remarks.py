@@ -167,6 +167,12 @@ def test_a_slow_worker_is_blamed_only_if_half_of_linear_can_be_had_without_it(ra
     assert ("a faster network" in text) == (not waits)
 
 
+def test_all_are_blamed_whose_absence_it_takes():
+    """Without worker 0 alone 8 GPUs do the work of 2.67, as worker 1 takes 3 times as long."""
+    text = recommended(rows_of(MG_WFBP=200.0), SURVEY.with_heterogeneity({0: 4.0, 1: 3.0, 2: 1.5}))
+    assert "all wait for workers 0, 1, which compute up to 4 times as long: replace them" in text
+
+
 def test_advice_knows_a_smaller_number_and_tells_what_wins_some_draws_from_ties():
     few, many = rows_of(MG_WFBP=240.0), rows_of(MG_WFBP=242.0)
     text = recommended(pd.concat([few.assign(gpus=4), many]), SURVEY)
