@@ -93,13 +93,18 @@ def fit_log(
     """Return a cluster of a GPU by name whose links are fitted to the all-reduces of a log.
 
     The log is one that `read_collective_logs` reads. What it says of nodes and GPUs counts; where
-    it says nothing, both are to be given, and the ``collective``. With more ``nodes`` than it has,
-    the cluster has these. Its all-reduce is the algorithm, of NCCL's choice, a ring and a double
-    tree, that comes closest.
+    it says nothing, both are to be given, and the ``collective``, if it names none. With more
+    ``nodes`` than it has, the cluster has these. Its all-reduce is the algorithm, of NCCL's choice,
+    a ring and a double tree, that comes closest.
     Raises ResultsError for a file that is no log, and InputError for one that does not say enough.
     """
     require_whole(nodes=1 if nodes is None else nodes)
-    rows = rows_of(log, gpu, nodes, gpus_per_node, network, collective)
+    try:
+        rows = rows_of(log, gpu, nodes, gpus_per_node, network)
+    except InputError:
+        if collective is None:
+            raise
+        rows = rows_of(log, gpu, nodes, gpus_per_node, network, collective)
     reduced = rows[rows["collective"] == "all_reduce"]
     others = sorted(set(rows["collective"]) - {"all_reduce"})
     require(

@@ -81,7 +81,7 @@ def fit(
         refuse_unused(f"{what} is a log of collectives", rows=rows, workers=workers, write=write)
         require(bool(gpu), f"{what} is a log of collectives; give the --gpu that it was made on")
         return _fit_log(what, named, out, csv)
-    refuse_unused(f"{what} is no log, and only logs have hardware by name", **named)
+    refuse_unused(f"{what} is no log, and only of logs hardware and collective are told", **named)
     from ddlnb.calibration.calibrate import calibrate
 
     result = calibrate(

@@ -77,6 +77,9 @@ def test_a_log_that_does_not_name_its_collective_is_told_it(tmp_path):
     with pytest.raises(InputError, match="give --collective"):
         fit_log(path, "A100")
     assert len(fit_log(path, "A100", collective="all_reduce").residuals) == len(SIZES)
+    path.write_text("\n".join(["# Collective test starting: all_gather_perf", *lines]))
+    with pytest.raises(InputError, match="has all_gather and no all_reduce"):
+        fit_log(path, "A100", collective="all_reduce")
 
 
 def test_no_fitted_link_is_faster_than_its_line(monkeypatch):
