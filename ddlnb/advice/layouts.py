@@ -135,9 +135,9 @@ def _frameworks(asked: PricedQuestion) -> str:
     apart = [one[-1] for one in found if one[1] > own[2] or one[2] < own[1]]
     sure = f"; the interval of {own[-1]} overlaps none of {', '.join(apart)}" if apart else ""
     meant = ", ".join(asked.ranking.frameworks(int(asked.ranking.order[0])))
-    steps = f"a mixture of {meant}" if "," in meant else f"{meant} alone"
-    mixture = f"Framework not named: the best layout is forecast as {steps}; narrow it with"
-    said = "" if asked.framework else f"{mixture} --framework. "
+    steps = f"a mixture of {meant}; narrow it" if "," in meant else f"{meant} alone; choose another"
+    mixture = f"Framework not named: the best layout is forecast as {steps} with --framework. "
+    said = "" if asked.framework else mixture
     return f"{said}Tokens/s per GPU by framework: {', '.join(listed)}{sure}."
 
 

@@ -148,8 +148,13 @@ class Method:
                 isinstance(choice, kind),
                 f"{what} {choice!r} of method {self.name!r} is no {kind.__name__}; write {way}",
             )
-        sizes = {"partition_bytes": self.partition_bytes, "credit_bytes": self.credit_bytes}
-        require_whole(**{name: size for name, size in sizes.items() if size is not None})
+        require_whole(
+            **{
+                name: size
+                for name in ("partition_bytes", "credit_bytes")
+                if (size := getattr(self, name)) is not None
+            }
+        )
         require(
             self.compression is None or self.planner is not None,
             f"compression {self.compression!r} of method {self.name!r} would change nothing: a "

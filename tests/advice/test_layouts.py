@@ -76,7 +76,9 @@ def test_frameworks_are_ranked_by_their_own_forecasts_and_those_apart_are_named(
     assert re.search(r"interval of nemo overlaps none of .*megatron-deepspeed", none)  # the fastest
     assert "forecast as a mixture of nanotron, nemo, internevo; narrow it with --framework" in none
     few = " ".join(Splits((PricedQuestion("llama3-70b", "H100", 3, gpus_per_node=6),), 3).sentences)
-    assert "the best layout is forecast as fsdp-compiled alone; narrow" in few
+    assert (
+        "the best layout is forecast as fsdp-compiled alone; choose another with --framework" in few
+    )
 
 
 def test_what_is_said_of_a_gpus_memory_adds_up():

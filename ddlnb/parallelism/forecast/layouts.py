@@ -332,10 +332,10 @@ def unsplit(asked: LayoutQuestion, optimizer: str = "adam") -> Footprint:
     one, two = (GIB * gib[found.owner == row].max() for row in (0, 1))
     fewer = FLOAT32 * (OPTIMIZER_COPIES["adam"] - OPTIMIZER_COPIES[optimizer])
     width = found.cases.way("gradient_bytes").max()
-    buffers = digits(float(np.max(values_of(found.cases, asked.fitted).states)), 2)
+    buffers = float(np.max(values_of(found.cases, asked.fitted).states))
     parts = (
-        f"2 bytes each, gradients {width}, fp32 master weights and {optimizer} {MOMENTS - fewer}, "
-        f"buffers {buffers}"
+        f"2 bytes each, gradients {width}, fp32 master weights and {optimizer} {MOMENTS - fewer}"
+        + (f", buffers {digits(buffers, 2)}" if buffers else "")
     )
     return Footprint(
         fixed=float(2 * one - two) - fewer * asked.model.shape.parameters,
