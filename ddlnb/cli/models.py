@@ -17,7 +17,11 @@ GIGA = 1e9
 
 app, methods_app = App(), App()
 Sequence = Annotated[
-    int | None, typer.Option("--sequence", help="Tokens of a sample; default: the model's own.")
+    int | None,
+    typer.Option(
+        "--sequence",
+        help="Tokens of a sample; default: the model's own, of a configuration up to 512.",
+    ),
 ]
 
 
@@ -106,6 +110,7 @@ def _traced(names: list[str], batch: int | None, sequence: int | None, csv: bool
                 "GFLOP": round(workload.flops / samples / GIGA, 3),
                 "intensity": round(intensity(workload)),
                 "batch": samples,
+                "sequence": getattr(found, "sequence", None) or "-",
                 "source": workload.source,
             }
         )

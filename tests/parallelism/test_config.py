@@ -310,6 +310,7 @@ def test_a_configuration_is_advised_on_and_traced_like_its_name(tmp_path: Path) 
     assert named == found.verdict
     traced = CliRunner().invoke(app, ["models", "qwen3-0.6b", "--csv"])
     assert f"{get_shape('qwen3-0.6b').shape.parameters}" in traced.output, traced.output
+    assert ",1,512,traced on the meta device" in traced.output  # a sample of 512 tokens
     listed = CliRunner().invoke(app, ["models", "--large", "--csv"])
     assert "mixtral-8x7b,46702792704,12879925248,32,2 of 8,8192" in listed.output
 
