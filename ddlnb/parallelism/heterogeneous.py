@@ -206,7 +206,7 @@ def way_table(ways: Sequence[Way], samples: int, model: ModelShape) -> pd.DataFr
         {
             "way": way.name,
             "gpus": " + ".join(f"{kind.count} {kind.name}" for kind in way.kinds),
-            "shares": in_words(way.shares),
+            "shares": _shares(way),
             "seconds": way.seconds,
             "compute_seconds": way.compute,
             "communication_seconds": way.communication,
@@ -226,6 +226,17 @@ def in_words(shares: Sequence[int]) -> str:
     '2 x 7, 1 x 3'
     """
     return ", ".join(f"{len(list(run))} x {share}" for share, run in groupby(shares))
+
+
+def _shares(way: Way) -> str:
+    """Return the shares of a way in words, those of a pipeline by the kinds of its stages."""
+    if not way.name.startswith(PIPELINE):
+        return in_words(way.shares)
+    ends = pairwise(accumulate((kind.count for kind in way.kinds), initial=0))
+    return "; ".join(
+        f"{kind.name.partition('-')[0]}: {in_words(way.shares[start:stop])}"
+        for kind, (start, stop) in zip(way.kinds, ends, strict=True)
+    )
 
 
 def _data(

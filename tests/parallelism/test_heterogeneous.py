@@ -1,6 +1,7 @@
 """GPUs of several kinds: no sharing ends earlier, what each way yields, and the answer in words."""
 
 import math
+import re
 from dataclasses import replace
 from itertools import combinations, pairwise
 
@@ -132,6 +133,11 @@ def test_the_table_says_what_share_of_all_speeds_is_reached():
     ways = ways_to_share(MODEL, (FAST, SLOW), 40)
     table = way_table(ways, 40, MODEL).set_index("way")
     assert table.loc["shares by speed", "shares"] == "2 x 16, 2 x 4"
+    pipelines = [way for way in table.index if way.startswith("pipeline")]
+    kinds = {way: re.findall(r"(\w+): \d", table.loc[way, "shares"]) for way in pipelines}
+    assert {way: sorted(names) for way, names in kinds.items()} == {
+        way: ["fast", "slow"] for way in pipelines
+    }
     assert (table["of_all"] < 1).all()
     assert table.loc["pipeline by speed", "of_all"] > table.loc["pipeline, equal layers", "of_all"]
 
