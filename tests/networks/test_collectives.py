@@ -278,6 +278,11 @@ def _one_more(made: Ring, workers: int, primitive: Primitive) -> Any:
     return get_collective("ring", workers + 1)
 
 
+def _of_fewer(made: Ring, workers: int, primitive: Primitive) -> Any:
+    """Return the right one among four, and among five the same, which leaves one of them out."""
+    return made.made(primitive, workers, 4, get_collective("ring", 4).transfers)
+
+
 def _half_way(made: Ring, workers: int, primitive: Primitive) -> Any:
     rows = get_collective("ring", workers).transfers
     return made.made(primitive, workers, workers, rows[rows["step"] < workers - 1])
@@ -308,3 +313,16 @@ def test_a_collective_from_outside_that_does_not_add_up_is_refused(wrong, said):
             ddlnb.simulate("resnet50", replace(cluster, all_reduce="mistaken"), "BSP-A2A")
     finally:
         del COLLECTIVES["mistaken"]
+
+
+def test_what_was_proven_among_some_workers_is_not_taken_as_proven_among_more():
+    @dataclass(frozen=True)
+    class Fixed(Algorithm):
+        name = "fixed"
+
+        def collective(self, workers, per_node=1, primitive=ALL_REDUCE):
+            return _of_fewer(self, workers, primitive)
+
+    assert get_collective(Fixed(), 4).steps == 6
+    with pytest.raises(InputError, match="'fixed' among 5 workers is no all-reduce"):
+        get_collective(Fixed(), 5)
