@@ -17,11 +17,14 @@ def bar(*arguments: Any, progress: Show, **words: Any) -> Any:
     """Return a bar of tqdm's, which in a notebook is a widget; it counts in silence if unwanted."""
     from tqdm.auto import tqdm
 
-    wanted = in_notebook() if progress is None else progress
-    refused = os.environ.get("TQDM_DISABLE", "0") not in ("", "0")  # tqdm's widget ignores it
-    words["disable"] = refused or not wanted
+    words["disable"] = refused() or not (in_notebook() if progress is None else progress)
     make: Any = tqdm
     return make(*arguments, **words)
+
+
+def refused() -> bool:
+    """Return whether nobody wants progress to be shown; tqdm's widget does not look at it."""
+    return os.environ.get("TQDM_DISABLE", "0") not in ("", "0")
 
 
 def in_notebook() -> bool:

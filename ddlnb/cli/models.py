@@ -131,7 +131,7 @@ def methods(csv: Csv = False) -> None:
     rows = [
         {
             "method": method.name,
-            "sync": "BSP",
+            "sync": method.synchronisation,
             "compression": method.compression or "-",
             "scheduling": method.scheduling or "-",
             "arch.": method.architecture,

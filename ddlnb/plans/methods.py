@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from ddlnb.errors import InputError, UnknownName, require, require_known, require_whole
 from ddlnb.plans.alpha_beta import AlphaBeta
@@ -140,12 +140,12 @@ class Method:
     tunes: bool = False
     compression: str | None = None
     planner: Planner | None = None
+    synchronisation: ClassVar[str] = "BSP"
 
     def __post_init__(self) -> None:
         for what, (kind, way) in CHOICES.items():
-            choice = getattr(self, what)
             require(
-                isinstance(choice, kind),
+                isinstance(choice := getattr(self, what), kind),
                 f"{what} {choice!r} of method {self.name!r} is no {kind.__name__}; write {way}",
             )
         require_whole(
@@ -193,7 +193,7 @@ class Method:
         'it exploits BSP with no compression and no scheduling, running on A2A built on TCP/IP and a ring'
         """  # noqa: E501
         return sentence(
-            "BSP",
+            self.synchronisation,
             self.compression,
             self.scheduling,
             self.architecture,

@@ -156,9 +156,8 @@ def check_parameters(notebook: Notebook, parameters: Mapping[str, object]) -> No
 def _is_like(value: object, default: object) -> bool:
     """Return whether a value may stand for a default; one thing may stand for a list of some."""
     if isinstance(default, list):
-        return (
-            all(any(_is_like(one, of) for of in default) for one in several(value)) or not default
-        )
+        kinds = default or [None]
+        return all(any(_is_like(one, of) for of in kinds) for one in several(value))
     if isinstance(value, bool) or isinstance(default, bool):
         return isinstance(value, bool) and isinstance(default, bool | None)
     for kind, takes in ((int, Integral), (float, Real), (dict, Mapping)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
-import os
 import sys
 import threading
 import time
@@ -37,7 +36,7 @@ from ddlnb.files import (
     require_writable,
     write_atomically,
 )
-from ddlnb.progress import bar, in_notebook
+from ddlnb.progress import bar, in_notebook, refused
 from ddlnb.reading import read_json, read_text, yaml_of
 from ddlnb.registry import several
 from ddlnb.survey.evidence import Entry, entries
@@ -66,8 +65,7 @@ class Progress:
         self._seconds, self._lock = seconds, threading.Lock()
         self._running: list[str] = []
         self._ended = 0
-        refused = os.environ.get("TQDM_DISABLE", "0") not in ("", "0")
-        self._lines = show and not (refused or sys.stderr.isatty() or in_notebook())
+        self._lines = show and not (refused() or sys.stderr.isatty() or in_notebook())
         form = "{desc} |{bar}| {percentage:3.0f} %, {elapsed} so far, {remaining} to go"
         self._bar = bar(
             total=sum(seconds.values()),

@@ -21,7 +21,7 @@ def methods_table() -> pd.DataFrame:
         [
             {
                 "method": method.name,
-                "synchronisation": "BSP",
+                "synchronisation": method.synchronisation,
                 "scheduling": method.scheduling or "-",
                 "architecture": method.architecture,
                 "messages": method.bucketing.name,

@@ -212,18 +212,17 @@ def begun(loop: Callable[[Worker], Flow], worker: Worker) -> Flow:
 
     Raises InputError for what is no generator, and when it comes to an end.
     """
-    flow = loop(worker)
+    flow, name = loop(worker), getattr(loop, "__qualname__", repr(loop))
     require(
         isinstance(flow, Generator),
-        f"the loop {getattr(loop, '__qualname__', loop)} returned {flow!r:.60}; it has to yield "
-        f"its requests, NextGradient first",
+        f"the loop {name} returned {flow!r:.60}; it has to yield its requests, NextGradient first",
     )
 
     def endless() -> Flow:
         yield from flow
         raise InputError(
-            f"the loop {getattr(loop, '__qualname__', loop)} ended; it has to train for ever, "
-            f"with `while True` round what it yields"
+            f"the loop {name} ended; it has to train for ever, with `while True` round what it "
+            f"yields"
         )
 
     return endless()
