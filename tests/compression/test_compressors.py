@@ -49,24 +49,29 @@ def compressor(spec: str) -> Compressor:
 
 
 @dataclass(frozen=True)
-class Longer(Half):
+class Sent(Half):
+    """Half precision that is gathered."""
+
+    name = "sent"
+    dtype = torch.float16
+    average = Codec.average
+
+
+@dataclass(frozen=True)
+class Longer(Sent):
     """Declares a byte per element, and sends two, or the elements themselves."""
 
     name = "longer"
-    dtype = torch.float16
-    average = Codec.average
 
     def payload_bytes(self, elements: int) -> int:
         return elements
 
 
 @dataclass(frozen=True)
-class Unflattened(Half):
+class Unflattened(Sent):
     """Sends numbers, not bytes."""
 
     name = "unflattened"
-    dtype = torch.float16
-    average = Codec.average
 
     def encode(self, tensor: torch.Tensor, *_: object) -> torch.Tensor:
         return tensor.half()
@@ -82,7 +87,7 @@ def test_a_payload_that_is_none_of_the_declared_bytes_is_refused(wrong, said):
 
 
 @dataclass(frozen=True)
-class Silent(Unflattened):
+class Silent(Sent):
     """Forgets to return its payload."""
 
     name = "silent"
@@ -92,25 +97,23 @@ class Silent(Unflattened):
 
 
 @dataclass(frozen=True)
-class Clipped(Half):
+class Clipped(Sent):
     """Decodes one number too few."""
 
     name = "clipped"
-    dtype = torch.float16
-    average = Codec.average
 
     def decode(self, payload: torch.Tensor, elements: int) -> torch.Tensor:
         return super().decode(payload, elements)[1:]
 
 
 @dataclass(frozen=True)
-class Doubled(Clipped):
+class Doubled(Sent):
     """Decodes numbers of 64 bits."""
 
     name = "doubled"
 
     def decode(self, payload: torch.Tensor, elements: int) -> torch.Tensor:
-        return Half.decode(self, payload, elements).double()
+        return super().decode(payload, elements).double()
 
 
 @pytest.mark.parametrize(
