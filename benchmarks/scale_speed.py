@@ -2,7 +2,7 @@
 
     python -m benchmarks.scale_speed                          # all layouts of large models
     python -m benchmarks.scale_speed --ranks 8                # `ddlnb trace` of ranks of 200 MB
-    python -m benchmarks.scale_speed --ranks 1 --megabytes 1000
+    python -m benchmarks.scale_speed --ranks 1 --megabytes 1000   # all that one file says
 
 Traces are those that HolisticTraceAnalysis published of two ranks, one step after the other, again
 and again. The command runs in a process of its own, with its start.
@@ -81,11 +81,12 @@ def _later(event: dict, again: int, seconds: float) -> dict:
 
 
 def traced(ranks: int, megabytes: int) -> pd.DataFrame:
-    """Seconds and peak memory of `ddlnb trace` on a folder of so many ranks."""
+    """Seconds and peak memory of `ddlnb trace` on a folder of so many ranks, or a rank's file."""
     with tempfile.TemporaryDirectory() as folder:
         write_traces(Path(folder), ranks, megabytes * 10**6)
-        size = sum(path.stat().st_size for path in Path(folder).iterdir())
-        words = [sys.executable, "-m", "ddlnb", "trace", folder]
+        files = list(Path(folder).iterdir())
+        size = sum(path.stat().st_size for path in files)
+        words = [sys.executable, "-m", "ddlnb", "trace", folder if ranks > 1 else str(files[0])]
         start = time.perf_counter()
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
         seconds = time.perf_counter() - start

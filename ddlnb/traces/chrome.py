@@ -1,7 +1,7 @@
 """Events in Chrome's format, as most profilers write them, read in pieces.
 
 A file is a list of events, or an object whose ``traceEvents`` they are. A piece ends where an event
-ends and the next one begins; what a reader does not want of it is gone before the next one is read.
+ends and the next one begins; what its reader does not keep of an event is gone with the next one.
 What no piece can be made of, as where a file was cut, is read event by event, as far as it goes.
 """
 
@@ -10,8 +10,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
-from sys import intern
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -29,8 +28,11 @@ LIST, OPENS = re.compile(rb"\s*\["), re.compile(rb'"traceEvents"\s*:\s*\[')
 CLOSED = re.compile(r"trailing characters \(byte (\d+)\)")
 
 
-class TraceEvent(msgspec.Struct):
-    """An event under the names of the file, None where it lacks one; nothing is checked yet."""
+class TraceEvent(msgspec.Struct, gc=False):
+    """An event under the names of the file, None where it lacks one; nothing is checked yet.
+
+    ``args`` is a part of the file's bytes: whoever keeps an event keeps a copy of what it needs.
+    """
 
     name: Any = None
     cat: Any = None
@@ -40,7 +42,7 @@ class TraceEvent(msgspec.Struct):
     ts: Any = None
     dur: Any = None
     id: Any = None
-    args: msgspec.Raw = msgspec.Raw(b"{}")  # a part of the file, which `said` reads
+    args: msgspec.Raw = msgspec.Raw(b"{}")  # which `said` reads
 
 
 _EVENTS = msgspec.json.Decoder(list[TraceEvent])
@@ -69,56 +71,62 @@ def event_of(found: Any, name: str) -> TraceEvent:
     return TraceEvent(**{**known, "args": msgspec.Raw(msgspec.json.encode(known["args"]))})
 
 
-def events_of(
-    pieces: Iterable[bytes], name: str, wanted: Callable[[TraceEvent], bool] = lambda _: True
-) -> tuple[list[TraceEvent], dict[str, Any]]:
-    """Return the events of a trace that are wanted, and what else its file says.
+class Events(Iterator[TraceEvent]):
+    """The events of a trace in the order of its file, each gone before the next one is read.
 
-    The events may end anywhere, as those of a process that was killed do; of an object's, what else
-    the file says then has their number as CUT. Raises InputError for bytes that are no trace.
+    ``head`` is what else the file says: what stands before the events, and once they are read also
+    what follows. They may end anywhere, as those of a process that was killed do; ``head`` then has
+    their number as CUT. Raises InputError for bytes that are no trace.
     """
-    place, pieces = f"trace {name!r}", iter(pieces)
-    start = b""
-    while not (opened := _opening(start)) and len(start) < MOST_BYTES:
-        piece = next(pieces, b"")
-        start += piece if start else piece.removeprefix(codecs.BOM_UTF8)
-        if not piece:
-            break
-    if not opened:
-        json_of(start.decode(), place, WAY_OUT)
-        raise InputError(
-            f"{name!r} is not a trace: its JSON has no list 'traceEvents'; give {KNOWN}"
-        )
-    before = start[: opened.start()].decode()
-    is_list = opened.re is LIST
-    head = {} if is_list else json_of(before.rstrip().rstrip(",") + "}", place, WAY_OUT)
-    events: list[TraceEvent] = []
-    total, rest, enough = 0, start[opened.end() :], PIECE
-    closed = at_end = False
-    while not (closed or at_end):
-        rest = _filled(rest, pieces, enough)
-        at_end = len(rest) < enough
-        batch, used, closed = _batch(rest, name)
-        if at_end and not closed:
-            more, last, closed = _one_by_one(rest[used:], name)
-            batch, used = [*batch, *more], used + last
-        enough = PIECE if used else 2 * len(rest)
-        rest = rest[used:]
-        total += len(batch)
-        for event in filter(wanted, batch):
-            event.args = event.args.copy()  # what is a part of a piece keeps all of it
-            event.name = intern(event.name) if isinstance(event.name, str) else event.name
-            events.append(event)
-    if is_list:
-        return events, {}
-    if not (closed or total):
-        json_of(start.decode(errors="replace"), place, WAY_OUT)
-    try:
-        require(closed, "cut")
-        tail = b"".join([rest, *pieces]).decode()
-        return events, head | json_of("{" + tail.strip().removeprefix(","), place)
-    except InputError:
-        return events, {**head, CUT: total}
+
+    def __init__(self, pieces: Iterable[bytes], name: str):
+        """Read as far as the first event."""
+        self.name, self._place, self._pieces = name, f"trace {name!r}", iter(pieces)
+        start = b""
+        while not (opened := _opening(start)) and len(start) < MOST_BYTES:
+            piece = next(self._pieces, b"")
+            start += piece if start else piece.removeprefix(codecs.BOM_UTF8)
+            if not piece:
+                break
+        if not opened:
+            json_of(start.decode(), self._place, WAY_OUT)
+            raise InputError(
+                f"{name!r} is not a trace: its JSON has no list 'traceEvents'; give {KNOWN}"
+            )
+        self._is_list = opened.re is LIST
+        before = start[: opened.start()].decode().rstrip().rstrip(",")
+        self.head = {} if self._is_list else json_of(before + "}", self._place, WAY_OUT)
+        self._events = self._read(start, opened.end())
+
+    def __next__(self) -> TraceEvent:
+        return next(self._events)
+
+    def _read(self, start: bytes, at: int) -> Iterator[TraceEvent]:
+        total, rest, enough = 0, start[at:], PIECE
+        closed = at_end = False
+        while not (closed or at_end):
+            rest = _filled(rest, self._pieces, enough)
+            at_end = len(rest) < enough
+            batch, used, closed = _batch(rest, self.name)
+            if at_end and not closed:
+                more, last, closed = _one_by_one(rest[used:], self.name)
+                batch, used = [*batch, *more], used + last
+            enough = PIECE if used else 2 * len(rest)
+            rest = rest[used:]
+            total += len(batch)
+            batch.reverse()
+            while batch:
+                yield batch.pop()
+        if self._is_list:
+            return
+        if not (closed or total):
+            json_of(start.decode(errors="replace"), self._place, WAY_OUT)
+        try:
+            require(closed, "cut")
+            tail = b"".join([rest, *self._pieces]).decode().strip().removeprefix(",")
+            self.head |= json_of("{" + tail, self._place)
+        except InputError:
+            self.head[CUT] = total
 
 
 def _opening(start: bytes) -> re.Match[bytes] | None:

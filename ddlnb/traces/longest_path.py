@@ -56,13 +56,17 @@ class EarliestTimes:
         self._lag = graph.lag[order]
         self._steps = _slices(level[self._after])
 
-    def __call__(self, delays: Seconds) -> Seconds:
-        """Return the instant of every node; ``delays`` is per node, or scenarios by nodes."""
+    def __call__(self, delays: Seconds, lags: float = 1.0) -> Seconds:
+        """Return the instant of every node; ``delays`` is per node, or scenarios by nodes.
+
+        ``lags`` is a factor of those of the graph.
+        """
         at = np.array(delays, dtype=np.float64, copy=True)
+        lag = lags * self._lag
         for part in self._steps:
             after = self._after[part]
             first = np.flatnonzero(np.r_[True, after[1:] != after[:-1]])
-            arrives = at[..., self._before[part]] + self._lag[part]
+            arrives = at[..., self._before[part]] + lag[part]
             at[..., after[first]] += np.maximum.reduceat(arrives, first, axis=-1)
         return at
 

@@ -10,11 +10,11 @@ communication waits for.
 
 from __future__ import annotations
 
-import gc
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +24,10 @@ from ddlnb.errors import InputError, require
 from ddlnb.progress import Show, bar
 from ddlnb.reading import pieces_of, read_text, reading
 from ddlnb.results.timeline import Span, Timeline
-from ddlnb.traces.chrome import CUT, KNOWN, WAY_OUT, TraceEvent, described, events_of, said
+from ddlnb.traces.chrome import KNOWN, WAY_OUT, Events, TraceEvent, described, said
 from ddlnb.traces.jobs.profiled import ProfiledJob, profiled_job
 from ddlnb.traces.jobs.table import JobTrace, read_job
-from ddlnb.traces.kineto.events import KEPT, recording
+from ddlnb.traces.kineto.events import FLOW, KEPT, recording
 from ddlnb.traces.kineto.rank import RankTrace, rank_trace
 from ddlnb.traces.kineto.trace import KinetoTrace, kineto_trace
 from ddlnb.units import US
@@ -36,19 +36,23 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
-# Of a file, once it is read: measured with traces of torch 2.12, and by benchmarks.scale_speed.
-MEMORY_PER_BYTE, OF_SEVERAL = 12, 3
+MEMORY_PER_BYTE = 2  # of a file, while it is read: measured by benchmarks.scale_speed
 _KERNEL, OVERLAP = re.compile(rb'"cat"\s*:\s*"kernel"'), 64
-SKIPPED = ("ac2g",)
 KINETO, HOROVOD, BYTEPS, OURS = "torch.profiler", "Horovod", "BytePS", "ddlnb"
 
 
-def _events(
-    path: Path, wanted: Callable[[TraceEvent], bool], memory_per_byte: int = MEMORY_PER_BYTE
-) -> tuple[list[TraceEvent], dict[str, Any]]:
-    """Return the events of a trace of which the wanted ones fit into the free memory."""
-    most = psutil.virtual_memory().available // memory_per_byte
-    return events_of(pieces_of(path, most, WAY_OUT), path.name, wanted)
+def _events(path: Path) -> tuple[str, Iterable[TraceEvent], dict[str, Any]]:
+    """Return the tool that wrote a trace, its events, and what else its file says of itself.
+
+    Raises InputError for a file whose events would not fit into the free memory.
+    """
+    most = psutil.virtual_memory().available // MEMORY_PER_BYTE
+    events, seen, tool = Events(pieces_of(path, most, WAY_OUT), path.name), [], ""
+    for event in events:
+        seen.append(event)
+        if tool := tool_of([event], events.head):
+            break
+    return tool or tool_of((), events.head), chain(seen, events), events.head
 
 
 def tool_of(events: Iterable[TraceEvent], header: dict[str, Any]) -> str:
@@ -141,18 +145,19 @@ def read_byteps_graph(path: str | Path) -> nx.DiGraph:
 
 def _byteps_messages(events: Iterable[TraceEvent], name: str) -> Iterator[Span]:
     rounds: Counter[str] = Counter()
-    whole = [event for event in events if event.tid == TOTAL]
-    for event in whole:
-        require(
-            event.pid is not None
-            and all(isinstance(time, int | float) for time in (event.ts, event.dur)),
-            f"{name!r} has a message without pid, ts or dur: {event}",
-        )
-    whole.sort(key=lambda event: float(event.ts))
-    for event in whole:
-        tensor = _tensor_of(str(event.pid))
-        start = (event.ts - whole[0].ts) * US
-        stop = start + event.dur * US
+    whole = []
+    for event in events:
+        if event.tid == TOTAL:
+            require(
+                event.pid is not None
+                and all(isinstance(time, int | float) for time in (event.ts, event.dur)),
+                f"{name!r} has a message without pid, ts or dur: {event}",
+            )
+            whole.append((float(event.ts), event.dur, _tensor_of(str(event.pid))))
+    whole.sort(key=lambda message: message[0])
+    for at, lasted, tensor in whole:
+        start = (at - whole[0][0]) * US
+        stop = start + lasted * US
         elements = sum(int(b) - int(a) for a, b in re.findall(r"\[(\d+):(\d+)\]", tensor))
         yield Span(0, "message", tensor, start, stop, rounds[tensor], 4 * elements)
         rounds[tensor] += 1
@@ -178,17 +183,11 @@ def read_ranks(paths: Sequence[str | Path], progress: Show = None) -> ProfiledJo
     """
     files = [one for path in map(Path, paths) for one in _files_in(path)]
     ranks, left_out = [], []
-    collects = gc.isenabled()
-    gc.disable()  # no event is in a circle, and looking for one takes longer than reading
-    try:
-        for path in bar(files, "reading", unit="rank", progress=progress):
-            try:
-                ranks.append(read_rank(path))
-            except InputError as error:
-                left_out.append(str(error))
-    finally:
-        if collects:
-            gc.enable()
+    for path in bar(files, "reading", unit="rank", progress=progress):
+        try:
+            ranks.append(read_rank(path))
+        except InputError as error:
+            left_out.append(str(error))
     where = ", ".join(map(str, paths))
     require(
         bool(ranks),
@@ -211,33 +210,30 @@ def read_rank(path: Path) -> RankTrace:
 
 def _rank(path: Path) -> RankTrace:
     on_gpu = _has_kernels(path)
-    kept = [one for one in KEPT if not (on_gpu and one in ("cpu_op", "cuda_sync"))]
-    events, head = _events(path, lambda one: one.ph == "X" and one.cat in kept, OF_SEVERAL)
+    unread = {"python_function", FLOW, *(("cpu_op", "cuda_sync") if on_gpu else ())}
+    tool, events, head = _events(path)
     require(
-        tool_of(events, head) == KINETO,
+        tool == KINETO,
         f"{path.name!r} is no trace of torch.profiler, of which several are read together",
     )
     in_name = re.search(r"rank\D?(\d+)", path.name) or re.search(r"(\d+)", path.name)
-    if "distributedInfo" not in head and in_name:
-        head["distributedInfo"] = {"rank": in_name[1]}
-    events.reverse()
-    taken = (events.pop() for _ in range(len(events)))  # none is kept beside what becomes of it
-    return rank_trace(recording(taken, head, _name(path, head), kept))
+    if in_name:
+        head.setdefault("distributedInfo", {"rank": in_name[1]})
+    return rank_trace(recording(events, head, _name(path), set(KEPT) - unread))
 
 
 def _has_kernels(path: Path) -> bool:
     """Return whether a file has kernels, beside which operations of the host are not read."""
     before = b""
-    for piece in pieces_of(path, psutil.virtual_memory().available // OF_SEVERAL, WAY_OUT):
+    for piece in pieces_of(path, psutil.virtual_memory().available // MEMORY_PER_BYTE, WAY_OUT):
         if _KERNEL.search(before + piece):
             return True
         before = piece[-OVERLAP:]
     return False
 
 
-def _name(path: Path, head: dict[str, Any]) -> str:
-    name = re.sub(r"(\.json)?(\.gz|\.zst)?$", "", path.name)
-    return f"{name}, cut after {head[CUT]:,} events" if CUT in head else name
+def _name(path: Path) -> str:
+    return re.sub(r"(\.json)?(\.gz|\.zst)?$", "", path.name)
 
 
 def read_trace(
@@ -269,14 +265,14 @@ def read_trace(
     if path.suffix == ".gml":
         return read_byteps_graph(path)
     with reading(f"trace {str(path)!r}", WAY_OUT):
-        events, head = _events(path, lambda one: one.cat not in SKIPPED)
-        tool = tool_of(events, head)
+        tool, events, head = _events(path)
         if tool == KINETO:
-            return kineto_trace(events, head, _name(path, head))
+            return kineto_trace(events, head, _name(path))
         if tool == HOROVOD:
             return horovod_timeline(events, path.name, HOROVOD)
         if tool == BYTEPS:
             return byteps_timeline(events, path.name, BYTEPS)
     require(tool != OURS, f"{path.name!r} was written by ddlnb itself; open it at ui.perfetto.dev")
-    require(bool(events), f"{path.name!r} has no event; give {KNOWN}")
-    raise InputError(f"{path.name!r} has {described(events)}, of no tool known here; give {KNOWN}")
+    found = list(events)
+    require(bool(found), f"{path.name!r} has no event; give {KNOWN}")
+    raise InputError(f"{path.name!r} has {described(found)}, of no tool known here; give {KNOWN}")

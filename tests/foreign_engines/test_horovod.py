@@ -16,7 +16,7 @@ from ddlnb.foreign_engines.catalogue import environment
 from ddlnb.foreign_engines.horovod import runtime
 from ddlnb.foreign_engines.horovod.runtime import imported, slots
 from ddlnb.launch.ranks import Ranks
-from ddlnb.traces.chrome import events_of
+from ddlnb.traces.chrome import Events
 from ddlnb.traces.read import horovod_timeline
 from ddlnb.workloads.tracing import trace
 from tests.engines.jobs import ENDLESS, STEPS, job_of, train_and_kill
@@ -130,8 +130,7 @@ TWICE = json.dumps(EVENTS + EVENTS[1:])
 
 def timeline_in(path, method="horovod"):
     """Return the timeline of a file that Horovod wrote."""
-    events, _ = events_of([path.read_bytes()], str(path))
-    return horovod_timeline(events, str(path), method)
+    return horovod_timeline(Events([path.read_bytes()], str(path)), str(path), method)
 
 
 def test_a_timeline_is_read(tmp_path):

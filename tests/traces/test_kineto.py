@@ -320,7 +320,8 @@ def test_pieces_and_cuts_of_any_size_give_the_events_of_the_whole(piece, indent,
         patch.setattr(chrome, "PIECE", piece)
         if b'"traceEvents": [' not in part or b"}," not in part.partition(b'"traceEvents"')[2]:
             return
-        events, head = chrome.events_of(pieces, "it")
+        found = chrome.Events(pieces, "it")
+        events, head = list(found), found.head
     count = head.get(chrome.CUT, len(written))
     assert (chrome.CUT in head) == bool(cut)
     assert len(events) == count >= len(written) * (1 - (cut or 0) / len(text)) - len(written) / 2
@@ -328,6 +329,24 @@ def test_pieces_and_cuts_of_any_size_give_the_events_of_the_whole(piece, indent,
         (one["name"], one.get("args", {})) for one in written[:count]
     ]
     assert bool(cut) or head["traceName"] == "it"
+
+
+def test_events_are_read_as_they_are_asked_for_and_little_is_kept_of_each(monkeypatch):
+    monkeypatch.setattr(chrome, "PIECE", 1000)
+    kernels = [
+        kernel(f"gemm {number}", number, 1, number, 7 + number % 2, grid=[1, 1, 1])
+        for number in range(500)
+    ]
+    text = json.dumps({**header(), "traceEvents": kernels}).encode()
+    read = []
+    pieces = (read.append(at) or text[at : at + 1000] for at in range(0, len(text), 1000))
+    events = chrome.Events(pieces, "it")
+    assert next(events).name == "gemm 0"
+    assert len(read) < 5
+    trace = kineto_trace(events, events.head, "it")
+    assert len(trace.events) == 499
+    assert len({id(one.packed) for one in trace.events}) == 2  # one for each stream
+    assert {one.args["stream"] for one in trace.events} == {7, 8}
 
 
 def test_a_trace_without_backward_pass_has_no_workload():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -19,17 +19,18 @@ from sys import intern
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import force_setattr
 
 from ddlnb.errors import InputError, require
 from ddlnb.reading import json_of
-from ddlnb.traces.chrome import TraceEvent, said
+from ddlnb.traces.chrome import CUT, TraceEvent, said
 from ddlnb.traces.kineto.libraries import library_of
 from ddlnb.units import US, counted, show_seconds
 
 GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 HOST_CALLS = ("cuda_runtime", "cuda_driver", "hip_runtime")
-KEPT = (*GPU, *HOST_CALLS, "cuda_sync", "cpu_op", "user_annotation")
+FLOW = "fwdbwd"  # from an operation of the forward pass to that of the backward pass
+KEPT = (*GPU, *HOST_CALLS, "cuda_sync", "cpu_op", "user_annotation", "python_function", FLOW)
 MODULE = "nn.Module: "
 ACCUMULATE = "torch::autograd::AccumulateGrad"
 EVALUATE = "autograd::engine::evaluate_function: "
@@ -37,7 +38,7 @@ NOTHING = msgspec.Raw(b"{}")
 COLLECTIVES = ("nccl:", "gloo:", "mpi:", "ucc:")  # what c10d calls its collectives on the host
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """Something that took time on a thread of the host, or on a stream of the GPU.
 
     ``correlation`` is the number that a launch and what it launched have in common.
@@ -61,7 +62,7 @@ class Event(msgspec.Struct, frozen=True):
 
     @property
     def args(self) -> dict[str, Any]:
-        """What the trace says of it beside."""
+        """What the trace says of it beside, as far as anything here asks for it (`_beside`)."""
         return said(self.packed)
 
 
@@ -115,6 +116,11 @@ class Recording:
         return stop - start
 
     @cached_property
+    def passes(self) -> tuple[Passes, ...]:
+        """Those of `passes_of`."""
+        return passes_of(self)
+
+    @cached_property
     def iterations(self) -> tuple[tuple[float, float], ...]:
         """Start and stop of every iteration on the host.
 
@@ -152,26 +158,34 @@ def recording(
     events: Iterable[TraceEvent],
     header: dict[str, Any],
     name: str,
-    categories: Sequence[str] = KEPT,
+    categories: Collection[str] = KEPT,
 ) -> Recording:
-    """Return the trace of these events as torch.profiler exports them. Raises InputError."""
+    """Return the trace of these events as torch.profiler exports them. Raises InputError.
+
+    ``header`` is looked at once the events are read: what follows them in a file may add to it.
+    """
     kept: list[Event] = []
     forward: dict[int, list[float]] = defaultdict(list)
     backward: dict[int, float] = {}
+    shared: dict[Any, Any] = {}
     for event in events:
-        if event.cat == "fwdbwd":
+        category = event.cat
+        if not isinstance(category, str) or category not in categories:
+            continue
+        if category == FLOW:
             _flow(event, forward, backward)
         elif event.ph == "X" and (
-            event.cat in categories
-            or (event.cat == "python_function" and str(event.name).startswith(MODULE))
+            category != "python_function" or str(event.name).startswith(MODULE)
         ):
-            kept.append(_event(event, *_seconds(event, name)))
+            kept.append(_event(event, *_seconds(event, name), shared))
     require(
         any(event.category in (*GPU, "cpu_op") for event in kept),
         f"{name!r} holds no operation; export it after the profiler's block has ended",
     )
     kept.sort(key=lambda one: (one.start, -one.seconds))
     zero = kept[0].start
+    for one in kept:
+        force_setattr(one, "start", one.start - zero)
     flows = [
         (start * US - zero, backward[number] * US - zero)
         for number, starts in forward.items()
@@ -181,8 +195,8 @@ def recording(
     properties = header.get("deviceProperties") or [{}]
     group = header.get("distributedInfo") or {}
     return Recording(
-        name,
-        tuple(replace(event, start=event.start - zero) for event in kept),
+        f"{name}, cut after {header[CUT]:,} events" if CUT in header else name,
+        tuple(kept),
         tuple(sorted(flows)),
         int(group.get("rank", 0)),
         str(properties[0].get("name", "a GPU")),
@@ -216,7 +230,12 @@ def _seconds(event: TraceEvent, name: str) -> tuple[float, float]:
     )
 
 
-class _Said(msgspec.Struct):
+class _Stream(msgspec.Struct):
+    device: Any = msgspec.UNSET
+    stream: Any = msgspec.UNSET
+
+
+class _Said(_Stream):
     correlation: Any = None
     collective: Any = msgspec.field(default=None, name="Collective name")
 
@@ -224,18 +243,24 @@ class _Said(msgspec.Struct):
 _SAID = msgspec.json.Decoder(_Said | None)
 
 
-def _event(event: TraceEvent, start: float, seconds: float) -> Event:
-    name, on_gpu = str(event.name), event.cat in GPU
-    about = _SAID.decode(event.args) if event.cat != "cpu_op" else None
-    number = int(about.correlation) if about and about.correlation is not None else None
-    communicates = (
-        bool(library_of(name)) or bool(about and about.collective is not None)
-        if on_gpu
-        else name.startswith(COLLECTIVES)
-    )
-    thread = (intern(str(event.pid)), intern(str(event.tid)))
-    beside = NOTHING if event.cat in HOST_CALLS else event.args
-    return Event(name, event.cat, thread, start, seconds, number, communicates, beside)
+def _event(event: TraceEvent, start: float, seconds: float, shared: dict[Any, Any]) -> Event:
+    """Return the event; what many have in common is ``shared``, and what none asks for is gone."""
+    name, category = intern(str(event.name)), intern(event.cat)
+    about = (_SAID.decode(event.args) if category != "cpu_op" else None) or _Said()
+    number = int(about.correlation) if about.correlation is not None else None
+    if category in GPU:
+        communicates = bool(library_of(name)) or about.collective is not None
+    else:
+        communicates = name.startswith(COLLECTIVES)
+    beside = NOTHING
+    if communicates or name == ACCUMULATE or category == "cuda_sync":
+        beside = event.args.copy()
+    elif category in GPU:
+        where = msgspec.json.encode(_Stream(about.device, about.stream))
+        beside = shared.setdefault(where, msgspec.Raw(where))
+    thread = (str(event.pid), str(event.tid))
+    thread = shared.setdefault(thread, thread)
+    return Event(name, category, thread, start, seconds, number, communicates, beside)
 
 
 def _flow(event: TraceEvent, forward: dict[int, list[float]], backward: dict[int, float]) -> None:
@@ -324,13 +349,12 @@ def passes_of(trace: Recording) -> tuple[Passes, ...]:
     """
     clock = DeviceClock(trace)
     ops = [event for event in trace.events if event.category == "cpu_op"]
-    modules = [event for event in trace.events if event.name.startswith(MODULE)]
-    notes = [event for event in trace.events if event.category == "user_annotation"]
+    modules = Around([event for event in trace.events if event.name.startswith(MODULE)])
+    steps = [event for event in trace.events if _is_step(event)]
     found = []
     for start, stop in trace.iterations:
-        within = [event for event in ops if start <= event.start < stop]
-        steps = [e for e in notes if start <= e.start < stop and e.name.startswith("Optimizer.st")]
-        one = _passes(within, modules, trace, clock, steps)
+        within = between(ops, start, stop)
+        one = _passes(within, modules, trace, clock, between(steps, start, stop))
         if one is not None:
             found.append(one)
     require(
@@ -342,18 +366,24 @@ def passes_of(trace: Recording) -> tuple[Passes, ...]:
     return tuple(one for one in found if len(one.arrivals) == most)
 
 
+def _is_step(event: Event) -> bool:
+    return event.category == "user_annotation" and event.name.startswith("Optimizer.st")
+
+
 def _passes(
-    ops: list[Event],
-    modules: list[Event],
+    ops: Sequence[Event],
+    modules: Around,
     trace: Recording,
     clock: DeviceClock,
-    steps: list[Event],
+    steps: Sequence[Event],
 ) -> Passes | None:
     evaluated = [event for event in ops if event.name.startswith(EVALUATE)]
     if not any(event.name == ACCUMULATE for event in ops):
         return None
     turn = evaluated[0].start if evaluated else ops[0].start
-    forward_at = {at: start for start, at in trace.flows if ops[0].start <= start <= at}
+    end = max((one.stop for one in evaluated), default=turn)
+    began, last = bisect_left(trace.flows, (ops[0].start,)), bisect_right(trace.flows, (end, end))
+    forward_at = {at: start for start, at in trace.flows[began:last] if start <= at}
     flows = sorted(forward_at)
     outer = outermost(ops)
     arrivals = []
@@ -381,9 +411,38 @@ def _passes(
     came = next(event.stop for event in ops if event.name == ACCUMULATE)
     later = {a.forward for a in arrivals if a.forward is not None and a.forward > came}
     # Within a node of the backward pass a layer is computed again, which is no pass of its own.
-    again = {at for at in later for one in evaluated if one.start <= at <= one.stop}
+    nodes = Around(evaluated)
+    again = {at for at in later if nodes.innermost(at) is not None}
     about = (clock.begins(first), clock.begins(turn), tuple(arrivals), updates, host)
     return Passes(*about, accumulates=later != again)
+
+
+def between(events: Sequence[Event], start: float, stop: float) -> Sequence[Event]:
+    """Return those of these events, in order of start, that began from one instant to another."""
+    first, end = (bisect_left(events, at, key=lambda one: one.start) for at in (start, stop))
+    return events[first:end]
+
+
+class Around:
+    """Which of some events, in order of start, an instant falls into."""
+
+    def __init__(self, events: Sequence[Event]):
+        """Find the event around the start of each one: the last before it that had not ended."""
+        self._events = events
+        self._outer: list[int] = []
+        open_ones: list[int] = [-1]
+        for place, one in enumerate(events):
+            while open_ones[-1] >= 0 and events[open_ones[-1]].stop < one.start:
+                open_ones.pop()
+            self._outer.append(open_ones[-1])
+            open_ones.append(place)
+
+    def innermost(self, at: float) -> Event | None:
+        """Return the one that began last of those around an instant, None where there is none."""
+        place = bisect_right(self._events, at, key=lambda one: one.start) - 1
+        while place >= 0 and self._events[place].stop < at:
+            place = self._outer[place]
+        return self._events[place] if place >= 0 else None
 
 
 def outermost(ops: Sequence[Event]) -> list[Event]:
@@ -397,7 +456,7 @@ def outermost(ops: Sequence[Event]) -> list[Event]:
     return found
 
 
-def _layer(at: float | None, modules: list[Event], outer: list[Event]) -> str:
+def _layer(at: float | None, modules: Around, outer: list[Event]) -> str:
     """Return the innermost module that ran at this instant, else the operation, else nothing.
 
     The operation is the outermost one: a linear layer transposes its weight, and with autocast
@@ -405,9 +464,9 @@ def _layer(at: float | None, modules: list[Event], outer: list[Event]) -> str:
     """
     if at is None:
         return ""
-    around = [one for one in modules if one.start <= at <= one.stop]
-    if around:
-        return around[-1].name.removeprefix(MODULE)
+    around = modules.innermost(at)
+    if around is not None:
+        return around.name.removeprefix(MODULE)
     place = bisect_right(outer, at, key=lambda one: one.start) - 1
     return f"{outer[max(place, 0)].name} {place}"
 

@@ -27,7 +27,7 @@ import numpy as np
 from ddlnb.errors import InputError, require
 from ddlnb.traces.kineto.events import GPU, Event, Recording, outermost
 from ddlnb.traces.kineto.libraries import count_in
-from ddlnb.traces.longest_path import Dependencies, EarliestTimes, Seconds, critical_path
+from ddlnb.traces.longest_path import Cyclic, Dependencies, EarliestTimes, Seconds, critical_path
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -41,7 +41,7 @@ ONE_EVENT = ("cudaEventSynchronize", "cuEventSynchronize", "hipEventSynchronize"
 SYNCHRONISING = (*ALL_STREAMS, *ONE_STREAM, *ONE_EVENT)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Edge:
     """``after`` waits for ``before``, of operations by number, and for ``lag`` seconds more."""
 
@@ -200,28 +200,32 @@ class OperationGraph:
         return graph
 
     @cached_property
-    def _played(self) -> tuple[Dependencies, Seconds, Seconds]:
+    def _player(self) -> EarliestTimes:
+        before = np.array([edge.before for edge in self.edges], dtype=np.int64)
+        after = np.array([edge.after for edge in self.edges], dtype=np.int64)
+        lags = np.array([edge.lag for edge in self.edges])
+        return EarliestTimes(Dependencies(len(self.operations), before, after, lags))
+
+    @cached_property
+    def _played(self) -> tuple[Seconds, Seconds]:
         return self._play(1.0, 1.0)
 
-    def _play(self, gpu: float, host: float) -> tuple[Dependencies, Seconds, Seconds]:
-        count = len(self.operations)
-        ends = np.array([(edge.before, edge.after) for edge in self.edges], dtype=np.int64)
-        before, after = ends.reshape(-1, 2).T
-        lags = host * np.array([edge.lag for edge in self.edges])
-        graph = Dependencies(count, before, after, lags)
-        first = np.isin(np.arange(count), after, invert=True)
+    def _play(self, gpu: float, host: float) -> tuple[Seconds, Seconds]:
+        """Return the seconds of every operation, and when it ends."""
+        after = self._player.graph.after
+        first = np.isin(np.arange(len(self.operations)), after, invert=True)
         own = np.array([one.seconds for one in self.operations])
         for number in np.unique([e.after for e in self.edges if e.why == SYNCHRONISE]):
             own[int(number)] = 0.0  # it waits; what comes after the waiting is the edges' lag
         own = own * np.where([one.category in GPU for one in self.operations], gpu, host)
         begins = np.array([one.start - self.start for one in self.operations])
         own = own + np.where(first, host * begins, 0.0)
-        return graph, own, EarliestTimes(graph)(own)
+        return own, self._player(own, host)
 
     @property
     def replayed_seconds(self) -> float:
         """Until the last operation ends, if dependencies alone decide when each one begins."""
-        return float(self._played[2].max())
+        return float(self._played[1].max())
 
     def seconds_if(self, *, gpu: float = 1.0, host: float = 1.0) -> float:
         """Return the same if the GPU's operations, or all that the host does, took other seconds.
@@ -232,13 +236,14 @@ class OperationGraph:
         require(
             gpu >= 0 and host >= 0, f"factors of seconds, here {gpu} and {host}, are at least 0"
         )
-        return float(self._play(gpu, host)[2].max())
+        return float(self._play(gpu, host)[1].max())
 
     @cached_property
     def critical_path(self) -> tuple[Event, ...]:
         """The operations that the end of the trace waited for, in order."""
-        graph, own, at = self._played
-        return tuple(self.operations[number] for number in critical_path(graph, at, own))
+        own, at = self._played
+        path = critical_path(self._player.graph, at, own)
+        return tuple(self.operations[number] for number in path)
 
     def critical_seconds(self) -> dict[str, float]:
         """Return the seconds of the critical path by what is done in them.
@@ -262,13 +267,17 @@ def operation_graph(trace: Recording) -> OperationGraph:
 
     Raises InputError if they wait for one another in a circle, which a sound trace never shows.
     """
-    import networkx as nx
-
     found = _of_gpu(trace) if trace.gpu else _of_host(trace)
-    if not nx.is_directed_acyclic_graph(found.graph):
-        circle = nx.find_cycle(found.graph)
+    try:
+        _ = found._player
+    except Cyclic as error:
+        import networkx as nx
+
+        circle = nx.find_cycle(found.graph.subgraph(error.nodes.tolist()))
         names = ", ".join(found.operations[one].name for one, *_ in circle[:4])
-        raise InputError(f"operations of {trace.name!r} wait for one another in a circle: {names}")
+        raise InputError(
+            f"operations of {trace.name!r} wait for one another in a circle: {names}"
+        ) from None
     return found
 
 

@@ -20,8 +20,8 @@ from ddlnb.traces.kineto.events import (
     Event,
     Passes,
     Recording,
+    between,
     outermost,
-    passes_of,
     recording,
 )
 from ddlnb.traces.kineto.graph import OperationGraph, operation_graph
@@ -222,7 +222,7 @@ class KinetoTrace(Recording):
         batch be given. Raises InputError where trace and model differ or something that is needed
         was not recorded, and for several forward and backward passes in an iteration.
         """
-        passes = passes_of(self)
+        passes = self.passes
         require(
             not any(one.accumulates for one in passes),
             f"{self.name!r} has several forward and backward passes in an iteration; record one "
@@ -253,13 +253,13 @@ class KinetoTrace(Recording):
         collectives of its library, with the bytes that the trace has for them. A wait lasts from
         the last gradient to the update while messages are under way.
         """
-        passes = passes_of(self)
+        passes = self.passes
         spans: list[Span] = []
         messages = _messages(self)
         for number, one in enumerate(passes):
             spans += _computation(one, self.rank, number, workload)
             until = passes[number + 1].start if number + 1 < len(passes) else float("inf")
-            own = [each for each in messages if one.start <= each.start < until]
+            own = between(messages, one.start, until)
             spans += [
                 Span(
                     self.rank,
@@ -289,7 +289,7 @@ class KinetoTrace(Recording):
         value of the loss. Raises InputError for a trace without GPU or without a backward pass.
         """
         require(bool(self.gpu), f"{self.name!r} was recorded without a GPU")
-        passes = passes_of(self)
+        passes = self.passes
         groups: dict[tuple[int | None, str], list[tuple[float, float]]] = defaultdict(list)
         for one, busy in zip(self.gpu, busy_seconds(self.gpu), strict=True):
             groups[_group(self, one, passes)].append((one.seconds, busy))
