@@ -3,6 +3,7 @@
     python -m benchmarks.scale_speed                          # all layouts of large models
     python -m benchmarks.scale_speed --ranks 8                # `ddlnb trace` of ranks of 200 MB
     python -m benchmarks.scale_speed --ranks 1 --megabytes 1000   # all that one file says
+    python -m benchmarks.scale_speed --rows 1000000           # reading a results file
 
 Traces are those that HolisticTraceAnalysis published of two ranks, one step after the other, again
 and again. The command runs in a process of its own, with its start.
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 from functools import partial
-from itertools import count
+from itertools import count, cycle, islice
 from pathlib import Path
 
 import msgspec
@@ -25,7 +26,7 @@ import pandas as pd
 
 from benchmarks.command import command
 from benchmarks.repeated import seconds_of
-from ddlnb.files import PUBLISHED
+from ddlnb.files import DATA, PUBLISHED
 from ddlnb.parallelism.forecast.layouts import scale
 
 MACHINES = (  # nodes of eight H100, and the framework: nemo's layouts are interleaved, too
@@ -35,6 +36,7 @@ MACHINES = (  # nodes of eight H100, and the framework: nemo's layouts are inter
     ("llama3-70b", 2048, "nemo"),
 )
 REPETITIONS = 3
+SWEEP = "2026-11-21_two-cores_loopback/rows.csv"
 
 
 def layouts() -> pd.DataFrame:
@@ -80,6 +82,16 @@ def _later(event: dict, again: int, seconds: float) -> dict:
     return {**event, "name": name, "ts": event["ts"] + seconds, "args": args}
 
 
+def _run(words: list[str], **row: float) -> pd.DataFrame:
+    """Run a command, and return its seconds and peak memory beside the row."""
+    start = time.perf_counter()
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    seconds = time.perf_counter() - start
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    core, peak = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e6
+    return pd.DataFrame([row | {"seconds": seconds, "seconds of a core": core, "peak MB": peak}])
+
+
 def traced(ranks: int, megabytes: int) -> pd.DataFrame:
     """Seconds and peak memory of `ddlnb trace` on a folder of so many ranks, or a rank's file."""
     with tempfile.TemporaryDirectory() as folder:
@@ -87,23 +99,24 @@ def traced(ranks: int, megabytes: int) -> pd.DataFrame:
         files = list(Path(folder).iterdir())
         size = sum(path.stat().st_size for path in files)
         words = [sys.executable, "-m", "ddlnb", "trace", folder if ranks > 1 else str(files[0])]
-        start = time.perf_counter()
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-        seconds = time.perf_counter() - start
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    row = {
-        "ranks": ranks,
-        "MB": size / 1e6,
-        "seconds": seconds,
-        "seconds of a core": used.ru_utime + used.ru_stime,
-        "peak MB": used.ru_maxrss * 1024 / 1e6,
-    }
-    return pd.DataFrame([row])
+        return _run(words, ranks=ranks, MB=size / 1e6)
 
 
-def main(*, ranks: int = 0, megabytes: int = 200) -> None:
-    """Print the least seconds of some repetitions, or those of reading traces of so many ranks."""
-    table = traced(ranks, megabytes) if ranks else layouts()
+def read(rows: int) -> pd.DataFrame:
+    """Seconds and peak memory of `ddlnb.read_rows` on so many rows, those of a sweep repeated."""
+    head, *kept = (DATA / "measured" / SWEEP).read_text().splitlines(keepends=True)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "rows.csv"
+        with file.open("w") as written:
+            written.write(head)
+            written.writelines(islice(cycle(kept), rows))
+        asked = f"import ddlnb; assert len(ddlnb.read_rows({str(file)!r})) == {rows}"
+        return _run([sys.executable, "-c", asked], rows=rows, MB=file.stat().st_size / 1e6)
+
+
+def main(*, ranks: int = 0, megabytes: int = 200, rows: int = 0) -> None:
+    """Print the least seconds of some repetitions, or those of reading traces or rows."""
+    table = read(rows) if rows else traced(ranks, megabytes) if ranks else layouts()
     print(table.round(3).to_string(index=False))
 
 
