@@ -378,7 +378,8 @@ def register_method(method: Method) -> None:
     """
     require(
         METHODS.get(method.name, BASELINES.get(method.name, method)) == method,
-        f"method {method.name!r} is registered with other choices; give yours another name",
+        f"method {method.name!r} is registered with other choices; give yours another name, or "
+        f"remove it first, if it is yours: del ddlnb.METHODS[{method.name!r}]",
     )
     require(
         bool(method.name.strip()) and method.name not in (*RESERVED, *supplied_names("method")),

@@ -56,7 +56,7 @@ def test_a_file_that_has_not_changed_is_run_once(tmp_path):
             "taken.py",
             "import ddlnb\nfrom dataclasses import replace\n"
             "ddlnb.register_method(replace(ddlnb.get_method('DeAR'), name='MG-WFBP'))",
-            "method 'MG-WFBP' is registered with other choices; give yours another name",
+            "method 'MG-WFBP' is registered with other choices; give yours another name, or",
         ),
     ],
 )
