@@ -88,6 +88,16 @@ class Notebook:
         )
         return replace(self, name=str(name), title=title or f"{self.title} ({name})")
 
+    def titled_by(self, values: Mapping[str, object]) -> Notebook:
+        """Return the notebook under its own title with these values, if it has another's name.
+
+        The title of an entry speaks of the entry's values, and is wrong with others.
+        """
+        if self.name == self.path.stem:
+            return self
+        given = ", ".join(f"{name}={value}" for name, value in values.items())
+        return replace(self, title=f"{_described(self.path).title} ({given})")
+
 
 def all_notebooks(folder: Path = NOTEBOOKS) -> dict[str, Notebook]:
     """Return the notebooks of a folder by name: the index first, then in the survey's order."""

@@ -65,7 +65,8 @@ class Progress:
         self._seconds, self._lock = seconds, threading.Lock()
         self._running: list[str] = []
         self._ended = 0
-        self._lines = show and not (refused() or sys.stderr.isatty() or in_notebook())
+        self._show = show and not refused()
+        self._lines = self._show and not (sys.stderr.isatty() or in_notebook())
         form = "{desc} |{bar}| {percentage:3.0f} %, {elapsed} so far, {remaining} to go"
         self._bar = bar(
             total=sum(seconds.values()),
@@ -75,13 +76,17 @@ class Progress:
         )
 
     @contextmanager
-    def running(self, name: str) -> Iterator[None]:
-        """Name a run while it goes on, and count it when it has ended."""
+    def running(self, name: str) -> Iterator[list[str]]:
+        """Name a run while it goes on, and count it when it has ended.
+
+        What the list that it yields then holds is why it has failed, and is said.
+        """
         with self._lock:
             self._running.append(name)
             self._describe()
+        failed: list[str] = []
         try:
-            yield
+            yield failed
         finally:
             with self._lock:
                 self._running.remove(name)
@@ -89,8 +94,9 @@ class Progress:
                 left = self._bar.total - self._bar.n  # rounding must not lead beyond the end
                 self._bar.update(min(self._seconds[name], left))
                 self._describe()
-                if self._lines:
-                    sys.stderr.write(f"{self._ended} of {len(self._seconds)} ended: {name}\n")
+                said = [f"{self._ended} of {len(self._seconds)} ended: {name}"] * self._lines
+                if self._show and (said or failed):
+                    self._bar.write("\n".join([*said, *failed]), file=sys.stderr)
 
     def _describe(self) -> None:
         self._bar.set_description_str(described(self._ended, len(self._seconds), self._running))
@@ -193,7 +199,7 @@ def reproduce(
     failed = [o.error for o in outcomes if o.status == "failed" and o.notebook.name in names]
     if failed:
         raise DdlnbError(
-            f"{len(failed)} of {len(chosen)} notebooks failed; the site of the others is "
+            f"{len(failed)} of {len(chosen)} notebooks failed; the site is "
             + "\n  ".join([str(site), *failed])
         )
     return site
@@ -269,7 +275,10 @@ def _with_parameters(
 
     def changed(run: NotebookRun) -> NotebookRun:
         own = {k: v for k, v in given.items() if k in known.get(run.notebook.name, ())}
-        return replace(run, parameters=_merged(run.parameters, own)) if own else run
+        merged = _merged(run.parameters, own)
+        is_titled = bool(own.keys() & run.parameters.keys())  # by the values that are replaced
+        notebook = run.notebook.titled_by(merged) if is_titled else run.notebook
+        return replace(run, notebook=notebook, parameters=merged)
 
     names = {run.notebook.name for run in chosen}
     runs = [changed(run) for run in runs]
@@ -298,8 +307,10 @@ def _run_all(
     beside = {JOBS_VARIABLE: str(max(1, cores() // jobs))}  # which run share the cores already
 
     def execute(run: NotebookRun) -> None:
-        with progress.running(run.notebook.name), workers.borrowed() as worker:
-            _execute(run, target, fresh, cancelled, worker, {} if run.timed else beside)
+        variables = {} if run.timed else beside
+        with progress.running(run.notebook.name) as failed, workers.borrowed() as worker:
+            if why := _execute(run, target, fresh, cancelled, worker, variables):
+                failed.append(why)
 
     groups = [[run for run in runs if not run.timed], *([run] for run in runs if run.timed)]
     with closing(Workers()) as workers, ThreadPoolExecutor(jobs) as pool:
@@ -344,11 +355,12 @@ def _execute(
     cancelled: threading.Event,
     worker: Worker,
     variables: Mapping[str, str],
-) -> None:
-    """Execute one notebook and record its outcome; an expected error is recorded, not raised."""
+) -> str:
+    """Execute one notebook and record its outcome; return why it failed, empty if it did not."""
     if fresh or _state(run, target).get("digest") != run.digest:
         _remove_rows(run, target)  # of other parameters or another version; else they resume
-    note = {"digest": run.digest, "status": "started", "made": provenance()}
+    title = run.notebook.title
+    note = {"digest": run.digest, "status": "started", "title": title, "made": provenance()}
     _note(run, target, note)
     start = time.monotonic()
     out = target / f"{run.notebook.name}.ipynb"
@@ -358,8 +370,9 @@ def _execute(
         if not cancelled.is_set():
             status = "not here" if isinstance(error, MissingPart) else "failed"
             _note(run, target, {**note, "status": status, "error": str(error)})
-        return
+        return str(error)
     _note(run, target, {**note, "status": "done", "seconds": time.monotonic() - start})
+    return ""
 
 
 def _remove_rows(run: NotebookRun, target: Path) -> None:
@@ -392,11 +405,12 @@ def _is_done(run: NotebookRun, target: Path) -> bool:
 def _outcome(run: NotebookRun, target: Path, *, kept: bool) -> Outcome:
     state = _state(run, target)
     made, seconds = state.get("made", {}), state.get("seconds", float("nan"))
+    notebook = replace(run.notebook, title=state.get("title", run.notebook.title))
     if state["status"] == "done":
-        return Outcome(run.notebook, "kept" if kept else "done", seconds, made=made)
+        return Outcome(notebook, "kept" if kept else "done", seconds, made=made)
     status = "failed" if state["status"] == "started" else state["status"]
     error = state.get("error", "it was interrupted; run again to finish it")
-    return Outcome(run.notebook, status, seconds, error, made)
+    return Outcome(notebook, status, seconds, error, made)
 
 
 def _files_digest() -> str:

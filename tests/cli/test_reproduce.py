@@ -156,6 +156,9 @@ def test_one_notebook_is_executed_under_several_names_with_their_parameters(work
     workshop.run(fresh=True, only="panel")  # all of them by the name of their notebook
     assert (workshop.runs_of("a"), workshop.runs_of("b")) == (3, 2)
 
+    report = workshop.run(only="panel_b", parameters={"name": "c"})  # not what its title says
+    assert "The panel (name=c)" in rows_of(report)
+
     workshop.add("panel", "assert name == 'a', name")
     with pytest.raises(DdlnbError, match=r"1 of 2 notebooks failed(?s:.)*notebook 'panel_b'"):
         workshop.run(only="panel")

@@ -80,6 +80,7 @@ def test_a_log_has_a_line_for_every_notebook_that_ends_and_no_bar(capsys, monkey
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
     with Progress({"a": 30.0, "b": 70.0}, kept=2, show=True) as bar:
         for name in "ba":
-            with bar.running(name):
-                pass
-    assert capsys.readouterr().err == "1 of 2 ended: b\n2 of 2 ended: a\n"
+            with bar.running(name) as failed:
+                failed += ["notebook 'a' failed: why"] * (name == "a")
+    told = "1 of 2 ended: b\n2 of 2 ended: a\nnotebook 'a' failed: why\n"
+    assert capsys.readouterr().err == told
