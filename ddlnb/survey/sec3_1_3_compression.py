@@ -289,7 +289,12 @@ def learning_table(learnt: Comparison) -> pd.DataFrame:
 
 
 def orderings_table(curves: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per ordering of two methods of these curves, with its verdict, to be read."""
+    """Return one row per ordering of two methods of these curves, with its verdict, to be read.
+
+    Curves of one seed decide none: they have one row that says so.
+    """
+    if curves["seed"].nunique() < 2:
+        return pd.DataFrame({"verdict": ["undecided: one seed says nothing of others; take two"]})
     found = judged(curves).drop(columns=["source"])
     return found.round(4).rename(columns={"why": "said to be because of"})
 

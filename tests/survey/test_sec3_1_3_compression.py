@@ -21,6 +21,7 @@ from ddlnb.survey.sec3_1_3_compression import (
     entropy_bits,
     message_bytes,
     normal_like,
+    orderings_table,
     residual_growth,
     traffic_claims,
     traffic_of_resnet50,
@@ -137,3 +138,8 @@ def test_claims_about_traffic_come_out_of_the_requests_which_grow_where_gathered
     growth = sent.xs(32, level=1) / sent.xs(4, level=1)
     assert growth["top-k(0.01)"] > 1.9 * growth["none"]
     assert growth["random-k(0.001)"] == pytest.approx(growth["none"], abs=1e-3)
+
+
+def test_one_seed_decides_no_ordering_and_stops_no_notebook():
+    (row,) = orderings_table(pd.DataFrame({"seed": [0, 0], "test_loss": [1.0, 2.0]})).itertuples()
+    assert "one seed" in row.verdict
