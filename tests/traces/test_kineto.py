@@ -21,6 +21,8 @@ from ddlnb.units import US
 from ddlnb.workloads.profiling import measure
 from ddlnb.workloads.resolve import get_task
 from tests.traces.gpu_traces import (
+    AUTOGRAD,
+    NCCL,
     call,
     event,
     events_in,
@@ -237,6 +239,25 @@ def test_a_gpu_iteration_has_the_seconds_on_paper():
     seconds = [gradient.backward_seconds for gradient in workload.gradients]
     assert seconds == pytest.approx([300 * US, 200 * US])
     assert workload.hardware == "NVIDIA H100 80GB HBM3"
+
+
+def test_what_communicates_or_was_launched_before_holds_no_gradient_up():
+    sent = {"Collective name": "allreduce", "In msg nelems": 64, "dtype": "Float"}
+    longer = [
+        call("cudaLaunchKernelExC", 55, 2, 90, AUTOGRAD),
+        kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 450, 5000, 90, NCCL, **sent),
+        kernel("of the step before", 11, 4000, 91),
+    ]
+    plain, beside = (gpu(events).passes for events in (one_iteration(), one_iteration() + longer))
+    assert [one.arrivals for one in beside] == [one.arrivals for one in plain]
+
+
+def test_without_gradients_the_optimizer_ends_iterations_and_the_last_goes_on():
+    steps = [event("user_annotation", "Optimizer.step#SGD", 100 * n, 10) for n in (1, 2, 3)]
+    trace = gpu([call("cudaLaunchKernel", 0, 4, 1), kernel("gemm", 10, 5, 1), *steps])
+    assert np.array(trace.iterations) / US == pytest.approx(
+        np.array([(0, 110), (110, 210), (210, np.inf)])
+    )
 
 
 def test_a_gpu_timeline_has_messages_waits_and_the_update():
