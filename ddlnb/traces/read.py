@@ -41,18 +41,30 @@ _KERNEL, OVERLAP = re.compile(rb'"cat"\s*:\s*"kernel"'), 64
 KINETO, HOROVOD, BYTEPS, OURS = "torch.profiler", "Horovod", "BytePS", "ddlnb"
 
 
-def _events(path: Path) -> tuple[str, Iterable[TraceEvent], dict[str, Any]]:
+def _events(path: Path, progress: Show = False) -> tuple[str, Iterable[TraceEvent], dict[str, Any]]:
     """Return the tool that wrote a trace, its events, and what else its file says of itself.
 
     Raises InputError for a file whose events would not fit into the free memory.
     """
     most = psutil.virtual_memory().available // MEMORY_PER_BYTE
-    events, seen, tool = Events(pieces_of(path, most, WAY_OUT), path.name), [], ""
+    pieces = _counted(pieces_of(path, most, WAY_OUT), path, progress)
+    events, seen, tool = Events(pieces, path.name), [], ""
     for event in events:
         seen.append(event)
         if tool := tool_of([event], events.head):
             break
     return tool or tool_of((), events.head), chain(seen, events), events.head
+
+
+def _counted(pieces: Iterable[bytes], path: Path, progress: Show) -> Iterator[bytes]:
+    """Yield the pieces, and show how many bytes were read if that takes more than a moment."""
+    is_packed = path.suffix in (".gz", ".zst")
+    size = None if is_packed or not path.exists() else path.stat().st_size
+    words = {"unit": "B", "unit_scale": True, "delay": 2}
+    with bar(total=size, desc=f"reading {path.name}", progress=progress, **words) as shown:
+        for piece in pieces:
+            yield piece
+            shown.update(len(piece))
 
 
 def tool_of(events: Iterable[TraceEvent], header: dict[str, Any]) -> str:
@@ -265,7 +277,7 @@ def read_trace(
     if path.suffix == ".gml":
         return read_byteps_graph(path)
     with reading(f"trace {str(path)!r}", WAY_OUT):
-        tool, events, head = _events(path)
+        tool, events, head = _events(path, progress)
         if tool == KINETO:
             return kineto_trace(events, head, _name(path))
         if tool == HOROVOD:
