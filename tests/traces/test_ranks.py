@@ -66,6 +66,7 @@ def test_seconds_of_two_ranks_are_those_on_paper():
     assert by["exposed"].tolist() == pytest.approx([500, 350])
     assert by["waiting"].tolist() == pytest.approx([150, 0])
     assert by["delays"].tolist() == pytest.approx([0, 150])
+    assert rank_of(one_step(), 0).sent["exposed"].to_numpy() / US == pytest.approx([300, 200])
     sent = job.by_group.set_index("rank")
     assert sent["bytes"].tolist() == [2 * (64 + 1024)] * 2
     assert sent["wire"].to_numpy() / US == pytest.approx([550, 550])
@@ -134,10 +135,18 @@ def sent_with(**changed):
 def test_a_wait_whose_end_is_noted_late_is_one(end, gap, waited):
     """Its thread may wait for a core, which a busy host gives to others for some milliseconds."""
     start = 0.01 + gap
-    busy = np.array([(0.0, 0.01), (start, start + 0.002), (start + 0.0025, start + 0.01)])
+    before = [(-2.0, -1.5), (-1.0, -0.5)]
+    busy = np.array([*before, (0.0, 0.01), (start, start + 0.002), (start + 0.0025, start + 0.01)])
     sent = pd.DataFrame({"start_ts": [0.009], "end_ts": [end]})
     found = [stop - begin for begin, stop, _ in _waits(busy, _noted_in_time(busy, sent))]
     assert found == ([] if waited is None else [pytest.approx(waited)])
+
+
+def test_of_several_gaps_before_a_late_end_the_longest_was_the_wait():
+    busy = np.array([(0.0, 0.01), (0.03, 0.0499), (0.0501, 0.0502), (0.054, 0.06)])
+    sent = pd.DataFrame({"start_ts": [0.045], "end_ts": [0.0546]})
+    ((begin, end, _),) = _waits(busy, _noted_in_time(busy, sent))
+    assert (begin, end) == pytest.approx((0.0502, 0.054))
 
 
 def test_a_host_of_no_operation_has_no_gap_in_which_it_waits():
