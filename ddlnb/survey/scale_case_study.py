@@ -121,15 +121,17 @@ def split_sentences(ranking: Ranking) -> list[str]:
     words = list(MEANINGS)
     lost = table[words].drop("computation").sort_values(ascending=False)
     gpus = int(ranking.outlook.cases.gpus[0])
+    shares = lost.iloc[:2] / table["seconds"]
+    named = shares[(shares >= PART) | (shares == shares.max())]
+    parts = [f"{MEANINGS[word]} ({share:.0%})" for word, share in named.items()]
     said = [
         f"{len(ranking)} of {len(ranking.outlook.cases)} layouts fit on {gpus} GPUs; the fastest "
         f"is `{best['layout']}` with {best['memory_gib']:.0f} GiB.",
         f"It trains {best['tokens_per_s_per_gpu']:.0f} tokens/s per GPU (90 % interval "
         f"{best['low']:.0f} to {best['high']:.0f}), an MFU of {best['mfu']:.1%}; a step takes "
         f"{best['seconds']:.1f} s.",
-        f"{table['computation'] / table['seconds']:.0%} of a step is computation. Most of the rest "
-        f"goes to {MEANINGS[lost.index[0]]} ({lost.iloc[0] / table['seconds']:.0%}) and "
-        f"{MEANINGS[lost.index[1]]} ({lost.iloc[1] / table['seconds']:.0%}).",
+        f"{table['computation'] / table['seconds']:.0%} of a step is computation; most of what is "
+        f"not goes to {' and '.join(parts)}.",
     ]
     if best["chance_of_slow"] > 0:
         said.append(
@@ -144,6 +146,7 @@ def split_sentences(ranking: Ranking) -> list[str]:
     return said
 
 
+PART = 0.005  # of a step: less is not named
 BILLION, TRILLION = 1e9, 1e12
 
 

@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
+from ddlnb.errors import require
 from ddlnb.figures.style import DARK, GREY, METHOD_COLOURS, PALETTE, POINT, note, styled
 from ddlnb.parallelism.goodput.compare import (
     checkpoint_intervals as checkpoint_intervals,
@@ -111,9 +112,18 @@ def effective_findings(rows: pd.DataFrame, least: float) -> Findings:
 
 
 def cases(gpus: Sequence[int], replicas: Sequence[int], spare_share: float) -> list[Job]:
-    """Return jobs of these sizes: without spares, elastic, and with a share of spare nodes."""
+    """Return jobs of these sizes: without spares, elastic, and with a share of spare nodes.
+
+    Raises InputError unless every size has the GPUs of one copy of the model.
+    """
+    sizes, copies = several(gpus), several(replicas)
+    require(
+        len(sizes) == len(copies),
+        f"gpus {sizes} and replicas {copies} are unlike many; give every job the GPUs of one copy "
+        f"of its model",
+    )
     jobs = []
-    for count, replica in zip(several(gpus), several(replicas), strict=True):
+    for count, replica in zip(sizes, copies, strict=True):
         job = Job(gpus=count, replica_gpus=replica)
         spare = max(1, round(spare_share * job.nodes))
         jobs += [job, replace(job, elastic=True), replace(job, spare_nodes=spare)]

@@ -44,6 +44,7 @@ from ddlnb.survey.notebooks import (
     check_parameters,
     code_digest,
     get_notebook,
+    parameters_of,
 )
 from ddlnb.survey.site import write_site
 from ddlnb.survey.testbed import BATCHES, CLUSTERS
@@ -262,6 +263,14 @@ def test_profiles_name_notebooks_and_only_parameters_they_have(profile):
         assert profile != "paper" or get_notebook(name).section.startswith("4")
     assert profile == "paper" or set(named) == set(NAMES)
     assert profile != "smoke" or set(entries) == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_of_a_notebook_is_seen_by_what_sets_it(name):
+    cells = [one.source for one in code_cells(name) if "parameters" in one.metadata.get("tags", [])]
+    assigned = [node for cell in cells for node in ast.parse(cell).body]
+    names = [target.id for node in assigned for target in node.targets]
+    assert list(parameters_of(get_notebook(name))) == names
 
 
 @pytest.mark.parametrize("profile", ["quick", "full"])

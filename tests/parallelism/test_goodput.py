@@ -40,6 +40,13 @@ def test_what_one_gpu_loses_is_said_without_exponents_and_plurals_of_one():
     assert "e+0" not in said
 
 
+def test_what_elastic_training_adds_is_a_share_of_what_waiting_has():
+    jobs = [JOB, replace(JOB, elastic=True)]
+    table = goodput_table(jobs, draws=20).assign(goodput=[0.5, 0.6], spare_nodes=0)
+    *_, said = goodput_sentences(JOB, table)
+    assert said == "With 0 spare nodes, elastic training pays, 20.0% more (60.0%)."
+
+
 def test_llama_failed_every_three_hours():
     """419 unexpected interruptions in 54 days (arXiv 2407.21783, section 3.3.4)."""
     llama = failure_records()[0]

@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 
+from ddlnb.errors import InputError
 from ddlnb.parallelism.goodput.compare import goodput_table
 from ddlnb.parallelism.goodput.failures import failure_records
 from ddlnb.survey.scale_faults import (
@@ -46,3 +47,5 @@ def test_every_size_gets_its_sentences_and_checkpoints_their_largest_difference(
         {"interval_seconds": [60.0, 600.0], "simulated": [0.5, 0.8], "formula": [0.5, 0.82]}
     )
     assert "differ by 2.4% at most" in checkpoint_findings(rows, {"Daly": 600.0})
+    with pytest.raises(InputError, match="give every job the GPUs of one copy of its model"):
+        cases([1024], [64, 128], 0.03)

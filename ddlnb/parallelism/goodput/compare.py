@@ -109,7 +109,7 @@ def named_intervals(job: Job, rate: FailureRate | None = None) -> dict[str, floa
     }
 
 
-LEVEL = 0.005  # of the goodput of all nodes: less is no difference
+LEVEL = 0.005  # of the useful work: less is no difference
 
 
 def goodput_sentences(job: Job, table: pd.DataFrame, rate: FailureRate | None = None) -> list[str]:
@@ -136,7 +136,7 @@ def goodput_sentences(job: Job, table: pd.DataFrame, rate: FailureRate | None = 
         )
     if len(elastic) and len(waits):
         row = table.loc[elastic.idxmax()]
-        gain = elastic.max() - waits.max()
+        gain = elastic.max() / waits.max() - 1
         if gain > LEVEL:
             verdict = f"elastic training pays, {gain:.1%} more"
         elif gain < -LEVEL:
