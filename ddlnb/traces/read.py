@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,27 +37,34 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
-MEMORY_PER_BYTE = 2  # of a file, while it is read: measured by benchmarks.scale_speed
+MEMORY_PER_BYTE = 6  # of a file at most, while it is read: short events without arguments
 _KERNEL, OVERLAP = re.compile(rb'"cat"\s*:\s*"kernel"'), 64
 KINETO, HOROVOD, BYTEPS, OURS = "torch.profiler", "Horovod", "BytePS", "ddlnb"
 
 
-def _events(path: Path, progress: Show = False) -> tuple[str, Iterable[TraceEvent], dict[str, Any]]:
-    """Return the tool that wrote a trace, its events, and what else its file says of itself.
+@contextmanager
+def _opened(
+    path: Path, progress: Show = False
+) -> Iterator[tuple[str, Iterable[TraceEvent], dict[str, Any]]]:
+    """Yield the tool that wrote a trace, its events, and what else its file says of itself.
 
     Raises InputError for a file whose events would not fit into the free memory.
     """
     most = psutil.virtual_memory().available // MEMORY_PER_BYTE
-    pieces = _counted(pieces_of(path, most, WAY_OUT), path, progress)
-    events, seen, tool = Events(pieces, path.name), [], ""
-    for event in events:
-        seen.append(event)
-        if tool := tool_of([event], events.head):
-            break
-    return tool or tool_of((), events.head), chain(seen, events), events.head
+    with (
+        closing(pieces_of(path, most, WAY_OUT)) as read,
+        closing(_counted(read, path, progress)) as pieces,
+    ):
+        events, seen, tool = Events(pieces, path.name), [], ""
+        for event in events:
+            event.args = event.args.copy()  # what is a part of a piece keeps all of it
+            seen.append(event)
+            if tool := tool_of([event], events.head):
+                break
+        yield tool or tool_of((), events.head), chain(seen, events), events.head
 
 
-def _counted(pieces: Iterable[bytes], path: Path, progress: Show) -> Iterator[bytes]:
+def _counted(pieces: Iterable[bytes], path: Path, progress: Show) -> Generator[bytes]:
     """Yield the pieces, and show how many bytes were read if that takes more than a moment."""
     is_packed = path.suffix in (".gz", ".zst")
     size = None if is_packed or not path.exists() else path.stat().st_size
@@ -74,6 +82,8 @@ def tool_of(events: Iterable[TraceEvent], header: dict[str, Any]) -> str:
     for event in events:
         if event.cat in ("cpu_op", "kernel", "cuda_runtime"):
             return KINETO
+        if event.cat in ("user_annotation", "python_function"):  # whatever a user calls it
+            continue
         if str(event.name).startswith(("NEGOTIATE_", "ALLREDUCE")):
             return HOROVOD
         if str(event.pid).startswith("Comm."):
@@ -223,15 +233,15 @@ def read_rank(path: Path) -> RankTrace:
 def _rank(path: Path) -> RankTrace:
     on_gpu = _has_kernels(path)
     unread = {"python_function", FLOW, *(("cpu_op", "cuda_sync") if on_gpu else ())}
-    tool, events, head = _events(path)
-    require(
-        tool == KINETO,
-        f"{path.name!r} is no trace of torch.profiler, of which several are read together",
-    )
     in_name = re.search(r"rank\D?(\d+)", path.name) or re.search(r"(\d+)", path.name)
-    if in_name:
-        head.setdefault("distributedInfo", {"rank": in_name[1]})
-    return rank_trace(recording(events, head, _name(path), set(KEPT) - unread))
+    with _opened(path) as (tool, events, head):
+        require(
+            tool == KINETO,
+            f"{path.name!r} is no trace of torch.profiler, of which several are read together",
+        )
+        if in_name:
+            head.setdefault("distributedInfo", {"rank": in_name[1]})
+        return rank_trace(recording(events, head, _name(path), set(KEPT) - unread))
 
 
 def _has_kernels(path: Path) -> bool:
@@ -276,15 +286,19 @@ def read_trace(
         return read_job(path)
     if path.suffix == ".gml":
         return read_byteps_graph(path)
-    with reading(f"trace {str(path)!r}", WAY_OUT):
-        tool, events, head = _events(path, progress)
+    with (
+        reading(f"trace {str(path)!r}", WAY_OUT),
+        _opened(path, progress) as (tool, events, head),
+    ):
         if tool == KINETO:
             return kineto_trace(events, head, _name(path))
         if tool == HOROVOD:
             return horovod_timeline(events, path.name, HOROVOD)
         if tool == BYTEPS:
             return byteps_timeline(events, path.name, BYTEPS)
-    require(tool != OURS, f"{path.name!r} was written by ddlnb itself; open it at ui.perfetto.dev")
-    found = list(events)
+        require(
+            tool != OURS, f"{path.name!r} was written by ddlnb itself; open it at ui.perfetto.dev"
+        )
+        found = list(events)
     require(bool(found), f"{path.name!r} has no event; give {KNOWN}")
     raise InputError(f"{path.name!r} has {described(found)}, of no tool known here; give {KNOWN}")

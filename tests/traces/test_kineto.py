@@ -5,6 +5,7 @@ import json
 
 import networkx as nx
 import numpy as np
+import psutil
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -14,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import ddlnb
 from ddlnb.errors import InputError
 from ddlnb.traces import chrome
+from ddlnb.traces.kineto.events import Around, recording
 from ddlnb.traces.kineto.graph import HOST, LAUNCH, STREAM, SYNCHRONISE, WAIT
 from ddlnb.traces.kineto.trace import kineto_trace
 from ddlnb.traces.read import read_byteps_graph, read_trace
@@ -94,9 +96,9 @@ def trained(folder, passes, optimizers=1, again=False):
     with profile(activities=activities, record_shapes=True) as profiler:
         for _ in range(3):
             for _ in range(passes):
-                x = layers[0](torch.ones(4, 8))
-                x = checkpoint(layers[1], x, use_reentrant=False) if again else layers[1](x)
-                x.sum().backward()
+                x = torch.ones(4, 8)
+                x = checkpoint(layers[0], x, use_reentrant=False) if again else layers[0](x)
+                layers[1](x).sum().backward()
             for one in steps[:optimizers]:
                 one.step()
     path = folder / "trained.json"
@@ -368,6 +370,58 @@ def test_events_are_read_as_they_are_asked_for_and_little_is_kept_of_each(monkey
     assert len(trace.events) == 499
     assert len({id(one.packed) for one in trace.events}) == 2  # one for each stream
     assert {one.args["stream"] for one in trace.events} == {7, 8}
+
+
+@given(spans=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12))
+def test_the_innermost_event_around_an_instant_is_the_last_that_began(spans):
+    spans = sorted(spans, key=lambda one: (one[0], -one[1]))
+    events = recording(
+        events_in([event("cpu_op", str(at), at / US, dur / US) for at, dur in [(0, 0), *spans]]),
+        header(),
+        "it",
+    ).events
+    around = Around(events)
+    for at in np.arange(0, 62, 0.5):
+        holding = [one for one in events if one.start <= at <= one.stop]
+        assert around.innermost(at) is (holding[-1] if holding else None)
+
+
+def test_a_layer_is_the_innermost_module_and_without_flows_there_is_one_forward_pass():
+    nested = [event("python_function", "nn.Module: Model_0", 9, 40), *one_iteration()]
+    assert [one.name for one in gpu(nested).workload(local_batch=4).layers] == [
+        "Linear_0",
+        "Linear_1",
+    ]
+    alone = [one for one in nested if one["cat"] != "fwdbwd"]
+    (layer,) = gpu(alone).workload(local_batch=4).layers
+    assert layer.forward_seconds / US == pytest.approx(300)
+    with pytest.raises(InputError, match="leave the model out"):
+        gpu(alone).workload(gpu(nested).workload(local_batch=4))
+
+
+def test_a_file_that_fails_early_is_closed_and_one_beyond_memory_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "bad.json"
+    bad = event("cpu_op", "a", "soon", 1)
+    text = {**header(), "traceEvents": [bad, *[event("cpu_op", "b", 1, 1)] * 100_000]}
+    path.write_text(json.dumps(text))
+    with pytest.raises(InputError, match="'a' has ts 'soon'") as told:
+        read_trace(path)
+    assert str(path) not in {file.path for file in psutil.Process().open_files()}, told
+    free = psutil.virtual_memory()._replace(available=5 * path.stat().st_size)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: free)
+    with pytest.raises(InputError, match="holds more than"):
+        read_trace(path)
+
+
+def test_what_a_user_calls_a_part_tells_no_tool_and_a_cut_trace_says_so(tmp_path):
+    path = tmp_path / "named.json"
+    named = event("user_annotation", "ALLREDUCE of mine", 0, 5)
+    text = {"traceEvents": [named, *two_streams()], **header()}
+    path.write_text(json.dumps(text))
+    assert len(read_trace(path).gpu) == 4
+    path.write_text(json.dumps({**header(), "traceEvents": [named] * 2})[:-40])
+    with pytest.raises(InputError, match="cut after 1 events' holds no operation"):
+        read_trace(path)
 
 
 def test_a_trace_without_backward_pass_has_no_workload():

@@ -178,6 +178,7 @@ def recording(
             category != "python_function" or str(event.name).startswith(MODULE)
         ):
             kept.append(_event(event, *_seconds(event, name), shared))
+    name = f"{name}, cut after {header[CUT]:,} events" if CUT in header else name
     require(
         any(event.category in (*GPU, "cpu_op") for event in kept),
         f"{name!r} holds no operation; export it after the profiler's block has ended",
@@ -195,7 +196,7 @@ def recording(
     properties = header.get("deviceProperties") or [{}]
     group = header.get("distributedInfo") or {}
     return Recording(
-        f"{name}, cut after {header[CUT]:,} events" if CUT in header else name,
+        name,
         tuple(kept),
         tuple(sorted(flows)),
         int(group.get("rank", 0)),

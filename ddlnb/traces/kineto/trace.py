@@ -29,6 +29,7 @@ from ddlnb.traces.kineto.libraries import bytes_of, element_bytes
 from ddlnb.units import counted
 from ddlnb.workloads.workload import Gradient, Layer, Workload
 
+FORWARD = "forward"  # the layer of all operations where a trace tells none apart
 OUTSIDE = "outside"
 PASSES = ("forward", "backward", "update", OUTSIDE)
 
@@ -128,10 +129,10 @@ def _forward_seconds(one: Passes, known: Workload) -> dict[str, float]:
         if arrival.forward is not None:
             starts[gradient.layer] = min(arrival.began, starts.get(gradient.layer, math.inf))
     edges = sorted(set(starts.values()))
-    stops = dict(zip(edges, [*edges[1:], one.turn], strict=True))
+    stops = dict(zip(edges, [*edges[1:], one.turn], strict=False))  # no flow may lead to any layer
     begins = dict.fromkeys(edges[:1], one.start)  # what comes before it belongs to the first one
     seconds = {name: max(0.0, stops[at] - begins.get(at, at)) for name, at in starts.items()}
-    return seconds or {"": one.turn - one.start}
+    return seconds or {FORWARD: one.turn - one.start}
 
 
 def _since_before(one: Passes, number: int) -> float:
@@ -182,7 +183,7 @@ def _named(trace: Recording, one: Passes, local_batch: int | None) -> Workload:
         f"{trace.name!r} does not say how large its gradients are; record it with "
         f"record_shapes=True, or give the model that was traced",
     )
-    names = [arrival.layer or "forward" for arrival in one.arrivals]
+    names = [arrival.layer or FORWARD for arrival in one.arrivals]
     gradients = [
         Gradient(
             f"{name}.{names[:number].count(name)}",
@@ -227,6 +228,11 @@ class KinetoTrace(Recording):
             not any(one.accumulates for one in passes),
             f"{self.name!r} has several forward and backward passes in an iteration; record one "
             f"with a single pass of each, and forecast gradients that add up with --accumulate",
+        )
+        require(
+            model is None or any(one.forward is not None for one in passes[0].arrivals),
+            f"{self.name!r} does not say which operation of the forward pass a gradient is of (it "
+            f"has no fwdbwd event that fits), so that layers have no seconds; leave the model out",
         )
         known = (
             _named(self, passes[0], local_batch) if model is None else _joined(self, passes, model)
