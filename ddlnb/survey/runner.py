@@ -276,7 +276,7 @@ def _with_parameters(
     def changed(run: NotebookRun) -> NotebookRun:
         own = {k: v for k, v in given.items() if k in known.get(run.notebook.name, ())}
         merged = _merged(run.parameters, own)
-        is_titled = bool(own.keys() & run.parameters.keys())  # by the values that are replaced
+        is_titled = any(merged[name] != of for name, of in run.parameters.items())
         notebook = run.notebook.titled_by(merged) if is_titled else run.notebook
         return replace(run, notebook=notebook, parameters=merged)
 
@@ -359,8 +359,8 @@ def _execute(
     """Execute one notebook and record its outcome; return why it failed, empty if it did not."""
     if fresh or _state(run, target).get("digest") != run.digest:
         _remove_rows(run, target)  # of other parameters or another version; else they resume
-    title = run.notebook.title
-    note = {"digest": run.digest, "status": "started", "title": title, "made": provenance()}
+    note = {"digest": run.digest, "status": "started", "made": provenance()}
+    note |= {"title": run.notebook.title, "parameters": run.parameters}
     _note(run, target, note)
     start = time.monotonic()
     out = target / f"{run.notebook.name}.ipynb"
@@ -370,7 +370,8 @@ def _execute(
         if not cancelled.is_set():
             status = "not here" if isinstance(error, MissingPart) else "failed"
             _note(run, target, {**note, "status": status, "error": str(error)})
-        return str(error)
+            return str(error) if status == "failed" else ""
+        return ""
     _note(run, target, {**note, "status": "done", "seconds": time.monotonic() - start})
     return ""
 
@@ -405,7 +406,9 @@ def _is_done(run: NotebookRun, target: Path) -> bool:
 def _outcome(run: NotebookRun, target: Path, *, kept: bool) -> Outcome:
     state = _state(run, target)
     made, seconds = state.get("made", {}), state.get("seconds", float("nan"))
-    notebook = replace(run.notebook, title=state.get("title", run.notebook.title))
+    notebook = run.notebook
+    if state.get("parameters", run.parameters) != run.parameters:  # of an earlier call
+        notebook = replace(notebook, title=state["title"])
     if state["status"] == "done":
         return Outcome(notebook, "kept" if kept else "done", seconds, made=made)
     status = "failed" if state["status"] == "started" else state["status"]

@@ -158,6 +158,8 @@ def test_one_notebook_is_executed_under_several_names_with_their_parameters(work
 
     report = workshop.run(only="panel_b", parameters={"name": "c"})  # not what its title says
     assert "The panel (name=c)" in rows_of(report)
+    report = workshop.run(only="panel_b", parameters={"name": "b"}, fresh=True)  # as it says
+    assert "The panel (panel_b)" in rows_of(report)
 
     workshop.add("panel", "assert name == 'a', name")
     with pytest.raises(DdlnbError, match=r"1 of 2 notebooks failed(?s:.)*notebook 'panel_b'"):
