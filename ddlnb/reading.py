@@ -11,7 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -87,7 +87,7 @@ def read_bytes(
 
 def pieces_of(
     path: str | Path, most: int, way_out: str, error: type[DdlnbError] = InputError
-) -> Generator[bytes]:
+) -> Iterator[bytes]:
     """Yield what a file holds, unpacked, in pieces; of a packed one that was cut, what is left.
 
     Raises as `read_bytes` does.

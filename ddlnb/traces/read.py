@@ -51,10 +51,7 @@ def _opened(
     Raises InputError for a file whose events would not fit into the free memory.
     """
     most = psutil.virtual_memory().available // MEMORY_PER_BYTE
-    with (
-        closing(pieces_of(path, most, WAY_OUT)) as read,
-        closing(_counted(read, path, progress)) as pieces,
-    ):
+    with closing(_counted(pieces_of(path, most, WAY_OUT), path, progress)) as pieces:
         events, seen, tool = Events(pieces, path.name), [], ""
         for event in events:
             event.args = event.args.copy()  # what is a part of a piece keeps all of it
