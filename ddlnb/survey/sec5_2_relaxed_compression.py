@@ -183,7 +183,7 @@ def bytes_findings(equal: pd.DataFrame) -> Findings:
             f"{judged.count(BETTER)} of {len(judged)} combinations are better than each part alone "
             f"with the bytes of {iterations} iterations of dense BSP"
         )
-        ended = f"; {judged.count(ENDED)} cannot be judged: who could catch up ran out"
+        ended = f"; {judged.count(ENDED)} cannot be judged, as who could catch up ran out of steps"
         told.append(f"{said}, {judged.count(WORSE)} worse than one{ended * (ENDED in judged)}.")
         best_of_all = Verdict.HOLDS if BETTER in judged else verdict
         items.append(item_verdict("A61", [best_of_all], "measured", said))

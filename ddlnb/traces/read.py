@@ -37,20 +37,21 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
-MEMORY_PER_BYTE = 6  # of a file at most, while it is read: short events without arguments
+# Of a file at most, while it is read: short events without arguments, of one rank or of several.
+MEMORY_PER_BYTE, OF_SEVERAL = 6, 4
 _KERNEL, OVERLAP = re.compile(rb'"cat"\s*:\s*"kernel"'), 64
 KINETO, HOROVOD, BYTEPS, OURS = "torch.profiler", "Horovod", "BytePS", "ddlnb"
 
 
 @contextmanager
 def _opened(
-    path: Path, progress: Show = False
+    path: Path, progress: Show = False, memory_per_byte: int = MEMORY_PER_BYTE
 ) -> Iterator[tuple[str, Iterable[TraceEvent], dict[str, Any]]]:
     """Yield the tool that wrote a trace, its events, and what else its file says of itself.
 
     Raises InputError for a file whose events would not fit into the free memory.
     """
-    most = psutil.virtual_memory().available // MEMORY_PER_BYTE
+    most = psutil.virtual_memory().available // memory_per_byte
     with closing(_counted(pieces_of(path, most, WAY_OUT), path, progress)) as pieces:
         events, seen, tool = Events(pieces, path.name), [], ""
         for event in events:
@@ -231,7 +232,7 @@ def _rank(path: Path) -> RankTrace:
     on_gpu = _has_kernels(path)
     unread = {"python_function", FLOW, *(("cpu_op", "cuda_sync") if on_gpu else ())}
     in_name = re.search(r"rank\D?(\d+)", path.name) or re.search(r"(\d+)", path.name)
-    with _opened(path) as (tool, events, head):
+    with _opened(path, memory_per_byte=OF_SEVERAL) as (tool, events, head):
         require(
             tool == KINETO,
             f"{path.name!r} is no trace of torch.profiler, of which several are read together",
@@ -244,7 +245,7 @@ def _rank(path: Path) -> RankTrace:
 def _has_kernels(path: Path) -> bool:
     """Return whether a file has kernels, beside which operations of the host are not read."""
     before = b""
-    for piece in pieces_of(path, psutil.virtual_memory().available // MEMORY_PER_BYTE, WAY_OUT):
+    for piece in pieces_of(path, psutil.virtual_memory().available // OF_SEVERAL, WAY_OUT):
         if _KERNEL.search(before + piece):
             return True
         before = piece[-OVERLAP:]

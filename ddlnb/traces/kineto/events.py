@@ -62,7 +62,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def args(self) -> dict[str, Any]:
-        """What the trace says of it beside, as far as anything here asks for it (`_beside`)."""
+        """What the trace says of it beside, as far as anything here asks for it (`_event`)."""
         return said(self.packed)
 
 
