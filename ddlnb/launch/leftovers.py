@@ -53,11 +53,11 @@ def find(temporary: str | Path | None = None) -> list[Leftover]:
             variables = process.environ()
             folder = Path(variables.get("IPYTHONDIR", ""))
             named = reaper.TOKEN_VARIABLE in variables and _NAME.search(folder.name)
-            if named and not reaper.has_ended(process):
+            words = " ".join(process.cmdline())[:60]  # none if it is just ending
+            if named and words and not reaper.has_ended(process):
                 if not is_abandoned(folder):
                     living.add(named[1])
                 else:
-                    words = " ".join(process.cmdline())[:60]
                     found.append(Leftover(named[1], "process", f"{process.pid} ({words})", process))
     for session, kind, path in _named(Path(temporary or tempfile.gettempdir())):
         if kind == "folder" and not is_abandoned(path):
