@@ -6,8 +6,9 @@ PYTHON ?= python3
 TORCH := $(shell sed -n 's/^ *- \(torch==.*\)/\1/p' environment.yml)
 PROFILE ?= quick
 JOBS ?= 2
+SAMPLE := --sample
 
-.PHONY: help env engines reproduce book test test-quick launchers faults fuzz lint format types bench bench-emulated pictures clean
+.PHONY: help env engines reproduce book test test-all test-quick launchers faults fuzz lint format types bench bench-emulated pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -49,16 +50,19 @@ book: env ## build the site of the last run again, executing nothing
 
 # They start hundreds of processes that import the package: these read its bytecode, also where the environment forbids
 # Python to write any.
-reproduce test test-quick launchers: export PYTHONDONTWRITEBYTECODE :=
+reproduce test test-all test-quick launchers: export PYTHONDONTWRITEBYTECODE :=
 
 # Side by side what starts no processes (a thread each), then notebooks and files of tests that start ranks. With more of
 # them than cores, emulated links miss their bandwidth. Examples in docstrings are all in the first: none starts ranks.
-test: env ## run all tests, the notebooks included
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not ranks and not notebook and not slow"
-	OMP_NUM_THREADS=1 DDLNB_JOBS=1 $(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "ranks or slow or notebook"
+test: env ## run the tests, of long ones a sample, on the real engines and in notebooks
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SAMPLE) -n auto -m "not ranks and not notebook and not slow"
+	OMP_NUM_THREADS=1 DDLNB_JOBS=1 $(BIN)/python -m pytest $(SAMPLE) tests -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "ranks or slow or notebook"
+
+test-all: SAMPLE :=
+test-all: test ## run all tests, every notebook included
 
 test-quick: env ## only the tests that start no processes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not ranks and not notebook and not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SAMPLE) -n auto -m "not ranks and not notebook and not slow"
 
 launchers: env ## the seven methods on Open MPI, SSH and Slurm, started here (as root: installs them)
 	scripts/launchers/ssh_loopback.sh install

@@ -1,6 +1,7 @@
 """What the tests share."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -25,12 +26,51 @@ LONGEST = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest files; all others stay in their order."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the choice that `make test` makes."""
+    parser.addoption(
+        "--sample",
+        action="store_true",
+        help="leave out tests marked thorough, but the cases that their mark names (`make test`)",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Take the sample if it is asked for. Begin with the longest files."""
+    if config.getoption("sample"):
+        left_out = thorough(items)
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))
 
 
+def thorough(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Return what a sample leaves out.
+
+    Of a test marked ``thorough(but=n)`` it has n cases, as far apart as they come; of one with
+    ``but=(name, ...)`` the cases named so; of one marked ``thorough`` none.
+    """
+    marked = [
+        (item, item.nodeid.partition("[")[0], mark.kwargs.get("but", ()))
+        for item in items
+        if (mark := item.get_closest_marker("thorough"))
+    ]
+    cases = Counter(test for _, test, _ in marked)
+    seen: Counter[str] = Counter()
+    left_out = set()
+    for item, test, but in marked:
+        if isinstance(but, int):
+            is_kept = seen[test] % -(-cases[test] // but) == 0
+        else:
+            is_kept = bool(but) and item.callspec.id in but
+        seen[test] += 1
+        if not is_kept:
+            left_out.add(item)
+    return left_out
+
+
 PASSED: dict[str, bool] = {}  # of tests that name items of the survey, by file and name
+PARTS: set[str] = set()  # of which a sample has some cases
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -38,6 +78,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if "item" in report.keywords and (report.when == "call" or report.failed):
         name = report.nodeid.partition("[")[0]
         PASSED[name] = PASSED.get(name, True) and report.passed
+        if "thorough" in report.keywords:
+            PARTS.add(name)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -45,7 +87,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if PASSED and not hasattr(session.config, "workerinput"):
         from ddlnb.survey.evidence import keep_test_runs
 
-        keep_test_runs(PASSED)
+        sampled = PARTS if session.config.getoption("sample") else set()
+        keep_test_runs({name: ok for name, ok in PASSED.items() if not (ok and name in sampled)})
 
 
 # What ranks import once for all: a function that a test sends to them is in the test's module.

@@ -389,6 +389,7 @@ def test_a_compressor_from_outside_is_named_wherever_compressors_are(rounded):
     assert "rounded(step=0.01)" in listed.stdout
 
 
+@pytest.mark.thorough
 def test_a_compressor_from_outside_has_a_cost(rounded):
     workload, cluster = read_profile("resnet50_b64_rtx2080ti"), get_cluster("survey-10GbE", 8)
     for method in ("bsp + rounded", "bsp + rounded on PS", "choco + rounded"):
@@ -405,6 +406,7 @@ def test_a_compressor_from_outside_learns(rounded, method):
     assert curve["test_loss"].iloc[-1] < curve["test_loss"].iloc[0]
 
 
+@pytest.mark.thorough
 def test_a_compressor_from_outside_reaches_processes_that_did_not_register_it(rounded):
     """Kept runs are made in new processes, which get the settings by pickle."""
     settings = training_settings("quadratic", METHOD, workers=2, steps=3)

@@ -37,6 +37,7 @@ def test_every_bar_is_one_that_notebooks_show_as_a_widget():
                 assert path == home, f"{path} makes a bar of its own; take ddlnb.progress.bar"
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.notebook
 @pytest.mark.parametrize("disabled", ["0", "1"])
 def test_a_notebook_shows_bars_as_widgets_unless_they_are_disabled(disabled, monkeypatch):

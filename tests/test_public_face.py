@@ -61,6 +61,7 @@ def run_all(name: str) -> doctest.TestResults:
     return doctest.DocTestRunner(verbose=False).run(test)
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.ranks
 @pytest.mark.parametrize("name", ["measure", "measure_scaling", "Ranks", "compare", "profile"])
 def test_an_example_that_starts_processes_or_takes_times_runs(name):

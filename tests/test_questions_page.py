@@ -18,6 +18,7 @@ def test_every_question_has_a_command_and_its_answer():
     assert len(BLOCKS) == PAGE.count("\n## ") == PAGE.count("$ .venv/bin/ddlnb")
 
 
+@pytest.mark.thorough(but=4)
 @pytest.mark.slow
 @pytest.mark.parametrize(("words", "answer"), BLOCKS, ids=[words for words, _ in BLOCKS])
 def test_a_question_s_command_prints_its_answer(words, answer, monkeypatch):
@@ -26,6 +27,7 @@ def test_a_question_s_command_prints_its_answer(words, answer, monkeypatch):
     assert [line for line in answer.splitlines() if line not in printed] == []
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_the_first_command_of_a_page_prints_its_answer(name, monkeypatch, tmp_path):

@@ -16,7 +16,7 @@ from tests.fuzz.play import play
 from tests.fuzz.readers import READERS
 
 PACKAGE = Path(ddlnb.__file__).parent
-EACH = 12  # inputs of every reader; `make fuzz` has a million
+EACH = 6  # inputs of every reader; `make fuzz` has a million
 # Calls that open a file or take bytes apart.
 OPENS = {"open", "read_text", "read_bytes", "load", "loads", "safe_load", "loadtxt", "read_csv"}
 # Files that read otherwise, and what: nothing that a user gives or others may write.

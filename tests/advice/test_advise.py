@@ -40,6 +40,7 @@ def question():
     )
 
 
+@pytest.mark.thorough
 def test_the_table_asks_nobody_to_take_what_the_sentences_advise_against(question):
     for bandwidth in (question.cluster.effects.between_bandwidth, 1e8):
         slower = question.cluster.with_effects(between_bandwidth=bandwidth)
@@ -54,6 +55,7 @@ def advice(question):
     return advise_on(question, lossy=("bsp + top-k(0.01) + feedback",), most_plans=40, draws=40)
 
 
+@pytest.mark.thorough
 def test_error_feedback_takes_memory_for_what_was_not_sent(question):
     """As much as all gradients: where a GPU does not hold it, the method is no option."""
     held = Footprint(fixed=4e9, per_sample=1e6, optimizer="sgd")
@@ -78,6 +80,7 @@ def test_methods_are_forecast_as_forecast_does(question, advice):
     assert {name: ours[name] for name in rows.index} == pytest.approx(rows.to_dict())
 
 
+@pytest.mark.thorough
 def test_the_first_option_is_pytorch_s_own_and_beside_it_stands_what_ours_gain(question, advice):
     rows = advice.options
     same = rows[
@@ -115,6 +118,7 @@ def test_what_may_be_the_best_is_drawn_most_often(advice):
     assert set(rows["draws"]) == {20, 40}
 
 
+@pytest.mark.thorough
 def test_advice_on_a_kept_model_loads_nothing_that_takes_seconds():
     """Models of transformers and torch's compiler took four of them, and nothing needs either."""
     subprocess.run([sys.executable, "-c", LIGHTLY], check=True)
@@ -151,6 +155,7 @@ def test_one_gpu_has_no_options_about_communication(question):
     assert found.waits is None or found.waits.arrived <= 0
 
 
+@pytest.mark.thorough
 def test_where_one_gpu_is_faster_nothing_is_bought_for_all_that_leaves_it_so():
     cluster = ddlnb.cluster_of("RTX 3090", nodes=2, gpus_per_node=1, network="1GbE")
     found = ddlnb.advise("resnet50", cluster, local_batch=56, most_plans=0, draws=0)
@@ -183,6 +188,7 @@ def test_costs_are_hours_times_prices(question, advice):
     assert row["cost"] == pytest.approx(per_hour / 3600 / row[RATE] * 1e6)
 
 
+@pytest.mark.thorough
 def test_with_prices_further_machines_are_judged_by_what_a_sample_costs(question):
     cluster = ddlnb.get_cluster("survey-10GbE", workers=32)
     workload = ddlnb.read_profile("bert-large_b8_rtx2080ti")
@@ -200,6 +206,7 @@ def test_with_prices_further_machines_are_judged_by_what_a_sample_costs(question
     assert said[math.nan].endswith("less than that to the price of an hour.")
 
 
+@pytest.mark.thorough(but=2)
 @pytest.mark.parametrize(
     ("samples", "verdict", "advised", "largest"),
     [
@@ -248,6 +255,7 @@ def test_what_is_wrong_is_among_the_suspects_with_its_size(question, changed, ef
     assert cell.samples / there == pytest.approx(measured, rel=0.02)
 
 
+@pytest.mark.thorough
 def test_options_of_a_measurement_say_what_they_make_while_it_lasts(question):
     forecast = advise_on(question, lossy=(), most_plans=0, draws=0)
     rate = forecast.verdict.samples_per_s
@@ -357,6 +365,7 @@ def test_what_was_measured_is_checked_before_anything_is_simulated(
         advise_on(question, **wrong)
 
 
+@pytest.mark.thorough
 def test_use_no_more_names_the_gpus_that_are_fastest():
     """A node of eight beats four GPUs, and both beat four nodes on a slow network."""
     cluster = ddlnb.cluster_of("A100", nodes=4, gpus_per_node=8, network="100GbE")
@@ -367,6 +376,7 @@ def test_use_no_more_names_the_gpus_that_are_fastest():
     assert "Rather use 8 (speed-up" in rows.sentences[0]
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize(("nodes", "each", "gpus"), [(16, 8, 8), (3, 1, 1)])
 def test_a_node_or_a_gpu_that_is_faster_than_all_is_found(nodes, each, gpus):
     """Half of a cluster, a quarter and an eighth are not all that one can take."""
@@ -377,6 +387,7 @@ def test_a_node_or_a_gpu_that_is_faster_than_all_is_found(nodes, each, gpus):
     assert any("Use no more" in said for said in found.sentences)
 
 
+@pytest.mark.thorough
 def test_the_hook_of_ddp_is_credited_with_what_ddp_gains():
     found = ddlnb.advise("resnet50", "survey-10GbE", gpus=16, draws=0, most_plans=0)
     rows = found.rows.set_index("option")["throughput_samples_per_s"]

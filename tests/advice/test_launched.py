@@ -88,6 +88,7 @@ def test_advice_on_layouts_ends_in_settings_that_say_it():
         assert (flag in flags) == (word in found.options["layout"].iloc[0].split())
 
 
+@pytest.mark.thorough
 def test_advice_on_methods_ends_in_lines_of_pytorch():
     found = ddlnb.advise("bert-large", "survey-10GbE", gpus=16, draws=20, most_plans=0)
     first, *more = found.settings
@@ -133,6 +134,7 @@ def test_hybrid_shards_have_a_mesh_of_copies_and_shards():
         torch_code(Layout(tp=2))
 
 
+@pytest.mark.thorough
 def test_replicas_of_a_small_model_are_compared_as_ddp(tmp_path):
     (tmp_path / "run.sh").write_text(
         "torchrun --nnodes 4 --nproc-per-node 4 train.py --per_device_train_batch_size 64"

@@ -115,6 +115,7 @@ def test_each_reason_is_a_forecast_of_its_own(advice):
     )
 
 
+@pytest.mark.thorough
 def test_a_named_network_gets_faster_by_its_ports(asked):
     named = replace(asked, network=ddlnb.hardware.get_interconnect("8x400GbIB"))
     same, usual = (advise_on_layouts(one, draws=0).reasons for one in (named, asked))
@@ -233,6 +234,7 @@ def test_a_small_chance_of_a_slow_run_is_not_called_none(chance, said):
     assert f"{rows['option'].iloc[1]} {said}, at" in slow
 
 
+@pytest.mark.thorough
 def test_data_parallelism_hands_over_what_it_cannot_hold():
     cluster = ddlnb.cluster_of("H100", nodes=16)
     found = ddlnb.advise("llama3-70b", cluster, draws=0)
@@ -270,6 +272,7 @@ def test_what_only_data_parallelism_has_is_refused(given, named):
         ddlnb.advise("llama3-8b", ddlnb.cluster_of("H100", nodes=2), draws=0, **given)
 
 
+@pytest.mark.thorough
 def test_layouts_say_that_they_count_adam():
     cluster = ddlnb.cluster_of("H100", nodes=2)
     adam, sgd = (
@@ -294,6 +297,7 @@ def test_a_batch_per_gpu_is_the_batch_of_a_step_over_all():
         split_on("llama3-8b", ddlnb.get_cluster("two-cores-4-workers"))
 
 
+@pytest.mark.thorough
 def test_a_network_of_a_file_s_own_is_taken_with_its_measured_bandwidth():
     known = ddlnb.cluster_of("H100", nodes=8, network="100GbIB")
     found = ddlnb.advise("llama3-70b", replace(known, network="our fabric"), draws=0)

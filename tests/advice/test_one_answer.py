@@ -62,6 +62,7 @@ def models(tmp_path_factory):
     return {"own": own, "config": config} | {name: name for name in names}
 
 
+@pytest.mark.thorough(but=2)
 @pytest.mark.parametrize("gpu", CLUSTERS)
 @pytest.mark.parametrize("model", ["config", "llama3-8b"])
 def test_every_answer_on_layouts_says_the_same(models, model, gpu):
@@ -199,6 +200,7 @@ def test_shards_are_played_on_the_links_of_the_cluster_as_fitted(models):
     assert (seconds["half"] > 1.5 * seconds["whole"]).all()  # of DDP as of every degree of ZeRO
 
 
+@pytest.mark.thorough
 def test_scaling_of_what_no_gpu_holds_has_layouts_of_the_sizes_that_hold_one(models, monkeypatch):
     cluster = ddlnb.cluster_of("V100", nodes=2, gpus_per_node=8, network="100GbE")
     known = posed(AdviceQuestion(models["own"], cluster), cluster, unused={})
@@ -238,6 +240,7 @@ def test_an_iteration_that_is_played_says_the_verdict(models, model):
         assert float(row["GiB"]) == round(found.way_bytes / GIB, 1)
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize(
     ("model", "samples"), [("config", 1024), ("llama3-8b", 512), ("own", 256), ("bert-large", 64)]
 )

@@ -62,6 +62,7 @@ def test_the_cheapest_run_is_one_whose_interval_ends_in_time(asked, rows):
     assert f"has {cheapest['gpus']} GPUs as {cheapest['layout']}: " in said
 
 
+@pytest.mark.thorough
 def test_where_none_ends_in_time_the_quickest_is_named(asked, rows):
     said = Run(asked, asked.prices, TOKENS, 0.01).sentences[-1]
     assert said.startswith("None of these intervals ends within 0.01 days; 64 GPUs are the ")
@@ -71,6 +72,7 @@ def test_where_none_ends_in_time_the_quickest_is_named(asked, rows):
     )
 
 
+@pytest.mark.thorough
 def test_one_day_is_one(asked, rows):
     said = Run(asked, asked.prices, TOKENS, 1.0).sentences[-1]
     assert "within 1 day;" in said or "within 1 day has" in said

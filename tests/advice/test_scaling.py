@@ -147,6 +147,7 @@ def test_splits_have_an_interval_of_scaling_whose_first_size_is_a_point():
     assert ends.loc[32, "efficiency_low"] < ends.loc[32, "efficiency_high"]
 
 
+@pytest.mark.thorough
 def test_who_all_wait_for_is_the_bottleneck_and_is_replaced(workload):
     """No bandwidth helps seven workers that wait for one which takes three times as long."""
     slow = ddlnb.get_cluster("survey-100GbIB", workers=8).with_heterogeneity(compute={0: 3.0})
@@ -167,6 +168,7 @@ def test_who_all_wait_for_is_the_bottleneck_and_is_replaced(workload):
     )
 
 
+@pytest.mark.thorough
 def test_scaling_takes_no_further_machines_unless_they_are_named(workload):
     rows = ddlnb.scaling(workload, "survey-10GbE", draws=0).rows
     assert not rows.loc[rows["gpus"] > 4, "servers"].any()

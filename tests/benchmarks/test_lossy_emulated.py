@@ -68,6 +68,7 @@ def test_a_folder_without_runs_is_told(tmp_path):
         lossy_on_emulated(tmp_path, ["1Gb/s 50us"], only_kept=True)
 
 
+@pytest.mark.thorough
 def test_kept_runs_are_judged_on_any_machine():
     folder = DATA / "measured" / "2026-11-21_four-cores_lossy"
     table = lossy_on_emulated(folder, ["1Gb/s 50us", "100Mb/s 1ms"], only_kept=True)

@@ -9,6 +9,7 @@ from ddlnb.files import ROOT
 README = " ".join((ROOT / "README.md").read_text().split())
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("folder", [KEPT, BUSY], ids=["quiet", "busy"])

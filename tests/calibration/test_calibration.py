@@ -68,6 +68,7 @@ def drawn_values(count):
         yield seed, ParameterValues(PARAMETERS, tuple(np.exp(x).tolist()))
 
 
+@pytest.mark.thorough
 def test_intervals_hold_the_truth_about_nine_times_in_ten():
     hits = []
     for seed, truths in drawn_values(10):
@@ -192,6 +193,7 @@ def test_what_cannot_be_fitted_is_refused(rows, wanted, said):
         calibrate_parameters(rows, wanted)
 
 
+@pytest.mark.thorough
 def test_a_gross_outlier_does_little_harm_when_the_fit_is_robust():
     rows = seen(cells(workers=(2, 4)))
     rows[5] = replace(rows[5], value=rows[5].value * 8)

@@ -74,6 +74,7 @@ def test_nominal_seconds_are_the_bytes_of_a_ring_over_the_slowest_sheet():
     assert nominal(row) == pytest.approx(2.0**30 * bus_factor("all_reduce", 32) / 200e9)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_published_blocks_that_are_left_out_are_forecast_better_than_by_sheets():
     scores = collective_scores(draws=200)

@@ -46,6 +46,7 @@ def true(observed):
     return fit_roofline(observed)
 
 
+@pytest.mark.thorough
 def test_the_fit_recovers_what_made_the_seconds(observed, true):
     again = fit_roofline([replace(one, seconds=true.seconds(one)) for one in observed])
     for name in true.names:
@@ -58,6 +59,7 @@ def test_the_fit_recovers_what_made_the_seconds(observed, true):
             assert value == pytest.approx(true.interval(name)[0], rel=0.1), name
 
 
+@pytest.mark.thorough
 def test_the_kept_numbers_are_those_of_the_fit(true):
     kept = efficiency_of(get_gpu("A100"), "bf16")
     images = efficiency_of(get_gpu("H100"), "bf16", convolves=True)
@@ -69,6 +71,7 @@ def test_the_kept_numbers_are_those_of_the_fit(true):
         assert true.interval(name) == expected
 
 
+@pytest.mark.thorough
 def test_the_kept_rows_are_those_that_were_left_out(observed):
     observations = [one for one in observed if one.source != "foundry"]
     rows = pd.read_csv(HARDWARE / "roofline_left_out.csv")
@@ -91,6 +94,7 @@ def test_iterations_of_an_h100_do_not_tell_what_hopper_sustains(observed):
         assert hopper[1] < ratio * ampere[0] < hopper[2]
 
 
+@pytest.mark.thorough
 def test_models_with_convolutions_are_closer_where_some_take_fewer_multiplications(observed):
     runs = [one for one in observed if one.convolves]
     plain = [

@@ -80,6 +80,7 @@ def test_findings_say_the_load_beside_the_errors(tmp_path, under):
         assert "times are those of a machine under load" in str(said)
 
 
+@pytest.mark.thorough
 def test_load_while_it_was_measured_widens_the_model_error(monkeypatch):
     busy = read_micro_benchmark(DATA / "measured" / "2026-11-22_two-cores_busy")
     assert busy.load.is_busy

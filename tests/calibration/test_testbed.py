@@ -80,6 +80,7 @@ def test_larger_sizes_that_were_left_out_are_predicted_and_within_their_interval
         assert left_out["observed"].between(left_out["low"], left_out["high"]).mean() >= 0.85
 
 
+@pytest.mark.thorough
 def test_byteschedulers_servers_are_told_from_a_queue_of_priorities_on_the_workers():
     """Published cells are those of the schedule of WFBP-PS, as `as_run` has it."""
     table = server_schedules()
@@ -176,6 +177,7 @@ def test_a_cluster_of_today_has_nothing_of_the_scripts_that_the_survey_ran():
         assert cluster.effects.parallel_factor == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_testbed_with_another_network_is_found_again(tmp_path):
     """Cells as a testbed would give them whose 10GbE has 0.8 of the fitted bandwidth.

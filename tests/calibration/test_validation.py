@@ -59,6 +59,7 @@ def test_rows_within_a_node_use_no_network_and_are_fitted_whichever_is_left_out(
     assert [row for row in slow.fitted if row.labels.gpus == 2] == within
 
 
+@pytest.mark.thorough
 def test_a_repeated_row_does_not_betray_the_one_that_is_left_out():
     # Both rows of a group are wrong alike. A fit that saw one of them would predict the other.
     wrong = [

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 import pandas as pd
+import pytest
 
 import ddlnb
 from ddlnb.cli.advise import advice_page
@@ -37,6 +38,7 @@ def test_names_from_inputs_are_texts_on_the_page():
     assert "<h1>What to do with &lt;script&gt;boom()&lt;/script&gt; on" in advice_page(named)
 
 
+@pytest.mark.thorough
 def test_a_table_with_intervals_says_how_many_draws_they_are_of():
     said = run_command(*ASKED, "--draws", "25", "--plans", "0", check=True).stdout
     assert "draws" in said.partition("with one thing changed")[0]

@@ -3,6 +3,7 @@
 import io
 
 import pandas as pd
+import pytest
 
 from ddlnb.calibration.collective_tables import OPEN_ROWS
 from tests.cli.test_command_lines import GIVEN
@@ -15,6 +16,7 @@ alltoall,Unheard Of,carrier pigeons,3,,24,4194304,by hand
 """
 
 
+@pytest.mark.thorough
 def test_a_table_is_forecast_from_the_published_rows_and_can_be_drawn(tmp_path):
     asked, out, figure = (tmp_path / name for name in ("in.csv", "out.csv", "rates.png"))
     asked.write_text(ASKED)

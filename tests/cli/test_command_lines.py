@@ -29,6 +29,7 @@ def lines() -> dict[str, list[list[str]]]:
 
 
 LINES = lines()
+LONG = (pytest.mark.slow, pytest.mark.thorough)
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +53,7 @@ def test_a_call_that_makes_no_sense_is_one_line(words, said):
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [*LINES["fine"], *(pytest.param(*line, marks=pytest.mark.slow) for line in LINES["slow"])],
+    [*LINES["fine"], *(pytest.param(*line, marks=LONG) for line in LINES["slow"])],
 )
 def test_a_call_that_makes_sense_ends_well(words, said):
     done = ddlnb(*shlex.split(words))

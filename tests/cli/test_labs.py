@@ -61,6 +61,7 @@ def test_a_lab_checks_itself_and_its_solution_differs_in_what_the_student_writes
     assert lab[-1].source.startswith("**Question.**")
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.notebook
 @pytest.mark.ranks
 @pytest.mark.slow

@@ -39,6 +39,7 @@ def test_a_table_gets_its_forecasts_and_what_was_taken_is_said(tmp_path):
     assert "tokens_per_s_per_gpu" in out.read_text().splitlines()[0]
 
 
+@pytest.mark.thorough
 def test_advice_has_counterfactuals_costs_and_a_page(tmp_path):
     page = tmp_path / "advice.html"
     words = ["--sequence", "4096", "--top", "3", "--advise", "--gpu-price", "2", "--tokens", "1e9"]

@@ -40,6 +40,7 @@ def test_methods_stand_beside_the_best_lossless_ones():
     assert "Parameter servers run on machines of their own: ByteScheduler-PS; asp on PS." in shown
 
 
+@pytest.mark.thorough
 def test_shorter_sequences_take_less_computation():
     words = ["--model", "gpt2", "--machine", "p4d", "--nodes", "2", "--method", "local(8)"]
     whole, half = rows_of(*words), rows_of(*words, "--sequence", "512")
@@ -122,6 +123,7 @@ effects:
 """
 
 
+@pytest.mark.thorough
 def test_a_compressed_plan_is_kept_and_priced_beside_fixed_methods(tmp_path):
     cluster, kept = tmp_path / "eight.yaml", tmp_path / "plan.json"
     cluster.write_text(EIGHT)

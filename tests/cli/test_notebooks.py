@@ -52,6 +52,11 @@ from tests.cli.browser import CHROMIUM, faults_of
 from tests.cli.test_site import broken_links
 
 NAMES = list(all_notebooks())
+# Of those that run with small parameters, by `make test`: one or two of each kind.
+SAMPLE = (
+    *("fig4_throughput", "explorer", "scale_strategies"),  # measured, simulated, forecast
+    *("sec3_1_3_compression", "sec3_3_1_protocols"),  # trained, on emulated links
+)
 DETERMINISTIC = ("sec2_intensity", "sec4_methods")
 MOST_CODE_CELLS = 14
 ALGORITHM_LINES = range(5, 26)
@@ -177,6 +182,7 @@ TURNED = re.compile(r"^\| `([^`]+)`[^|]*in the algorithm \| `([^`]+)`[^|]* \| ([
 TURNED_BY = {name: TURNED.findall(read(name).cells[-2].source) for name in NAMES}
 
 
+@pytest.mark.thorough(but=6)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if TURNED_BY[name]])
 def test_an_algorithm_does_what_is_said_of_it_when_it_is_turned(name, monkeypatch):
@@ -357,6 +363,7 @@ class Clock:
         return time.monotonic() + (3600 if self.path.exists() else 0)
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.notebook
 @pytest.mark.parametrize("ending_seconds", [ENDING_SECONDS, 0], ids=["asked", "killed"])
 def test_a_notebook_that_takes_too_long_is_ended_with_its_kernel(
@@ -419,6 +426,7 @@ def short_benchmark(
     return there, found
 
 
+@pytest.mark.thorough(but=SAMPLE)
 @pytest.mark.notebook
 @pytest.mark.ranks
 @pytest.mark.slow
@@ -490,6 +498,7 @@ def test_a_parameter_that_is_a_list_may_be_one_thing(name):
     assert {key: namespace[key] for key in lists} == {key: [value] for key, value in given.items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.notebook
 def test_papermill_takes_one_thing_of_a_list(tmp_path):
     given = ["-k", "python3", "-p", "hosts", "16", "-p", "sizes", "1024", "--cwd", str(tmp_path)]

@@ -124,6 +124,7 @@ def cluster():
     return ddlnb.cluster_of("A100", nodes=2, network="100GbE")
 
 
+@pytest.mark.thorough(but=2)
 @pytest.mark.parametrize("model", ["odd", "tied", "recommender", "twins", "config"])
 def test_every_question_takes_every_model_and_has_one_verdict(model, tmp_path):
     (tmp_path / "four.py").write_text(FOUR)

@@ -107,6 +107,7 @@ def test_given_parameters_reach_the_notebooks_that_have_them(workshop):
     assert workshop.runs_of("of_profile") == 1
 
 
+@pytest.mark.thorough
 def test_a_failure_does_not_stop_the_others_and_a_second_run_repeats_only_it(workshop):
     workshop.add("good", COUNT, DRAW)
     workshop.add("bad", COUNT, "raise ValueError('the reason')", timed=True)
@@ -133,6 +134,7 @@ def test_a_failure_does_not_stop_the_others_and_a_second_run_repeats_only_it(wor
     assert (workshop.runs_of("good"), workshop.runs_of("bad")) == (2, 2)
 
 
+@pytest.mark.thorough
 def test_one_notebook_is_executed_under_several_names_with_their_parameters(workshop):
     workshop.add("panel", COUNT, DRAW)
     workshop.add("other", COUNT)
@@ -167,6 +169,7 @@ def test_one_notebook_is_executed_under_several_names_with_their_parameters(work
     assert (target / "panel_b.failed.ipynb").exists()
 
 
+@pytest.mark.thorough
 def test_a_kept_notebook_says_when_and_where_it_was_executed(workshop, monkeypatch):
     workshop.add("one", COUNT)
     workshop.add("two", COUNT)
@@ -184,6 +187,7 @@ def test_a_kept_notebook_says_when_and_where_it_was_executed(workshop, monkeypat
     assert "| versions | v |" in page
 
 
+@pytest.mark.thorough
 def test_pages_show_figures_with_what_is_seen_and_load_nothing_from_other_hosts(workshop):
     schematic = "from ddlnb.figures import parallelism_schematic\nparallelism_schematic()"
     workshop.add("one", schematic, "import pandas as pd\npd.DataFrame({'a': [1]})")
@@ -232,6 +236,7 @@ def test_an_interrupt_keeps_what_is_finished_and_leaves_no_kernel(workshop):
     assert (workshop.build / "tiny" / "a_quick.ipynb").exists()
 
 
+@pytest.mark.thorough
 def test_what_this_machine_cannot_run_is_told_and_is_no_failure(workshop):
     lacking = "from ddlnb.errors import MissingPart\nraise MissingPart('this needs a tuba')"
     workshop.add("lacking", lacking)

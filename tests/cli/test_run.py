@@ -76,6 +76,7 @@ def test_tables_outside_a_terminal_are_as_wide_as_columns_says(monkeypatch, caps
     assert ROW["about"] in capsys.readouterr().out
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize(
     ("shell", "status", "said"),
     [

@@ -111,6 +111,7 @@ def words(text: str) -> str:
     return " ".join(re.sub(r"<.*?>", "", text).split())
 
 
+@pytest.mark.thorough
 def test_every_link_leads_to_a_page_a_citation_or_words_and_a_formula_is_mathml(site):
     assert (site.parent.with_name("site-state") / "warnings.txt").read_text().strip() == ""
     assert broken_links(site.parent) == []
@@ -122,6 +123,7 @@ def test_every_link_leads_to_a_page_a_citation_or_words_and_a_formula_is_mathml(
     assert "<mfrac>" in one
 
 
+@pytest.mark.thorough
 def test_the_first_page_begins_with_what_was_found_and_what_does_not_hold(site):
     first = page(site, "index.html")
     said = words(first)

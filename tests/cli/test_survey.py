@@ -52,6 +52,7 @@ def test_every_item_has_a_place_that_exists_or_says_what_is_missing(tmp_path):
             assert set(one.how.split(", ")) <= set(HOW), one
 
 
+@pytest.mark.thorough
 def test_a_notebook_tags_only_its_own_items_and_only_checks():
     for notebook in all_notebooks().values():
         for cell in json.loads(notebook.path.read_text())["cells"]:

@@ -83,6 +83,7 @@ def test_an_h100_s_seconds_are_not_those_of_a_cluster_of_other_gpus():
 RANKS = ("trace", *(str(DATA / "published" / "traces" / f"hta-rank-{n}.json.gz") for n in (0, 1)))
 
 
+@pytest.mark.thorough
 def test_ranks_are_read_together_and_their_bandwidths_judged(tmp_path):
     page, line, out = (tmp_path / name for name in ("ranks.html", "line.json", "rows.csv"))
     files = ["--page", str(page), "--perfetto", str(line), "--out", str(out)]

@@ -120,6 +120,7 @@ def test_more_ranks_that_are_no_power_of_two(six_ranks, count):
     check(six_ranks.run(run_all, (3, 1001), count=count, timeout_seconds=120), count)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.ranks
 def test_eight_ranks():

@@ -47,6 +47,7 @@ def train(ranks, **options):
     return measure(task, ["WFBP-A2A"], workers=4, ranks=ranks, **settings)
 
 
+@pytest.mark.thorough
 def test_connections_take_the_other_spine_when_a_cable_is_cut(tree):
     cut(tree.network, "spine0")
     before = tree.network.carried()
@@ -58,6 +59,7 @@ def test_connections_take_the_other_spine_when_a_cable_is_cut(tree):
     assert after["leaf0 -> spine1"] - before["leaf0 -> spine1"] > 400_000
 
 
+@pytest.mark.thorough
 def test_a_cable_that_is_cut_and_restored_only_costs_time(tree):
     network = tree.network
 
@@ -85,6 +87,7 @@ def test_training_goes_on_over_the_other_spine(tree):
     assert tree.network is network
 
 
+@pytest.mark.thorough
 def test_training_whose_hosts_have_lost_each_other_ends_with_one_error_that_names_them(tree):
     train(tree)
     thread = threading.Timer(1, cut, (tree.network, *SPINES))

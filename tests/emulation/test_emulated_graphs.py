@@ -52,12 +52,14 @@ def test_every_link_of_a_tree_is_what_was_asked_for(tree):
     assert table.loc["host0 -> leaf0", "full"]
 
 
+@pytest.mark.thorough
 def test_every_link_of_a_torus_is_what_was_asked_for(torus):
     require_as_asked(torus.verified, 4e-3)
     assert len(torus.verified) == 36
     assert torus.verified["full"].all()
 
 
+@pytest.mark.thorough
 def test_packets_of_others_pass_a_host_of_a_torus(torus):
     """From host 0 to host 4 by dimension order: along the row to host 1, then down."""
     before = torus.network.carried()

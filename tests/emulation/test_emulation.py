@@ -226,6 +226,7 @@ def test_what_cannot_be_replayed_is_refused(model, options, says):
         replayed(model, **options)
 
 
+@pytest.mark.thorough
 @needs_emulation
 @pytest.mark.ranks
 def test_emulated_rows_say_so_and_hold_real_seconds(nodes):
@@ -260,6 +261,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.thorough(but=1)
 @needs_emulation
 @pytest.mark.ranks
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])

@@ -44,6 +44,7 @@ def said(tmp_path_factory):
     return {Path(name).name: (far, same, count) for _, name, far, same, count in rows}
 
 
+@pytest.mark.thorough(but=3)
 @pytest.mark.parametrize("name", [*METHODS, "plan.json"])
 def test_ranks_end_with_the_same_bits_and_where_ddp_ends(said, name):
     far, same, messages = said[name]
@@ -64,6 +65,7 @@ def test_accumulation_clipping_and_schedules_of_rates_are_those_of_ddp(said, nam
     assert float(far) < 1e-5
 
 
+@pytest.mark.thorough
 def test_the_script_of_the_page_runs_as_it_stands(tmp_path):
     page = (ROOT / "docs" / "train_with_it.md").read_text()
     (script,) = re.findall(r"```python\n(.*?)```", page, re.S)
@@ -73,6 +75,7 @@ def test_the_script_of_the_page_runs_as_it_stands(tmp_path):
     assert sorted(re.findall(r"rank (\d): \d", found.stdout)) == ["0", "1"]  # lines may meet
 
 
+@pytest.mark.thorough
 def test_ranks_with_different_plans_all_say_so(tmp_path):
     found = torchrun(2, "-m", "tests.engines.plain_script", "other on rank 1")
     assert found.returncode != 0

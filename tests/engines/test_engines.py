@@ -55,6 +55,7 @@ def ranks(engine, request):
     return request.getfixturevalue("four_ranks" if engine == "horovod" else "six_ranks")
 
 
+@pytest.mark.thorough(but=8)
 @pytest.mark.item("A05", how="measured")
 @pytest.mark.ranks
 @pytest.mark.parametrize(("model", "optimizer", "workers"), PAIRS)
@@ -66,6 +67,7 @@ def test_ten_steps_equal_one_worker_on_the_joined_batch(
     require_lossless(six_ranks, model, job, optimizer)
 
 
+@pytest.mark.thorough(but=6)
 @pytest.mark.ranks
 @pytest.mark.parametrize(
     ("engine", "name", "workers", "servers", "optimizer"), [on(*case) for case in OTHERS]
@@ -76,6 +78,7 @@ def test_other_engines_are_as_lossless(ranks, engine, name, workers, servers, op
     require_lossless(ranks, "small-conv", job, optimizer)
 
 
+@pytest.mark.thorough(but=10)
 @pytest.mark.ranks
 @pytest.mark.parametrize("name", A2A)
 @pytest.mark.parametrize(
@@ -236,6 +239,7 @@ def _skips_a_layer(module, batch):
     return module[0](batch[0]).sum()
 
 
+@pytest.mark.thorough
 @pytest.mark.ranks
 def test_a_parameter_without_gradient_is_named(six_ranks):
     task = mlp([8])

@@ -68,6 +68,7 @@ def test_a_probe_ends_after_its_repetitions_or_its_seconds(
     assert len(alone) - 1 >= FEWEST
 
 
+@pytest.mark.thorough
 @pytest.mark.ranks
 @pytest.mark.skipif(bool(lacking()), reason=lacking() or "-")
 def test_messages_of_our_own_connections_share_the_latency_of_a_long_link():

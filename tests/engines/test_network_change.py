@@ -73,6 +73,7 @@ MADE_UP = made_up(*[40_000] * 4, forward=1e-3, backward=10e-3)
 QUICK = AlphaBeta(1e-4, 8e-8)
 
 
+@pytest.mark.thorough
 @pytest.mark.ranks
 @pytest.mark.skipif(bool(lacking()), reason=lacking() or "-")
 def test_all_ranks_take_up_a_plan_for_the_network_that_theirs_became():

@@ -169,6 +169,7 @@ def test_the_library_warns_of_what_it_leaves_out(four_cores, monkeypatch):
     assert ran == [2, 4, 16]
 
 
+@pytest.mark.thorough
 @pytest.mark.ranks
 def test_a_short_run_through_the_profile_measures_one_worker_and_more(tmp_path):
     words = ["--profile", "paper", "--model", "small-conv", "--batch", "4", "--method", "WFBP-A2A"]

@@ -154,6 +154,7 @@ def test_any_valid_plan_trains_any_model_as_one_worker_would(data, widths, optim
     require_trains_as_alone(task, data.draw(plans(trace(task, BATCH).gradients)), optimizer)
 
 
+@pytest.mark.thorough
 @settings(max_examples=25)
 @given(st.data(), st.lists(st.integers(1, 4), max_size=2), st.sampled_from(["sgd", "adamw"]))
 def test_a_plan_that_takes_over_changes_no_bit(data, widths, optimizer):

@@ -30,6 +30,7 @@ needs_byteps = [pytest.mark.ranks, pytest.mark.skipif(bool(LACK), reason=LACK)]
 class TestOnRanks:
     pytestmark = needs_byteps
 
+    @pytest.mark.thorough(but=1)
     @pytest.mark.parametrize("credit", [0, 3])
     def test_every_sum_is_right_when_everybody_is_late(self, six_ranks, credit):
         with busy(2):
@@ -48,6 +49,7 @@ class TestOnRanks:
         train(six_ranks, job_of(mlp([8]), "WFBP-PS", 2, engine="byteps"))
         assert _shared_memory() == shared
 
+    @pytest.mark.thorough(but=1)
     @pytest.mark.parametrize(
         ("holder", "is_child", "said"),
         [
@@ -65,6 +67,7 @@ class TestOnRanks:
             assert time.monotonic() - start < 20
         assert _parts() == []
 
+    @pytest.mark.thorough
     def test_a_stopped_part_is_waited_for_until_the_time_is_over(self):
         job = job_of(mlp([8]), "ByteScheduler-PS", 2, engine="byteps", iterations=400, batches=1)
         with Ranks(3, imports=(__name__, *MEASURING)) as ranks:
@@ -75,6 +78,7 @@ class TestOnRanks:
             assert ranks.run(_rank) == [0, 1, 2]
         assert _parts() == []
 
+    @pytest.mark.thorough
     def test_a_worker_that_does_not_come_is_waited_for_until_the_time_is_over(self):
         with Ranks(3, imports=(__name__, *MEASURING)) as ranks:
             job = job_of(mlp([8]), "WFBP-PS", 2, engine="byteps")

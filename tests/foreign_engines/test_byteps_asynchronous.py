@@ -32,6 +32,7 @@ def error_of(parameters: torch.Tensor) -> float:
 class TestOnRanks:
     pytestmark = needs_byteps
 
+    @pytest.mark.thorough
     def test_every_asynchronous_answer_is_right_when_everybody_is_late(self, six_ranks):
         """Patch 14: upstream, large answers are mixtures of two sums."""
         with busy(2):

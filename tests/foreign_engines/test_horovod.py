@@ -29,6 +29,7 @@ needs_horovod = [pytest.mark.ranks, pytest.mark.skipif(bool(LACK), reason=LACK)]
 class TestOnRanks:
     pytestmark = needs_horovod
 
+    @pytest.mark.thorough
     def test_horovod_s_own_timeline_has_every_message(self, four_ranks, tmp_path):
         task = mlp([64, 64])
         job = job_of(task, "WFBP-A2A", 2, engine="horovod")
@@ -52,6 +53,7 @@ class TestOnRanks:
                 ranks.run(train_and_kill, job, 1, timeout_seconds=60)
             assert time.monotonic() - start < 30
 
+    @pytest.mark.thorough
     @pytest.mark.skipif(bool(lacking()), reason=lacking())
     def test_gradients_take_the_emulated_network(self):
         job = job_of(mlp([512, 512], torch.float32), "MG-WFBP", 3, engine="horovod")

@@ -212,6 +212,7 @@ def hang(context: RankContext, victim: int) -> None:
     context.store().wait(["never"])
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.ranks
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", LAUNCHERS, indirect=True)
@@ -232,6 +233,7 @@ def test_all_methods_run_on_ranks_numbered_as_their_launcher_does_and_a_death_is
             ranks.run(hang, 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.notebook
 @pytest.mark.ranks
 @pytest.mark.slow
@@ -279,6 +281,7 @@ def killed_owner(launcher: str, word: str, seconds: float) -> Iterator[subproces
         owner.kill()
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.ranks
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["mpi", *REMOTE], indirect=True)
@@ -291,6 +294,7 @@ def test_an_owner_killed_during_a_run_leaves_nothing(launcher, own_tmp):
     assert not any(one.exists() for one in shared)
 
 
+@pytest.mark.thorough
 @pytest.mark.ranks
 @pytest.mark.slow
 def test_what_outlives_an_owner_and_its_reaper_over_ssh_goes_with_the_next_start(ssh, own_tmp):
@@ -347,6 +351,7 @@ def test_a_refused_job_is_one_error_with_what_sbatch_said(slurm, own_tmp, monkey
         Ranks(2, launcher="slurm")
 
 
+@pytest.mark.thorough
 @pytest.mark.ranks
 def test_a_job_that_ends_at_once_is_not_waited_for(slurm, own_tmp, monkeypatch):
     monkeypatch.setenv("SBATCH_EXPORT", "NONE")  # so the ranks do not know where to connect

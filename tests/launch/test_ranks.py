@@ -276,6 +276,7 @@ def test_ranks_that_cannot_start_say_so_and_are_gone():
         Ranks(2, start_timeout_seconds=0.5)
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize("late", [1, 2])
 def test_ranks_that_are_late_start_once_more_and_what_was_late_is_gone(monkeypatch, caplog, late):
     starts: list[RankProcesses] = []

@@ -300,6 +300,7 @@ def test_experts_have_replicas_of_their_own_in_forecasts() -> None:
     assert (only.outlook.cases.ep == 8).all()
 
 
+@pytest.mark.thorough
 def test_a_configuration_is_advised_on_and_traced_like_its_name(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(names()["qwen3-32b"].read_text())

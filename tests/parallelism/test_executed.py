@@ -25,6 +25,7 @@ def rows(six_ranks):
     return strategy_rows(ranks=six_ranks)
 
 
+@pytest.mark.thorough(but=8)
 @pytest.mark.ranks
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.strategy)
 def test_a_strategy_does_what_it_says(rows, case):

@@ -82,6 +82,7 @@ def job_of(workers, **options):
     )
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.ranks
 @pytest.mark.parametrize("workers", [2, 4])
 def test_all_ranks_take_up_the_plan_that_was_searched_and_no_bit_changes(six_ranks, workers):
@@ -132,6 +133,7 @@ def run_until_one_dies(context, job, rank, where):
         return run_job(context, job)
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.ranks
 @pytest.mark.parametrize(("rank", "where"), [(0, "search_plan"), (1, "Replanner._read")])
 def test_a_rank_that_dies_while_it_plans_anew_ends_the_run_for_all(own_ranks, rank, where):

@@ -29,6 +29,7 @@ LACK = get_engine("horovod").missing()
 SMALL = "small-conv_b64_cpu-1thread"
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.ranks
 @pytest.mark.parametrize(
     "engine",

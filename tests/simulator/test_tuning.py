@@ -30,6 +30,7 @@ def test_those_that_tune_are_both_bytescheduler():
     assert NAMES == ["ByteScheduler-PS", "ByteScheduler-A2A"]
 
 
+@pytest.mark.thorough(but=4)
 @pytest.mark.parametrize("network", CLUSTERS)
 @pytest.mark.parametrize("model", BATCHES)
 def test_tuned_sizes_are_never_slower_than_the_default_ones(model, network):
@@ -40,6 +41,7 @@ def test_tuned_sizes_are_never_slower_than_the_default_ones(model, network):
             assert taken <= seconds(workload, cluster, with_default_sizes(method))
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize(
     "cell",
     [

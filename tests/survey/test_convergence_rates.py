@@ -148,6 +148,7 @@ def test_where_gradients_are_linear_the_mean_model_moves_as_that_of_bsp(method):
     torch.testing.assert_close(exact.at_workers, exact.at_mean)
 
 
+@pytest.mark.thorough
 def test_stale_updates_cost_terms_that_fall_faster_and_quantisation_its_variance():
     """Without barriers gradients are old: more so with many workers, and less so in long runs."""
     excess = [
@@ -219,6 +220,7 @@ def test_every_compression_of_the_table_exists_with_all_algorithms(column):
     assert 0 < column.scale <= 1  # which makes an unbiased compression a contraction
 
 
+@pytest.mark.thorough
 def test_a_pattern_has_a_row_per_cell_and_comes_to_the_published_end():
     """Published: DCD stands half of the coordinates and no fewer, ECD none, CHOCO all."""
     pattern = divergence_pattern(["QSGD 16 bit", "QSGD 2 bit"], workers=3, steps=30, jobs=1)

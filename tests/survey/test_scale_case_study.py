@@ -47,6 +47,7 @@ def test_a_month_yields_throughput_times_goodput_and_sentences_name_the_cheapest
     assert len(yield_sentences(pd.DataFrame([row]), 512)) == 3
 
 
+@pytest.mark.thorough
 def test_published_runs_are_forecast_by_fits_that_have_not_seen_their_paper():
     runs = study.published_runs()
     assert len(runs) == len(observed(PAPERS))

@@ -47,6 +47,7 @@ def test_the_map_has_the_best_layout_and_the_table_units_and_meanings():
     assert (table[["unit", "meaning"]] != "").all(axis=None)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_kept_rows_are_what_cross_validation_gives(rows: pd.DataFrame) -> None:
     """All folds are there, with as many rows of every forecast; one of each kind is fitted."""

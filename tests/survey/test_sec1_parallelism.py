@@ -24,6 +24,7 @@ HEADERS = 0.05  # of the traffic: gloo adds about 144 bytes to a message
 COUNTER = Path("/proc/self/io")
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.item("A04", how="measured")
 @pytest.mark.ranks
 @pytest.mark.parametrize("workers", [2, 3])
@@ -48,6 +49,7 @@ def test_every_way_of_sharing_trains_what_one_worker_trains(workers):
     assert stages["speedup_bound"] == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.ranks
 @pytest.mark.skipif(not COUNTER.exists(), reason="this system does not count what is written")
 def test_the_kernel_counts_the_bytes_of_the_formulas():

@@ -97,6 +97,7 @@ def vanish(context: RankContext, kind: str) -> None:
         channel.close()
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.ranks
 @pytest.mark.parametrize("kind", [UNIX, POLLED])
 def test_an_end_that_has_gone_is_an_error_and_no_waiting_for_ever(kind):

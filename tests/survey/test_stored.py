@@ -83,6 +83,7 @@ def test_pictures_of_other_code_are_taken_out_and_of_this_code_stay(stored, tmp_
     assert "pictures" not in content["metadata"]["ddlnb"]
 
 
+@pytest.mark.thorough
 def test_a_picture_becomes_small_or_is_refused():
     found = smaller(png(3000, 300))
     assert Image.open(io.BytesIO(found)).size == (1000, 100)

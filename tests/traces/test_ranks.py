@@ -372,6 +372,7 @@ def trained(tmp_path_factory):
     return folder, counted
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_ranks_that_count_for_themselves_agree_with_their_traces(trained):

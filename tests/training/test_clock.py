@@ -136,6 +136,7 @@ def test_a_link_of_a_node_carries_what_its_workers_push(method):
     assert iteration_cost(WORKLOAD, here, method).iteration_seconds >= least
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize("network", ["survey-10GbE", "survey-100GbE"])
 @pytest.mark.parametrize("method", ["bsp + top-k(0.01)", "asp", "ssp(2) + top-k(0.01)", "r2sp"])
 def test_layers_are_pushed_during_the_backward_pass(method, network):

@@ -269,6 +269,7 @@ def test_targets_that_say_nothing_are_refused(judge, target, told):
         judge(curve("good", 0, [4.0, 2.0, 1.0]), target)
 
 
+@pytest.mark.thorough
 def test_long_work_goes_on_in_as_many_other_processes_as_a_variable_or_a_call_says(monkeypatch):
     assert in_parallel(_pid, [() for _ in range(3)], jobs=2) == [os.getpid()] * 3  # short work
     monkeypatch.setattr(runner, "START_SECONDS", -1.0)  # other processes, however short
@@ -346,6 +347,7 @@ compare("digits", ["bsp"], seeds=40, workers=8, steps=100, folder={!r}, jobs=2)
 """
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_all_processes_end_and_finished_runs_are_kept(tmp_path, how):

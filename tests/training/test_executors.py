@@ -122,6 +122,7 @@ def test_everything_in_the_catalogues_is_compared():
     assert names == {*COMPRESSORS, *FOR_ONE_MODEL}
 
 
+@pytest.mark.thorough(but=16)
 @pytest.mark.ranks
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_a_real_run_equals_lockstep_step_by_step_and_sends_its_bytes(both, method):
@@ -271,6 +272,7 @@ def test_a_wrong_job_is_refused_before_anything_starts(six_ranks, workers, said)
         train_on_ranks(six_ranks, job)
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.ranks
 @pytest.mark.parametrize(
     ("method", "executor"),

@@ -197,6 +197,7 @@ def excess_of(method: str) -> list[float]:
     return list(found.values())
 
 
+@pytest.mark.thorough(but=3)
 @pytest.mark.parametrize(
     "method",
     [
@@ -215,6 +216,7 @@ def test_what_converges_goes_on_converging(method):
     assert late < 0.5 * early
 
 
+@pytest.mark.thorough(but=2)
 @pytest.mark.parametrize(
     ("method", "least"),
     [

@@ -222,6 +222,7 @@ def bytes_that_leave(here, graph: str) -> dict[int, int]:
     return {node: count * WORKLOAD.gradient_bytes for node, count in crossing.items()}
 
 
+@pytest.mark.thorough(but=4)
 @pytest.mark.parametrize("workers", [4, 8, 16, 32])
 @pytest.mark.parametrize("graph", ["ring", "torus", "complete"])
 def test_gossip_takes_no_less_than_the_bytes_on_the_busiest_link(graph, workers):

@@ -367,6 +367,7 @@ def test_a_smaller_alpha_skews_labels_more_and_an_epoch_takes_every_sample_once(
     assert torch.equal(draws[0](3)[0], earlier)
 
 
+@pytest.mark.thorough(but=3)
 @pytest.mark.parametrize("name", LEARNING_TASKS)
 def test_tasks_travel_and_repeat(name):
     task = pickle.loads(pickle.dumps(LEARNING_TASKS[name]))

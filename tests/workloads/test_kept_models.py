@@ -13,6 +13,7 @@ from ddlnb.workloads.models import TASKS
 from ddlnb.workloads.tracing import trace
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize("name", WITH_PROFILES)
 def test_a_kept_model_is_the_model(name):
     kept, seen = kept_model(name), seen_on_meta(TASKS[name])
@@ -22,6 +23,7 @@ def test_a_kept_model_is_the_model(name):
     assert list(kept.shapes) == list(seen.shapes)  # in this order
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize("name", WITH_PROFILES)
 def test_a_kept_trace_is_the_trace_at_any_batch(name):
     for samples in (2, 5, TASKS[name].local_batch):

@@ -375,6 +375,7 @@ def parameters_alive():
     return sum(type(one) is nn.Parameter for one in gc.get_objects())
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize("look", [trace, require_memory_for_training])
 def test_no_model_is_kept_when_it_was_looked_at(look):
     """A measurement looks at each run's model: kept ones filled its ranks within hours."""

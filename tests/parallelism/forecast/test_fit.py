@@ -41,6 +41,7 @@ def left_out():
     return sources_left_out(fit_all(sources), sources)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_kept_fit_is_what_the_fit_gives(left_out) -> None:
     found = with_unseen(fit_all(open_runs()[0]), left_out)
@@ -58,6 +59,7 @@ def test_what_one_model_does_not_tell_apart_stays_near_to_what_is_counted() -> N
         assert abs(np.log(getattr(one, name) / COUNTED[name])) < 2 * AWAY
 
 
+@pytest.mark.thorough(but=1)
 @pytest.mark.parametrize(
     ("most", "ends"), [(16, [(26.3, 25), (26.3, 23)]), (32, [(25.5, 26)])]
 )  # of the runs on 64 GPUs
@@ -203,6 +205,7 @@ def test_away_from_the_cluster_of_a_framework_the_interval_is_that_of_left_out_s
     assert spread_of(home, saved_fit())[0] < widths[0]
 
 
+@pytest.mark.thorough
 def test_many_runs_of_a_source_count_as_few() -> None:
     """All runs of a source, or every fourth of them: what others share hardly moves."""
     sources = {name: open_runs()[0][name] for name in ("SC21", "zero bubble", "vtrain")}
@@ -252,6 +255,7 @@ def test_first_fits_that_are_kept_are_those_that_would_be_made_again(left_out) -
     assert again.frameworks == one.fitted.frameworks
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_kept_rows_are_what_leaving_out_gives(left_out) -> None:
     again = pd.DataFrame(unseen_rows(left_out))
