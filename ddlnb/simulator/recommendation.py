@@ -42,8 +42,10 @@ def recommended(rows: pd.DataFrame, on: Cluster) -> str:
     more = f"{best['servers']} more machines as servers"
     if not len(alone):
         return f"{size} with {more} {_take(helped)}.{warning}"
-    gain = _against(best, alone.loc[alone[RATE].idxmax()])
-    return f"{size} without further machines {_take(alone)}. With {more}, {gain}.{warning}"
+    return (
+        f"{size} without further machines {_take(alone)}. With {more}, "
+        f"{_against(best, alone.loc[alone[RATE].idxmax()])}.{warning}"
+    )
 
 
 def all_wait_for(speedup: float, gpus: int, on: Cluster) -> str:
@@ -59,7 +61,7 @@ def all_wait_for(speedup: float, gpus: int, on: Cluster) -> str:
     return (
         f"all wait for {who} {', '.join(map(str, last))}, which compute{do} {most:g} times as "
         f"long: replace {them}, leave {them} out, or give {them} a smaller share of the batch "
-        f"(ddlnb layouts balance), and ask again: what else is slow shows then"
+        f"(ddlnb layouts balance), and ask again, to see what else is slow"
     )
 
 
@@ -70,7 +72,7 @@ def _warning(rows: pd.DataFrame, largest: pd.DataFrame, on: Cluster) -> str:
     if gpus == 1 or speedup >= POOR * gpus:
         return ""
     if waiting := all_wait_for(speedup, gpus, on):
-        return f" But {gpus} GPUs do the work of {speedup:.1f}, as {waiting}."
+        return f" But at best {gpus} GPUs do the work of {speedup:.1f}, as {waiting}."
     if speedup <= 1:
         found = f"{gpus} GPUs are no faster than one"
     else:
@@ -90,8 +92,9 @@ def _warning(rows: pd.DataFrame, largest: pd.DataFrame, on: Cluster) -> str:
 
 def over_baseline(rows: pd.DataFrame) -> pd.Series:
     """Return each throughput over that of PyTorch's own on as many GPUs, NaN where it is not."""
-    base = rows[rows["method"].isin(BASELINES)].groupby("gpus")[RATE].first()
-    return rows[RATE] / rows["gpus"].map(base)
+    return rows[RATE] / rows["gpus"].map(
+        rows[rows["method"].isin(BASELINES)].groupby("gpus")[RATE].first()
+    )
 
 
 def _take(rows: pd.DataFrame) -> str:
@@ -104,8 +107,8 @@ def _take(rows: pd.DataFrame) -> str:
     has_it = is_there & (order[RATE] >= (1 - TIE) * order[RATE].max())
     order = order.assign(has_it=has_it).sort_values("has_it", ascending=False, kind="stable")
     best = order.iloc[0]
-    speedup = f"speed-up {best['speedup']:.2f} ({best['speedup'] / best['gpus']:.0%} of linear)"
-    said = f"take {best['method']}: {speedup}"
+    said = f"take {best['method']}: speed-up {best['speedup']:.2f} "
+    said += f"({best['speedup'] / best['gpus']:.0%} of linear)"
     if is_there.any() and best["method"] not in BASELINES:
         said += f", {over_baseline(rows)[best.name]:.2f} times DDP"
     others = order.iloc[1:]
@@ -115,23 +118,23 @@ def _take(rows: pd.DataFrame) -> str:
         said += f"; {', '.join(level)} {'ties' if len(level) == 1 else 'tie'} with it"
     for row in others[may_win].to_dict("records"):
         said += f"; {row['method']} is the fastest in {row['chance_best']:.0%} of the draws"
-    is_said = others["method"].isin(BASELINES)
-    behind = others[~is_level & ~may_win & ~is_said].to_dict("records")
-    if behind:
+    silent = is_level | may_win | others["method"].isin(BASELINES)
+    if behind := others[~silent].to_dict("records"):
         said += f"; {behind[0]['method']} is {1 - behind[0][RATE] / best[RATE]:.0%} behind"
     return said
 
 
 def _against(helped: pd.Series, alone: pd.Series) -> str:
     """Return what the best method with servers gains over the best one without."""
-    first, second = sorted((helped, alone), key=lambda row: -row[RATE])
-    # As good as the best one, or itself the best in some draws.
-    if second[RATE] >= (1 - TIE) * first[RATE] or second["chance_best"] >= CHANCE:
-        return f"{helped['method']} ties with it: they gain nothing"
-    ratio = helped[RATE] / alone[RATE]
+    ratio, name = helped[RATE] / alone[RATE], helped["method"]
+    if 1 - TIE <= ratio <= 1 / (1 - TIE):
+        return f"{name} ties with it: they gain nothing"
+    second, who = (helped, "") if ratio < 1 else (alone, f"{alone['method']} is ")
+    wins = f", though {who}the fastest in {second['chance_best']:.0%} of the draws"
+    wins = wins if second["chance_best"] >= CHANCE else ""
     if ratio < 1:
-        return f"{helped['method']} is {1 - ratio:.0%} slower: they gain nothing"
-    return f"{helped['method']} is {ratio - 1:.0%} faster: speed-up {helped['speedup']:.2f}"
+        return f"{name} is {1 - ratio:.0%} slower{wins or ': they gain nothing'}"
+    return f"{name} is {ratio - 1:.0%} faster (speed-up {helped['speedup']:.2f}){wins}"
 
 
 def remarks(

@@ -107,7 +107,7 @@ def rows_of(**rates):
             {"MG_WFBP": 400.0, "WFBP_A2A": 200.0, "WFBP_PS": 600.0, "BSP_PS": 300.0},
             "On 8 GPUs of survey-10GbE without further machines take MG_WFBP: speed-up 4.00 (50% "
             "of linear); WFBP_A2A is 50% behind. With 2 more machines as servers, WFBP_PS is 50% "
-            "faster: speed-up 6.00.",
+            "faster (speed-up 6.00).",
         ),
         (
             {"MG_WFBP": 600.0, "WFBP_A2A": 597.0, "WFBP_PS": 300.0},
@@ -140,7 +140,7 @@ def rows_of(**rates):
         ),
         (
             {"MG_WFBP": 60.0, "WFBP_PS": 80.0},
-            "With 2 more machines as servers, WFBP_PS is 33% faster: speed-up 0.80. But do not",
+            "With 2 more machines as servers, WFBP_PS is 33% faster (speed-up 0.80). But do not",
         ),
     ],
 )
@@ -181,3 +181,16 @@ def test_advice_knows_a_smaller_number_and_tells_what_wins_some_draws_from_ties(
     rows["chance_best"] = [0.6, 0.1, 0.1, 0.2]
     text = recommended(rows, SURVEY)
     assert "WFBP_A2A, BSP_A2A tie with it; ByteScheduler_A2A is the fastest in 20% of the" in text
+
+
+@pytest.mark.parametrize(
+    ("with_servers", "said"),
+    [
+        (780.0, "WFBP_PS is 30% faster (speed-up 7.80), though MG_WFBP is the fastest in 12%"),
+        (540.0, "WFBP_PS is 10% slower, though the fastest in 12% of the draws."),
+    ],
+)
+def test_what_is_much_slower_ties_with_nothing_though_it_wins_some_draws(with_servers, said):
+    rows = rows_of(MG_WFBP=600.0, WFBP_PS=with_servers)
+    rows["chance_best"] = [0.88, 0.12] if with_servers < 600 else [0.12, 0.88]
+    assert said in recommended(rows, SURVEY)
