@@ -272,7 +272,8 @@ def row_observations(cluster: Cluster, rows_path: str | Path) -> list[Observatio
     if not found:
         raise InputError(
             f"{rows_path} has no row of a method on network {cluster.network!r}; "
-            f"measure some with ddlnb measure --network {cluster.network}"
+            f"measure some on its machines with ddlnb measure --launcher ssh --on HOST "
+            f"--network {cluster.network}"
         )
     return found
 

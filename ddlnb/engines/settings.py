@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from pydantic import AfterValidator, SkipValidation
 
 from ddlnb.errors import UnknownName, look_up, require
+from ddlnb.hardware.catalogue import interconnects
 from ddlnb.launch.options import HERE, LaunchOptions, NetworkChange, network_changes, wired
 from ddlnb.questions import (
     WORDS,
@@ -180,6 +181,12 @@ class MeasurementSettings:
         if self.site.is_emulated:
             object.__setattr__(self, "site", wired(self.site))
         _ = self.changes  # refuses what cannot be
+        require(
+            self.site.launcher != "local" or str(self.site.network) not in interconnects(),
+            f"network {self.site.network!r} joins machines, and launcher 'local' starts all ranks "
+            f"on this one; leave network out, emulate it (launcher 'emulated'), or start ranks on "
+            f"several machines (launcher 'ssh', 'mpi' or 'slurm')",
+        )
         require(
             (self.device, self.backend) != ("cpu", "nccl"),
             "backend 'nccl' exchanges gradients of GPUs; use it with device='cuda'",

@@ -115,15 +115,16 @@ class LaunchOptions:
         hosts = -(-ranks // self.ranks_per_node)
         network = self.network
         if not isinstance(network, EmulatedTopology):
-            assert network is not None
-            return star(links_of(network, hosts), self.network_name)
+            return star(links_of(network, hosts), self.network_name)  # type: ignore[arg-type]
         require(
             len(network.hosts) >= hosts,
             f"network {network.name!r} has {len(network.hosts)} hosts and {ranks} ranks need "
             f"{hosts}; take a larger one, or more ranks_per_node",
         )
-        apart = network.why_apart()
-        require(not apart, f"network {network.name!r}: {apart}; cut cables while it is up")
+        require(
+            not (apart := network.why_apart()),
+            f"network {network.name!r}: {apart}; cut cables while it is up",
+        )
         return network
 
 
