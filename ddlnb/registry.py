@@ -73,10 +73,11 @@ def parsed(what: str, text: str, known: Mapping[str, type[T]]) -> T:
         positional, named = _arguments(inside)
         given = inspect.signature(kind).bind(*positional, **named).arguments
     except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
-        names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
-        takes = f"takes {', '.join(names)}" if names else "takes none"
+        fields = inspect.signature(kind).parameters.values()
+        names = ", ".join(str(one.replace(annotation=one.empty)) for one in fields)
+        takes = f"is written {name}({names})" if names else "takes none"
         raise InputError(
-            f"{what} {text!r} has parameters it cannot have; {name} {takes}"
+            f"{what} {text!r} has parameters that do not fit: {name} {takes}"
         ) from error
     hints = typing.get_type_hints(kind)
     for field, value in given.items():

@@ -123,10 +123,10 @@ def test_whole_numbers_do_for_floats_and_none_has_two_spellings():
         ("synchronisation", "choco(3)", "graph 3 must be a word"),
         ("synchronisation", "local(None)", "period None must be a whole number"),
         ("split", "non-iid(skewed)", "alpha skewed must be a finite number"),
-        ("compression", "top-k(0.1)(0.2)", "takes density"),
-        ("compression", "top-k(0.1) if 1 else (2)", "takes density"),
-        ("compression", "top-k(density=1, density=0.5)", "takes density"),
-        ("compression", "top-k(*[1])", "takes density"),
+        ("compression", "top-k(0.1)(0.2)", r"is written top-k\(density=0.01\)"),
+        ("compression", "top-k(0.1) if 1 else (2)", r"is written top-k\(density=0.01\)"),
+        ("compression", "top-k(density=1, density=0.5)", r"is written top-k\(density=0.01\)"),
+        ("compression", "top-k(*[1])", r"is written top-k\(density=0.01\)"),
     ],
 )
 def test_parameters_of_another_type_are_refused(what, text, told):

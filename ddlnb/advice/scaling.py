@@ -95,7 +95,7 @@ class Scaling(Answer):
         said = f"At least {self.share:.0%} of linear up to {gpus_in_words(self.reach)}"
         said += _between(best, self.share)
         if self.beyond is None:
-            return f"{said}, the largest size asked for ({least:.0%} there or better)."
+            return f"{said}, the largest size here; the least on the way is {least:.0%}."
         return f"{said}; on {self.beyond}, {there}: beyond, the bottleneck is {self.bottleneck}."
 
 

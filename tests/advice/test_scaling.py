@@ -58,7 +58,7 @@ def test_the_bottleneck_is_the_effect_that_was_made_bad(workload, effects, bottl
 def test_a_cluster_that_scales_says_so(workload):
     found = ddlnb.scaling(workload, "survey-100GbIB", METHODS, share=0.1, draws=0)
     assert found.beyond is None
-    assert "the largest size asked for" in str(found)
+    assert "the largest size here" in str(found)
 
 
 def test_a_share_that_is_none_is_refused(workload):
