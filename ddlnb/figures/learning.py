@@ -202,6 +202,6 @@ def draw_time(
         )
     if not math.isfinite(row["low"]):
         return total
-    reach = (row["high"] - row["low"]) / 2 / unit
-    ax.errorbar(total, place, xerr=reach, color="black", capsize=2)
-    return total + reach
+    below, above = total - row["low"] / unit, row["high"] / unit - total
+    ax.errorbar(total, place, xerr=[[below], [above]], color="black", capsize=2)
+    return total + above
