@@ -4,11 +4,13 @@
     python -m benchmarks.run_times --commands    # or --commands 'ddlnb measure *'
 
 Run it while nothing else runs; the load before each command is kept beside its seconds. The help of
-commands and the bar of `ddlnb survey reproduce` take their times from there.
+commands and the bar of `ddlnb survey reproduce` take their times from there, and notebooks are made
+to say how long they took.
 """
 
 import fnmatch
 import os
+import re
 import resource
 import shlex
 import subprocess
@@ -23,13 +25,20 @@ import pandas as pd
 from benchmarks.command import command
 from benchmarks.repeated import seconds_of
 from ddlnb.files import BUILD, ROOT, provenance, write_atomically
-from ddlnb.survey.notebooks import TIMES, kept_commands, kept_notebooks
-from ddlnb.survey.runner import last_outcomes
+from ddlnb.survey.notebooks import (
+    TIMES,
+    in_words,
+    kept_commands,
+    kept_notebooks,
+    notebook_seconds,
+)
+from ddlnb.survey.runner import last_outcomes, notebook_runs
 
 PAGES = ("README.md", "docs/forecast.md", "docs/measure.md", "docs/emulate.md", "docs/lossy.md")
 LEFT_OUT = ("calibrate CLUSTER",)  # needs rows that the reader measured
 MOST_SECONDS = 900.0
 MADE = ("machine", "commit", "time")  # of the provenance
+SAID = re.compile(r"About [\w ]+ on two cores in `make reproduce`")  # in notebooks
 
 
 def documented(pages: tuple[str, ...] = PAGES) -> list[str]:
@@ -90,6 +99,21 @@ def keep_notebooks(profile: str, build: Path) -> None:
             row = {"profile": profile, "name": name, "seconds": f"{outcome.seconds:.1f}", **made}
             rows[profile, name] = row
     _write("notebooks.csv", list(rows.values()))
+    for path, told in sentences().items():
+        write_atomically(path, SAID.sub(told, path.read_text(encoding="utf-8")))
+
+
+def sentences() -> dict[Path, str]:
+    """Return what notebooks are to say of their time: the longest that was kept of an entry."""
+    kept = notebook_seconds("quick")
+    longest: dict[Path, float] = {}
+    for run in notebook_runs("quick"):
+        path = run.notebook.path
+        longest[path] = max(kept[run.notebook.name], longest.get(path, 0.0))
+    return {
+        path: f"About {in_words(seconds)} on two cores in `make reproduce`"
+        for path, seconds in longest.items()
+    }
 
 
 def _cpu_seconds() -> float:

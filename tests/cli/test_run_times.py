@@ -6,7 +6,7 @@ import re
 import pytest
 from tqdm import tqdm
 
-from benchmarks.run_times import documented
+from benchmarks.run_times import SAID, documented, sentences
 from ddlnb.cli.app import COMMANDS
 from ddlnb.files import ROOT
 from ddlnb.survey.notebooks import (
@@ -34,6 +34,11 @@ def test_the_quick_profile_was_timed_and_the_readme_and_the_help_say_how_long_it
     said = ddlnb("survey", "reproduce", "--help", check=True).stdout
     said = " ".join(re.sub(r"[│╭╰─╮╯]", " ", said).split())
     assert reproduce_help() in said
+
+
+def test_every_notebook_says_how_long_it_took():
+    for path, told in sentences().items():
+        assert SAID.findall(path.read_text()) == [told], f"{path.name}: {told}"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
