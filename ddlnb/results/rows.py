@@ -294,8 +294,8 @@ def throughput_table(rows: pd.DataFrame) -> pd.DataFrame:
 
     The index is the number of GPUs and the method, after those of network, model and engine that
     differ between the rows. Throughput and its standard deviation are in samples per second,
-    exposed communication in milliseconds. Rows without a column, such as ``speedup``, give a table
-    without it.
+    exposed communication in milliseconds; messages are NaN where an engine does not count them.
+    Rows without a column, such as ``speedup``, give a table without it.
 
     >>> import ddlnb
     >>> workload = ddlnb.read_profile("small-conv_b64_cpu-1thread")
@@ -314,7 +314,7 @@ def throughput_table(rows: pd.DataFrame) -> pd.DataFrame:
         for name, (header, unit, digits) in MEASURED.items()
         if name in table
     }
-    return pd.DataFrame(columns)
+    return pd.DataFrame(columns).replace({"messages": {0.0: math.nan}})
 
 
 def _varies(rows: pd.DataFrame, column: str) -> bool:

@@ -11,7 +11,14 @@ Core and extensions import nothing from here.
 
 from __future__ import annotations
 
+import sys
+
 from ddlnb.registry import loader
+
+if "ipykernel" in sys.modules:  # sentences in tables are read to their end
+    import pandas as pd
+
+    pd.set_option("display.max_colwidth", None)
 
 __getattr__ = loader(
     __name__,

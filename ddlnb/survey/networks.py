@@ -147,7 +147,7 @@ def _topology_loads() -> tuple[str, str, str, bool]:
     told = [f"{name} {load:.1f} messages, {ms} ms" for name, (load, ms) in seen.items()]
     return (
         "C03",
-        "One algorithm loads the busiest link, and takes its time, as the topology has it",
+        "How loaded the busiest link is, and how long an algorithm takes, depend on the topology",
         f"busiest link: {'; '.join(told)}",
         all(len(set(values)) > 1 for values in zip(*seen.values(), strict=True)),
     )

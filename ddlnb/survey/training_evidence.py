@@ -174,7 +174,10 @@ def ordering_differences(found: pd.DataFrame) -> plt.Figure:
     return say_source(figure, found.assign(source="measured in lockstep"), NOTE)
 
 
-NOTE = f"hollow: undecided; the axis is logarithmic beyond {LINEAR:g} on both sides"
+NOTE = (
+    f"hollow: undecided; the axis is logarithmic beyond {LINEAR:g} on both sides\n"
+    "at an edge, an x or an arrow: a run diverged, so that there is no difference"
+)
 
 
 def _look(number: int) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import nbformat
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
@@ -295,7 +296,8 @@ def test_the_nine_panels_of_fig4_are_rows_of_models_and_columns_of_networks(prof
 def test_the_stored_index_shows_the_catalogue_as_it_is():
     assert set(catalogue().index) == set(NAMES) - {"index"}
     [cell] = [cell for cell in code_cells("index") if cell.source.endswith("catalogue()")]
-    assert cell.outputs[0]["data"]["text/html"] == catalogue()._repr_html_()
+    with pd.option_context("display.max_colwidth", None):  # as in a notebook
+        assert cell.outputs[0]["data"]["text/html"] == catalogue()._repr_html_()
 
 
 def test_a_misspelt_parameter_is_refused_with_a_suggestion(tmp_path):
