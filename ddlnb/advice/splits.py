@@ -119,9 +119,8 @@ def posed(
     memory = float(split.gpu.memory)
     require(
         split.unsplit.most_samples(memory) > 0,
-        f"{split.unsplit.said(1, memory)} It has to be split: layouts have no throughput of one "
-        f"GPU, no methods, no servers, no searched plan and no graph of a network, and their "
-        f"workers are alike; leave out {' and '.join(given)}",
+        f"{split.unsplit.said(1, memory)} It has to be split, and then {' and '.join(given)} "
+        f"cannot be given; leave that out, or ask `ddlnb layouts scale`",
     )
     try:
         return question_about(asked, cluster, prices)

@@ -346,7 +346,7 @@ class Judged:
         if not self.suspects:
             yield "No single circumstance explains it."
         for number, one in enumerate(self.suspects, start=1):
-            why = "NCCL says so" if one.is_told else "not told"
+            why = "NCCL says so" if one.is_told else "no log says so"
             more = ", so there is more to it" if one.apart >= FAR else ""
             yield (
                 f"Suspect {number}: {one.name} ({why}; its forecast is off by "

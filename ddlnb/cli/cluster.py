@@ -234,7 +234,7 @@ def _gpu_facts(gpu: Gpu) -> list[dict[str, str]]:
         for precision, rate in gpu.flops.items()
     ]  # fmt: skip
     rows += [
-        {"what": f"of it, programs reach at {precision}",
+        {"what": f"of it, matrix products reach at {precision}",
          "value": _interval(efficiency_of(gpu, precision).matrix),
          "source": efficiency_of(gpu, precision).matrix.source}
         for precision in gpu.flops

@@ -311,7 +311,7 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
         )
     return [
         *notes,
-        "An iteration of one method is not worth one of another: give --curves of "
+        "Iterations of different methods do not bring the loss down equally: give --curves of "
         "`ddlnb train` to judge the time to a target loss.",
     ]
 

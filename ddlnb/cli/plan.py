@@ -74,7 +74,7 @@ def plan_on_cluster(
     say([str(found).partition("\n")[2]])
     if found.dense is not None:
         typer.echo(
-            "An iteration that sends less is not worth one that sends all: "
+            "An iteration that sends less may bring the loss down less: "
             "`ddlnb forecast lossy --curves` judges the time to a loss."
         )
     return found.plan

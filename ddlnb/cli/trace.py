@@ -351,7 +351,7 @@ def _show_operations(trace: KinetoTrace) -> None:
         f"{what} {show_seconds(seconds)} ({seconds / graph.replayed_seconds:.0%})"
         for what, seconds in spent.items()
     )
-    typer.echo(f"On the critical path: {shares}.")
+    typer.echo(f"On the critical path: {shares}. A host that waits for the device counts as host.")
 
 
 def _show_longest(trace: KinetoTrace) -> None:

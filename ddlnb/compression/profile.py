@@ -217,8 +217,8 @@ class SheetProfile(CompressionProfile):
         work = compressor.on_gpu
         require(
             work is not None,
-            f"{compressor} does not declare its kernels and bytes on a GPU; declare on_gpu, give a "
-            f"measured profile as compression, or 'free' for a bound",
+            f"{compressor} does not declare its kernels and bytes on a GPU; declare on_gpu, or "
+            f"give a measured profile as compression (--compression), or 'free' for a bound",
         )
         assert work is not None
         growth = growth_of(compressor)

@@ -225,7 +225,7 @@ class InfraGraphFile(Topology):
             return ""
         return (
             f"topology {self} has {ranks} GPUs on {self.hosts} machines, and the cluster "
-            f"{gpus_per_node} per node"
+            f"{gpus_per_node} per node; write a file of such hosts"
         )
 
     def with_gpus(self, gpus_per_node: int, between: float, inside: float) -> Network:

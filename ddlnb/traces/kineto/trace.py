@@ -175,7 +175,8 @@ def _named(trace: Recording, one: Passes, local_batch: int | None) -> Workload:
         require_whole(batch=local_batch)
     require(
         local_batch is not None,
-        f"{trace.name!r} does not say how many samples a batch had; give the batch, or the model",
+        f"{trace.name!r} does not say how many samples a batch had; give the batch, or the model "
+        f"(--batch or --model)",
     )
     lacking = next((a for a in one.arrivals if a.shape is None or not element_bytes(a.dtype)), None)
     require(
