@@ -236,7 +236,7 @@ def needed(without: str = "", target: float = 0.5) -> pd.DataFrame:
         (lambda: table({TOP_K: [100]}), "lack 'bsp on A2A'"),
         (
             lambda: table({"bsp on A2A": [math.inf], TOP_K: [100]}),
-            "does not reach the target in all",
+            "reaches the target in 0 of its 1 run",
         ),
     ],
 )

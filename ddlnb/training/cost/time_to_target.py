@@ -180,7 +180,7 @@ def _times(
     seconds = _seconds(ours, cost, average)
     taken = bracket_interval(seconds.to_numpy())
     theirs = _seconds(of_dense, best, average).loc[common].to_numpy()
-    reached = int(np.isfinite(theirs).sum())
+    reached = int(np.isfinite(theirs[:, 1]).sum())
     require(
         reached == len(theirs),
         f"the dense method reaches the target in {reached} of its {counted(len(theirs), 'run')}; "
