@@ -180,7 +180,7 @@ def _become_kernel(words: Sequence[str], environment: dict[str, str], folder: st
     os.environ.clear()
     os.environ.update(environment)
     if pandas := sys.modules.get("pandas"):  # which took the origin for a terminal
-        pandas.set_option("display.max_columns", NOTEBOOK_COLUMNS)
+        pandas.set_option("display.max_columns", NOTEBOOK_COLUMNS, "display.max_colwidth", None)
     sys.argv = list(words[words.index("-m") + 1 :])
     launch_new_instance([*sys.argv[1:], f"--IPKernelApp.parent_handle={os.getppid()}"])
     threading._shutdown()  # type: ignore[attr-defined]  # joins threads, as an interpreter's end
