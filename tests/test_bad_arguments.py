@@ -90,7 +90,7 @@ WORKLOAD = "it is neither a task nor the name of one"
         (lambda: ddlnb.advise("resnet50", "survey-10GbE", optimizer="adamw8bit"), "adam"),
         (lambda: Facts("allreduce"), "did you mean 'all_reduce'"),
         (lambda: get_compressor("tern-grad"), "did you mean 'terngrad'"),
-        (lambda: get_compressor("qsgd(bits=3)"), "takes levels, bucket"),
+        (lambda: get_compressor("qsgd(bits=3)"), r"written qsgd\(levels=127, bucket=None\)"),
         (lambda: targets_of("DDP"), "'DDP' is a baseline"),
         (lambda: get_measurement_profile("papre"), "did you mean 'paper'"),
         (

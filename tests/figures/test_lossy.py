@@ -41,9 +41,15 @@ def test_times_are_minutes_and_what_never_arrives_has_no_bar():
         assert widths(ax) == pytest.approx([1.0, 0.5])
         assert "never" in [text.get_text() for text in ax.texts]
         assert "2.00x" in [text.get_text() for text in ax.texts]
-    for ax in time_to_target(TIMES.assign(seconds=TIMES["seconds"] / 60)).axes:
+    for ax in time_to_target(TIMES.assign(**TIMES[["seconds", "low", "high"]] / 60)).axes:
         assert widths(ax) == pytest.approx([1.0, 0.5])
         assert ax.get_xlabel().startswith("seconds to target")
+
+
+def test_whiskers_end_where_the_interval_does():
+    figure = time_to_target(TIMES.assign(low=TIMES["low"] - 10))
+    lines = [ax.collections[0].get_segments() for ax in figure.axes]
+    assert {tuple(end[0] for end in one[0]) for one in lines} == {(45 / 60, 65 / 60)}
 
 
 def test_the_axis_says_whose_iterations_and_whose_seconds_they_are():
