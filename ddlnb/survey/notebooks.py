@@ -123,9 +123,9 @@ def _described(path: Path) -> Notebook:
 def catalogue(folder: Path = NOTEBOOKS) -> pd.DataFrame:
     """Return the table of contents: one row per notebook, indexed by its name.
 
-    The columns are texts: the ``section`` and ``figure`` of the survey, the library ``function``
-    that does the work, and the ``claim`` that is checked. Rows stand in the survey's order. Raises
-    InputError for a file in the folder that is no notebook.
+    The columns are texts: the ``section`` and ``figure`` of the survey, the ``claim`` that is
+    checked, and the library ``function`` that does the work. Rows stand in the survey's order.
+    Raises InputError for a file in the folder that is no notebook.
 
     >>> import ddlnb
     >>> contents = ddlnb.survey.catalogue()
@@ -134,7 +134,7 @@ def catalogue(folder: Path = NOTEBOOKS) -> pd.DataFrame:
     """
     import pandas as pd
 
-    columns = ("section", "figure", "name", "function", "claim")
+    columns = ("section", "figure", "name", "claim", "function")
     notebooks = [one for one in all_notebooks(folder).values() if one.name != "index"]
     rows = [[getattr(notebook, column) for column in columns] for notebook in notebooks]
     table = pd.DataFrame(rows, columns=list(columns)).rename(columns={"name": "notebook"})
