@@ -273,8 +273,15 @@ def _half(gpu: Gpu, *, bert: bool) -> str:
 
 
 def _network(words: str) -> str:
-    """Return the network that computation uses, in words that are read; "" for the usual one."""
-    found = re.search(r"(\d+)x [^,;]*?(IB|InfiniBand|NDR|HDR|EDR)[^,;]*?(\d+)\s*Gb/s", words, re.I)
+    """Return the network that computation uses, in words that are read; "" for the usual one.
+
+    >>> _network("Storage: 2x ConnectX-7 IB NDR 400Gb/s, Compute: 8x ConnectX-7 IB NDR 400Gb/s")
+    '8x400GbIB'
+    """
+    compute = words.partition("Compute:")[2] or words
+    found = re.search(
+        r"(\d+) ?x [^,;:+]*?(IB|InfiniBand|NDR|HDR|EDR)[^,;:+]*?(\d+)\s*Gb ?/ ?s", compute, re.I
+    )
     return f"{found[1]}x{found[3]}GbIB" if found else ""
 
 

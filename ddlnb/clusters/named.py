@@ -173,7 +173,7 @@ def _unbounded(
         yield "compute_share", costs.busy["compute"]
     for effect, share in costs.memory.items():
         yield effect, share.times(gpu.memory_bandwidth)
-    for effect in ("operation_latency", "rank_latency", "jitter"):
+    for effect in ("operation_latency", "level_latency", "jitter"):
         yield effect, costs.software[effect]
     if joined is None:
         return

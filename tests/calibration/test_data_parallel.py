@@ -47,3 +47,12 @@ def test_a_second_node_costs_strategies_of_tensorflow_the_same_at_every_batch_an
     assert len(second) == 11
     assert max(second) < 1.25 * min(second)
     assert {run.network for run in asked if run.group.startswith("TensorFlow/bert")} == {"100GbE"}
+
+
+def test_forecasts_hold_at_thousands_of_gpus(asked):
+    """Published ResNet-50 on 512 to 3,584 GPUs: what software costs must not grow with each rank."""
+    many = [run for run in asked if run.gpus >= 512 and run.model == "resnet50"]
+    assert max(run.gpus for run in many) == 3584
+    rows = forecasts(many, draws=20)
+    assert (rows["forecast"] / rows["measured"] - 1).abs().max() < 0.2
+    assert rows["measured"].between(rows["low"], rows["high"]).all()
