@@ -292,7 +292,7 @@ def test_a_batch_per_gpu_is_the_batch_of_a_step_over_all():
     cluster = ddlnb.cluster_of("H100", nodes=2)
     asked = split_on("llama3-8b", cluster, local_batch=3, sequence=1024)
     assert (asked.global_batch, asked.sequence, asked.gpus) == (48, 1024, 16)
-    assert str(asked) == "llama3-8b on 16 x H100-SXM, 8x400GbIB (mixture of 5 frameworks)"
+    assert str(asked) == "llama3-8b on 16 x H100-SXM, 8x400GbIB (framework not named)"
     with pytest.raises(InputError, match="are not known; name them"):
         split_on("llama3-8b", ddlnb.get_cluster("two-cores-4-workers"))
 

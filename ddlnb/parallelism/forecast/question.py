@@ -251,5 +251,5 @@ class LayoutQuestion:
 
     def __str__(self) -> str:
         joined = f", {self.network.name}" if self.network and self.nodes > 1 else ""
-        steps = self.framework or f"mixture of {len(self.by_framework)} frameworks"
+        steps = self.framework or "framework not named"
         return f"{self.model.name} on {self.gpus:,} x {self.gpu.name}{joined} ({steps})"
