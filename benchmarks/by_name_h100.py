@@ -22,7 +22,12 @@ from benchmarks.errors import error_table
 from ddlnb.clusters.effects import slowest_of
 from ddlnb.clusters.named import cluster_of
 from ddlnb.files import DATA, PUBLISHED, write_atomically
-from ddlnb.simulator.forecast import forecast
+from ddlnb.plans.methods import get_method
+from ddlnb.simulator.forecast import forecast_cells
+from ddlnb.simulator.simulate import Cell
+from ddlnb.workloads.resolve import get_task
+from ddlnb.workloads.roofline import estimate
+from ddlnb.workloads.tracing import trace
 
 KEPT = DATA / "forecasts" / "by_name_h100.csv"
 PER_NODE = 8
@@ -48,15 +53,15 @@ def by_name(draws: int = 200) -> pd.DataFrame:
         for run in published().to_dict("records"):
             cluster = cluster_of(machine="p5", nodes=run["num_gpus"] // PER_NODE)
             alone = 1 + cluster.effects.jitter * slowest_of(PER_NODE)  # of 8, the slowest is last
-            rows = forecast(
-                str(_config(run, Path(folder))),
-                cluster,
-                METHODS,
-                local_batch=int(run["micro_batch"]),
-                sequence=int(run["seq_len"]),
-                throughput=alone * run["rate_on_8"] / run["seq_len"],
-                accumulate=int(run["grad_accum"]),
-                draws=draws,
+            task = get_task(str(_config(run, Path(folder)))).with_sequence(int(run["seq_len"]))
+            workload = estimate(
+                trace(task, int(run["micro_batch"])),
+                cluster.hardware,
+                "bf16",
+                samples_per_second=alone * run["rate_on_8"] / run["seq_len"],
+            ).accumulated(int(run["grad_accum"]))
+            rows = forecast_cells(
+                [Cell(workload, cluster, get_method(name)) for name in METHODS], draws=draws
             )
             of_one = run["seq_len"] / run["num_gpus"]
             table = rows[["method", "throughput_samples_per_s", "low", "high"]].rename(

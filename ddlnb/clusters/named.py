@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from ddlnb.clusters.cluster import Cluster, Fit
 from ddlnb.clusters.effects import EFFECTS, Effects
+from ddlnb.clusters.fabric import NCCL
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect, get_machine, parts_of
 from ddlnb.hardware.gpu import Gpu
@@ -44,7 +45,7 @@ def cluster_of(
     a node has as many GPUs as nodes with such GPUs usually have, and the network is what they are
     usually sold with; ``cluster.facts`` says what was chosen. The all-reduce is a double tree where
     NVLink joins the GPUs of several nodes (NCCL's choice for all but the largest messages, for
-    which its ring is as fast), else a ring. Raises UnknownName, and InputError for a cluster that
+    which its ring is as fast), else a ring or a double tree, as NCCL chooses. Raises UnknownName, and InputError for a cluster that
     cannot be.
 
     >>> import ddlnb
@@ -109,7 +110,7 @@ def cluster_of(
         nodes=nodes,
         gpus_per_node=gpus_per_node,
         effects=Effects(**{effect: one.value for effect, one in known.items()}),
-        all_reduce="double-tree" if kind.nvlink and several else "ring",
+        all_reduce="double-tree" if kind.nvlink and several else NCCL,
         server_place=server_place if nodes > 1 else None,
         model_error=NAMED_ERROR,
         hardware=kind.word,

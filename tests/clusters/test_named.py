@@ -29,7 +29,16 @@ def test_every_gpu_makes_a_cluster_whose_effects_have_intervals_and_sources(name
     gpu = gpus()[name]
     assert cluster.fits["inside_bandwidth"].high <= gpu.inside_bandwidth
     several = gpu.nvlink and cluster.nodes > 1  # NVLink joins those of GB200 into one node
-    assert cluster.all_reduce == ("double-tree" if several else "ring")
+    assert cluster.all_reduce == ("double-tree" if several else "nccl")
+
+
+def test_small_messages_take_few_hops_on_many_nodes_without_nvlink():
+    """A ring of 1,024 GPUs has 2,046 hops; NCCL sends small messages along double trees."""
+    large, small = (cluster_of("T4", nodes, 4, "25GbE") for nodes in (256, 2))
+    ring = replace(large, all_reduce="ring")
+    latencies = [one.all_reduce_seconds[0] for one in (ring, large, small)]
+    assert latencies[0] > 10 * latencies[1]
+    assert latencies[1] < 8 * latencies[2]
 
 
 @pytest.mark.parametrize("name", [*machines()])
