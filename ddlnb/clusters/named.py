@@ -45,8 +45,8 @@ def cluster_of(
     a node has as many GPUs as nodes with such GPUs usually have, and the network is what they are
     usually sold with; ``cluster.facts`` says what was chosen. The all-reduce is a double tree where
     NVLink joins the GPUs of several nodes (NCCL's choice for all but the largest messages, for
-    which its ring is as fast), else a ring or a double tree, as NCCL chooses. Raises UnknownName, and InputError for a cluster that
-    cannot be.
+    which its ring is as fast), else a ring or a double tree, as NCCL chooses. Raises
+    UnknownName, and InputError for a cluster that cannot be.
 
     >>> import ddlnb
     >>> cluster = ddlnb.cluster_of("A100", nodes=4, gpus_per_node=8, network="200GbIB")
@@ -103,14 +103,13 @@ def cluster_of(
             f"{show_bandwidth(joined.line_rate)}, {joined.protocol.name} ({joined.source})"
         )
     label = joined.name if joined else "no network"
-    several = nodes > 1 and gpus_per_node > 1
     return Cluster(
         name=_name(kind, nodes, gpus_per_node, joined),
         network=label,
         nodes=nodes,
         gpus_per_node=gpus_per_node,
         effects=Effects(**{effect: one.value for effect, one in known.items()}),
-        all_reduce="double-tree" if kind.nvlink and several else NCCL,
+        all_reduce="double-tree" if kind.nvlink and min(nodes, gpus_per_node) > 1 else NCCL,
         server_place=server_place if nodes > 1 else None,
         model_error=NAMED_ERROR,
         hardware=kind.word,

@@ -50,7 +50,7 @@ def test_a_second_node_costs_strategies_of_tensorflow_the_same_at_every_batch_an
 
 
 def test_forecasts_hold_at_thousands_of_gpus(asked):
-    """Published ResNet-50 on 512 to 3,584 GPUs: what software costs must not grow with each rank."""
+    """Published ResNet-50 on 512 to 3,584 GPUs: what software costs may not grow by each rank."""
     many = [run for run in asked if run.gpus >= 512 and run.model == "resnet50"]
     assert max(run.gpus for run in many) == 3584
     rows = forecasts(many, draws=20)
