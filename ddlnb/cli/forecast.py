@@ -126,7 +126,10 @@ def lossy(
     gpus: WorkerCounts = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(help="Such as 'bsp + top-k(0.01) + feedback' or 'local(8)'. Repeatable."),
+        typer.Option(
+            help="Such as 'bsp + top-k(0.01) + feedback' or 'local(8)'; repeatable. Default: the "
+            "four of `ddlnb advise`."
+        ),
     ] = None,
     plan: Annotated[
         list[Path] | None,
@@ -167,6 +170,7 @@ def lossy(
     Examples: `ddlnb forecast lossy --model resnet50 --cluster survey-10GbE --method 'local(8)'` and
     `ddlnb forecast lossy --model bert-large --machine p4d --nodes 2 --method 'bsp + qsgd(127)'`.
     """
+    from ddlnb.advice.options import LOSSY
     from ddlnb.training.cost.estimate import BASE
     from ddlnb.training.executors.clock import get_straggler
 
@@ -188,11 +192,11 @@ def lossy(
         how = _assumed(compression, base or BASE, straggler)
         return _print_times(measured, target, workload, first, options, how, csv)
     kept = [read_plan(path) for path in plan or ()]
-    require(bool(method or kept), "give at least one --method; see `ddlnb train --list`")
-    _require_counts(method or (), "sheet" if kept else compression, base)
+    named = method or ([] if kept else LOSSY)
+    _require_counts(named, "sheet" if kept else compression, base)
     rows = []
     for count in gpus or [first.workers]:
-        rows += _costs(workload, first, count, [*(method or ()), *kept], options)
+        rows += _costs(workload, first, count, [*named, *kept], options)
     shown = rows if csv else [_shown(row) for row in rows]
     compresses = any("+" in str(row["method"]) or row["compression_seconds"] for row in rows)
     how = _assumed(compression if compresses else "", base or BASE, straggler)
