@@ -8,8 +8,9 @@ The tables are in data/times: seconds of every notebook of a profile within `ddl
 reproduce`, and of the commands that the documents show, each with its machine and commit.
 
 Notebooks carry pictures of one run, so that they are seen where no kernel runs. They are small, and
-the notebook's metadata say of which code and version they are. Cells that have one carry the tags
-``keep_output``, for nbstripout, and ``stored-picture``; nbval compares none.
+the notebook's metadata say of which code and version they are. Above the first stands with which
+parameters they were drawn, where the run had others than the notebook. Cells that have one carry
+the tags ``keep_output``, for nbstripout, and ``stored-picture``; nbval compares none.
 """
 
 from __future__ import annotations
@@ -285,7 +286,8 @@ def _rows(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(StringIO(read_text(path), newline="")))
 
 
-KEPT, STORED = "keep_output", "stored-picture"
+KEPT, STORED, INJECTED = "keep_output", "stored-picture", "injected-parameters"
+PLACES = re.compile(r"\w+_(folder|file) = ")  # parameters that change nothing in a picture
 PNG, SVG = "image/png", "image/svg+xml"
 WIDTHS, COLOURS, MOST_BYTES = (1000, 800, 600, 400), 64, 60_000  # of a picture; pixels, shades
 Content = dict[str, Any]
@@ -312,7 +314,8 @@ def store_pictures(outcomes: Iterable[Outcome], folder: Path, version: str) -> d
             continue
         stored = _stored(content, drawn, {"code": code, "version": version} if drawn else {})
         write_atomically(path, json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
-        said[name] = f"{sum(map(len, drawn.values()))} stored" if drawn else "none of this code"
+        count = sum("data" in one for outputs in drawn.values() for one in outputs)
+        said[name] = f"{count} stored" if drawn else "none of this code"
     return said
 
 
@@ -322,19 +325,26 @@ def code_digest(content: Content) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _code(content: Content) -> list[Content]:
+def _code(content: Content, *, injected: bool = False) -> list[Content]:
     cells = (cell for cell in content["cells"] if cell["cell_type"] == "code")
-    return [one for one in cells if "injected-parameters" not in one["metadata"].get("tags", [])]
+    return [one for one in cells if injected == (INJECTED in one["metadata"].get("tags", []))]
 
 
 def _drawn(executed: Content) -> dict[int, list[Content]]:
-    """Return the pictures of a run by the number of their cell."""
+    """Return the pictures of a run by the number of their cell, the parameters above the first."""
     by_cell = enumerate(cell.get("outputs", []) for cell in _code(executed))
-    found = {
-        number: [one for one in outputs if one.get("data", {}).keys() & {PNG, SVG}]
+    pictures = {
+        number: [_small(one) for one in outputs if one.get("data", {}).keys() & {PNG, SVG}]
         for number, outputs in by_cell
     }
-    return {number: outputs for number, outputs in found.items() if outputs}
+    found = {number: outputs for number, outputs in pictures.items() if outputs}
+    for cell in _code(executed, injected=True) if found else ():
+        lines = "".join(cell["source"]).splitlines()
+        told = [line for line in lines if "=" in line and not PLACES.match(line)]
+        if told:
+            text = f"Drawn by a run with {', '.join(told)}.\n"
+            found[min(found)].insert(0, {"output_type": "stream", "name": "stdout", "text": [text]})
+    return found
 
 
 def _stored(
@@ -346,7 +356,7 @@ def _stored(
             tags.remove(KEPT)
             cell["outputs"] = []
         if number in drawn and KEPT not in tags:
-            cell["outputs"] = [_small(output) for output in drawn[number]]
+            cell["outputs"] = drawn[number]
             tags += [KEPT, STORED]
         if tags or "tags" in cell["metadata"]:
             cell["metadata"]["tags"] = tags

@@ -37,7 +37,9 @@ def write(path, source: str, picture: bytes | None = None) -> None:
         data = {"image/png": base64.b64encode(picture).decode()}
         cells[1].outputs = [nbformat.v4.new_output("display_data", data, metadata=about)]
         injected = {"tags": ["injected-parameters"]}
-        cells.insert(1, nbformat.v4.new_code_cell("x = 2", metadata=injected))
+        cells.insert(
+            1, nbformat.v4.new_code_cell("# Parameters\nx = 2\nout_folder = 1", metadata=injected)
+        )
     metadata = {"ddlnb": {"claim": "c"}}
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), path)
 
@@ -62,7 +64,8 @@ def test_a_notebook_carries_the_pictures_of_a_run_and_says_of_which_code(stored)
     assert content == stored("draw()")  # again: nothing changes
     _, cell = content["cells"]
     assert cell["metadata"]["tags"] == [KEPT, STORED]
-    [output] = cell["outputs"]
+    said, output = cell["outputs"]
+    assert said["text"] == ["Drawn by a run with x = 2.\n"]  # and not of where it kept its files
     assert base64.b64decode(output["data"]["image/png"]).startswith(b"\x89PNG")
     assert output["data"]["text/plain"] == ["Bars."]
     assert content["metadata"]["ddlnb"]["pictures"] == {
