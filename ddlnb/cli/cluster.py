@@ -14,7 +14,7 @@ from ddlnb.cli.options import App, Csv, Family, first_line, grouped, print_table
 from ddlnb.cli.questions import Changes, Hardware
 from ddlnb.errors import InputError, UnknownName, require, require_known
 from ddlnb.registry import usage
-from ddlnb.units import GB, show_bandwidth, show_seconds
+from ddlnb.units import GB, counted, gpus_in_words, show_bandwidth, show_seconds
 
 if TYPE_CHECKING:
     from ddlnb.hardware.gpu import Gpu
@@ -206,6 +206,11 @@ def _show_cluster(name: str, csv: bool) -> None:
         return print_table(rows, csv, one.name)
     short = [{key: text for key, text in row.items() if key != "meaning"} for row in rows]
     print_table(short, csv, f"{one!r}: {one.about}")
+    typer.echo(
+        f"{counted(one.nodes, 'node')} of {gpus_in_words(one.gpus_per_node)}; topology: "
+        f"{', '.join([one.topology or 'star', *one.changes])}; all-reduce: {one.all_reduce}; "
+        f"parameter servers: {one.server_place or 'none'}."
+    )
     if str(one.heterogeneity):
         typer.echo(f"Unlike workers: {one.heterogeneity}.")
     say(f"{row['effect']}: {row['meaning']}" for row in rows)
