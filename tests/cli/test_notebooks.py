@@ -179,6 +179,28 @@ def test_an_algorithm_is_in_sight_with_its_formula_and_equals_the_library(name):
     assert "(../CONTRIBUTING.md#glossary)" in texts[0]
 
 
+# The first lists the others, the second is turned by sliders, the third draws a scheme.
+WITHOUT_TURNS = {"index", "explorer", "fig2_taxonomy"}
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - WITHOUT_TURNS))
+def test_what_a_notebook_says_to_turn_is_there(name):
+    """Parameters by name, and the code of the algorithm as it stands."""
+    *_, turns, question = [one.source for one in read(name).cells if one.cell_type == "markdown"]
+    assert turns.startswith("**Turn this**")
+    assert question.startswith("**Question.**")
+    [parameters] = tagged(name, "parameters")
+    for row in turns.splitlines()[4:]:
+        what = re.match(r"\| `([^`]+)`", row)
+        assert what, row
+        named = re.split(r"\W", what[1])[0]
+        assert (
+            re.search(rf"^{named} = ", parameters, re.M)
+            or "in the algorithm" in row
+            or "`, in `" in row
+        ), row
+
+
 TURNED = re.compile(r"^\| `([^`]+)`[^|]*in the algorithm \| `([^`]+)`[^|]* \| ([^|]+) \|", re.M)
 TURNED_BY = {name: TURNED.findall(read(name).cells[-2].source) for name in NAMES}
 
