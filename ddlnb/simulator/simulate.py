@@ -84,9 +84,13 @@ def tuned(
         return least <= sizes[0] < 2 * whole and sizes[0] <= sizes[1] < 2 * everything
 
     best, before = (partition, credit), None
-    for power in range(whole.bit_length(), -partition.bit_length(), -1):
-        size = int(partition * 2.0**power)
-        sizes = (size, PARTS[method.architecture] * size)
+    tries = [
+        (int(partition * 2.0**power), PARTS[method.architecture])
+        for power in range(whole.bit_length(), -partition.bit_length(), -1)
+    ]
+    # Many servers are busy only with all messages under way, however small those are.
+    for size, count in [(partition, everything // partition), *tries]:
+        sizes = (size, count * size)
         if is_tried(sizes) and cost(sizes) < (1 - GAIN) * cost(best):
             best = sizes
     while best != before:
