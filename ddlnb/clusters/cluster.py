@@ -213,9 +213,13 @@ class Cluster:
 
     @property
     def _forms(self) -> tuple[Form, Form, float]:
-        """The all-reduce of large messages, that of small ones, and up to which bytes they are."""
+        """The all-reduce of large messages, that of small ones, and up to which bytes they are.
+
+        Double trees join nodes: where one of several is in use, NCCL has rings.
+        """
         if self.all_reduce != NCCL or self.nodes_in_use == 1:
-            only = self._form("ring" if self.all_reduce == NCCL else self.all_reduce)
+            between = (NCCL, "double-tree" * (self.nodes > 1 == self.nodes_in_use))
+            only = self._form("ring" if self.all_reduce in between else self.all_reduce)
             return only, only, 0.0
         ring = self._form("ring")
         return ring, *nccl_choice(ring, self._form("double-tree"))

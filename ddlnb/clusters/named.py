@@ -44,8 +44,8 @@ def cluster_of(
     fewer ``gpus_per_node`` are those in use, and ``network`` stands in place of its own. Left out,
     a node has as many GPUs as nodes with such GPUs usually have, and the network is what they are
     usually sold with; ``cluster.facts`` says what was chosen. The all-reduce is a double tree where
-    NVLink joins the GPUs of several nodes (NCCL's choice for all but the largest messages, for
-    which its ring is as fast), else a ring or a double tree, as NCCL chooses. Raises
+    NVLink joins the GPUs of several nodes or of a rack (NCCL's choice for all but the largest
+    messages, for which its ring is as fast), else a ring or one, as NCCL chooses. Raises
     UnknownName, and InputError for a cluster that cannot be.
 
     >>> import ddlnb
@@ -109,7 +109,9 @@ def cluster_of(
         nodes=nodes,
         gpus_per_node=gpus_per_node,
         effects=Effects(**{effect: one.value for effect, one in known.items()}),
-        all_reduce="double-tree" if kind.nvlink and min(nodes, gpus_per_node) > 1 else NCCL,
+        all_reduce="double-tree"
+        if kind.nvlink and gpus_per_node > (1 if nodes > 1 else IN_A_BOX)
+        else NCCL,
         server_place=server_place if nodes > 1 else None,
         model_error=NAMED_ERROR,
         hardware=kind.word,
@@ -150,8 +152,12 @@ def _effects(
 ) -> Iterator[tuple[str, Known]]:
     """Yield every effect that such a cluster has, by name, within the bounds of physics."""
     for effect, known in _unbounded(gpu, joined, per_node, has_servers):
-        most = most_of(effect, gpu, joined)
-        yield effect, Known(known.value, known.low, min(known.high, most), known.source)
+        yield (
+            effect,
+            Known(
+                known.value, known.low, min(known.high, most_of(effect, gpu, joined)), known.source
+            ),
+        )
 
 
 def most_of(effect: str, gpu: Gpu, joined: Interconnect | None) -> float:

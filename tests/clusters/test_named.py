@@ -28,8 +28,21 @@ def test_every_gpu_makes_a_cluster_whose_effects_have_intervals_and_sources(name
         assert len(fit.source) > 20
     gpu = gpus()[name]
     assert cluster.fits["inside_bandwidth"].high <= gpu.inside_bandwidth
-    several = gpu.nvlink and cluster.nodes > 1  # NVLink joins those of GB200 into one node
-    assert cluster.all_reduce == ("double-tree" if several else "nccl")
+    several = cluster.nodes > 1 or cluster.gpus_per_node > 8  # NVLink makes one node of GB200
+    assert cluster.all_reduce == ("double-tree" if gpu.nvlink and several else "nccl")
+
+
+def test_a_node_answers_alike_alone_and_as_one_of_several():
+    alone, several = cluster_of("A100", 1, 8), cluster_of("A100", 4, 8)
+    for workers in (2, 8):
+        both = [one.with_workers(workers).all_reduce_seconds for one in (alone, several)]
+        assert both[0] == both[1]
+
+
+def test_a_rack_of_nvlink_has_no_more_latency_than_a_rack_and_a_tray():
+    rack, more = (cluster_of("GB200", trays, 4).all_reduce_seconds for trays in (18, 19))
+    assert rack[0] < more[0]
+    assert rack[1] <= more[1]
 
 
 def test_small_messages_take_few_hops_on_many_nodes_without_nvlink():
