@@ -41,6 +41,7 @@ from ddlnb.workloads.roofline import (
     others_of,
 )
 
+ALL = 1.0  # what an eager program moves: to fuse operations adds no bytes
 LEFT_OUT = HARDWARE / "roofline_left_out.csv"
 # Of a kernel that cuDNN launches for a step of a recurrent layer.
 LAUNCH = (
@@ -102,7 +103,7 @@ def as_yaml(fit: Fit, observations: list[Measured], rows: pd.DataFrame) -> str:
         "# Shares of the bytes of operations without FLOPs that programs move; of eager ones all.",
         "moved:",
         *(
-            f"  {_key(name)}: {_entry(fit, name, _said(_like(key, observations)))}"
+            f"  {_key(name)}: {_entry(fit, name, _said(_like(key, observations)), most=ALL)}"
             for key, name in MOVED.items()
         ),
         f"winograd: {_entry(fit, WINOGRAD, _said(fast))}",
@@ -160,8 +161,17 @@ def _said(found: list[Measured]) -> str:
     return f"{runs} on {names} (data/published, data/measured)"
 
 
-def _entry(fit: Fit, name: str, source: str, factor: float = 1.0, unit: str = "") -> str:
-    value, low, high = (f"{number / factor:.3g}{unit}" for number in fit.interval(name))
+def _entry(
+    fit: Fit,
+    name: str,
+    source: str,
+    factor: float = 1.0,
+    unit: str = "",
+    *,
+    most: float = math.inf,
+) -> str:
+    ends = (min(number, most) for number in fit.interval(name))
+    value, low, high = (f"{number / factor:.3g}{unit}" for number in ends)
     return f'{{value: {value}, low: {low}, high: {high}, from: "{source}"}}'
 
 

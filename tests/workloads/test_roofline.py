@@ -130,13 +130,14 @@ def test_what_was_not_measured_is_less_certain():
     assert estimate(RESNET, "A100", "bf16").spread > 1.5 * estimate(BERT, "A100", "bf16").spread
 
 
+@pytest.mark.parametrize("model", [RESNET, BERT], ids=["resnet50", "bert-large"])
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
-def test_a_program_that_is_written_better_is_never_slower_and_fuses_what_it_moves(precision):
+def test_a_program_that_is_written_better_is_never_slower_and_fuses_what_it_moves(precision, model):
     eager, compiled, tuned = (
-        estimate(RESNET, "V100", precision, software=one) for one in ("eager", "compiled", "tuned")
+        estimate(model, "V100", precision, software=one) for one in ("eager", "compiled", "tuned")
     )
     assert eager.compute_seconds >= compiled.compute_seconds >= tuned.compute_seconds
-    assert "for an eager program" in estimate(RESNET, "V100").source
+    assert "for an eager program" in estimate(model, "V100").source
     assert "for a tuned program" in tuned.source
     shares = [efficiency_of(ROUND, "bf16", software=one).moved.value for one in ("eager", "tuned")]
     assert shares[0] == 1 > shares[1]
