@@ -150,19 +150,27 @@ def efficiency_of(
         factor = known.sums
     if factor is not None:
         matrix = replace(matrix.times(factor.value), source=f"{matrix.source}; {factor.source}")
+    if precision == "tf32":  # a library takes what it has for fp32 where that is faster
+        cores = efficiency_of(gpu, "fp32", convolves=convolves, recurs=recurs, software=software)
+        if cores.matrix.value * gpu.peak("fp32") > matrix.value * gpu.peak("tf32"):
+            return replace(cores, matrix=cores.matrix.times(gpu.peak("fp32") / gpu.peak("tf32")))
     of = CONVOLUTIONS if convolves else "others"
-    usual = known.spread["others"]
-    spread = known.spread.get(kind, known.spread.get(others_of(kind), usual))
+    spread = known.spread.get(kind) or known.spread.get(others_of(kind), known.spread["others"])
     if gpu.family not in known.measured.get(kind, ()):
         spread = max(spread, known.spread["others"])
     if software != EAGER:
         spread = known.spread[written(of, software)]
     if recurs:
         spread = max(spread, known.spread[RECURRENT])
-    fewer = known.winograd if precision == WINOGRAD_PRECISION else WITHOUT
-    host = known.host if software == EAGER else known.graph
-    moved = known.moved.get(written(of, software), WITHOUT)
-    return Efficiency(matrix, known.memory[of], host, known.launch, moved, fewer, spread)
+    return Efficiency(
+        matrix=matrix,
+        memory=known.memory[of],
+        host=known.host if software == EAGER else known.graph,
+        launch=known.launch,
+        moved=known.moved.get(written(of, software), WITHOUT),
+        winograd=known.winograd if precision == WINOGRAD_PRECISION else WITHOUT,
+        spread=spread,
+    )
 
 
 class RooflineFile(BaseModel):

@@ -131,6 +131,14 @@ def test_what_was_not_measured_is_less_certain():
 
 
 @pytest.mark.parametrize("model", [RESNET, BERT], ids=["resnet50", "bert-large"])
+@pytest.mark.parametrize("name", [name for name, gpu in gpus().items() if "tf32" in gpu.flops])
+def test_matrix_units_are_no_slower_than_cores(name, model):
+    """GeForce has as many FLOP/s in tf32 as in fp32, and a library may take either's kernels."""
+    fast, plain = (estimate(model, name, one).compute_seconds for one in ("tf32", "fp32"))
+    assert fast <= plain * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("model", [RESNET, BERT], ids=["resnet50", "bert-large"])
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
 def test_a_program_that_is_written_better_is_never_slower_and_fuses_what_it_moves(precision, model):
     eager, compiled, tuned = (
