@@ -148,7 +148,7 @@ def test_memory_of_measured_iterations_is_that_of_the_passes_and_of_gradients_he
     assert logits["memory_error"].abs().max() < 0.1
     short = rows["model"].eq("bert-large") & rows["batch"].eq(8)  # gradients, not yet there at peak
     fast = rows["precision"].eq("fp32")  # cuDNN takes a work space that nobody else has
-    assert rows[~short & ~fast]["memory_error"].between(-0.05, 0.12).all()
+    assert rows[~short & ~fast]["memory_error"].between(-0.06, 0.12).all()
 
 
 def test_traced_work_is_that_of_the_fit():
