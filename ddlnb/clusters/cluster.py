@@ -43,6 +43,7 @@ ASSUMED_ERROR = 0.1
 # (tests/calibration/test_testbed.py).
 DOUBLING_ERROR = 0.02
 SERVER_PLACES = ("extra machines", "workers' nodes")
+IN_A_BOX = 8  # GPUs at most in a node that is no rack
 
 
 @dataclass(frozen=True)
@@ -215,11 +216,12 @@ class Cluster:
     def _forms(self) -> tuple[Form, Form, float]:
         """The all-reduce of large messages, that of small ones, and up to which bytes they are.
 
-        Double trees join nodes: where one of several is in use, NCCL has rings.
+        Double trees join nodes: within a box NCCL has rings, whichever of both is asked for.
         """
         if self.all_reduce != NCCL or self.nodes_in_use == 1:
-            between = (NCCL, "double-tree" * (self.nodes > 1 == self.nodes_in_use))
-            only = self._form("ring" if self.all_reduce in between else self.all_reduce)
+            is_box = self.nodes_in_use == 1 and self.workers <= IN_A_BOX
+            rings = self.all_reduce == NCCL or (is_box and self.all_reduce == "double-tree")
+            only = self._form("ring" if rings else self.all_reduce)
             return only, only, 0.0
         ring = self._form("ring")
         return ring, *nccl_choice(ring, self._form("double-tree"))

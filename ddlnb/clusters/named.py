@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ddlnb.clusters.cluster import Cluster, Fit
+from ddlnb.clusters.cluster import IN_A_BOX, Cluster, Fit
 from ddlnb.clusters.effects import EFFECTS, Effects
 from ddlnb.clusters.fabric import NCCL
 from ddlnb.errors import InputError, require, require_whole
@@ -24,7 +24,6 @@ SLOW_PORT = 2 * GB  # bytes/s: GPUs with less of a port each are joined by Ether
 # Relative error of forecasts where nobody measured anything on the cluster: with it nine in ten
 # cells of the survey's testbed, forecast by name, are in their intervals (benchmarks/by_name.py).
 NAMED_ERROR = 0.12
-IN_A_BOX = 8  # GPUs in a node with NVLink; others usually hold half as many
 PORTS = {100: 2014, 200: 2020, 400: 2022, 800: 2025}  # Gb/s of InfiniBand's ports, since when
 
 
@@ -45,7 +44,7 @@ def cluster_of(
     a node has as many GPUs as nodes with such GPUs usually have, and the network is what they are
     usually sold with; ``cluster.facts`` says what was chosen. The all-reduce is a double tree where
     NVLink joins the GPUs of several nodes or of a rack (NCCL's choice for all but the largest
-    messages, for which its ring is as fast), else a ring or one, as NCCL chooses. Raises
+    messages, for which its ring is as fast), else a ring or such a tree, as NCCL chooses. Raises
     UnknownName, and InputError for a cluster that cannot be.
 
     >>> import ddlnb
@@ -122,7 +121,7 @@ def cluster_of(
 
 
 def usual_gpus(gpu: Gpu) -> int:
-    """Return how many GPUs a node with such GPUs usually has."""
+    """Return how many GPUs a node with such GPUs usually has: a box, and half without NVLink."""
     return gpu.gpus_per_node or (IN_A_BOX if gpu.nvlink else IN_A_BOX // 2)
 
 

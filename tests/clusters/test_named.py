@@ -32,11 +32,16 @@ def test_every_gpu_makes_a_cluster_whose_effects_have_intervals_and_sources(name
     assert cluster.all_reduce == ("double-tree" if gpu.nvlink and several else "nccl")
 
 
-def test_a_node_answers_alike_alone_and_as_one_of_several():
-    alone, several = cluster_of("A100", 1, 8), cluster_of("A100", 4, 8)
-    for workers in (2, 8):
-        both = [one.with_workers(workers).all_reduce_seconds for one in (alone, several)]
-        assert both[0] == both[1]
+@pytest.mark.parametrize(
+    ("gpu", "nodes", "per_node", "workers"),
+    [
+        *(("A100", (1, 4), 8, 2), ("A100", (1, 4), 8, 8), ("T4", (1, 4), 4, 4)),
+        *(("GB200", (18, 36), 4, 72), ("GB200", (1, 18), 4, 4), ("V100-SXM3-32GB", (1, 2), 16, 16)),
+    ],
+)
+def test_a_node_answers_alike_alone_and_as_one_of_several(gpu, nodes, per_node, workers):
+    alone, several = (cluster_of(gpu, count, per_node).with_workers(workers) for count in nodes)
+    assert alone.all_reduce_seconds == several.all_reduce_seconds
 
 
 def test_a_rack_of_nvlink_has_no_more_latency_than_a_rack_and_a_tray():
