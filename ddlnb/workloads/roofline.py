@@ -150,12 +150,8 @@ def efficiency_of(
         factor = known.sums
     if factor is not None:
         matrix = replace(matrix.times(factor.value), source=f"{matrix.source}; {factor.source}")
-    if precision == "tf32":  # a library takes what it has for fp32 where that is faster
-        cores = efficiency_of(gpu, "fp32", convolves=convolves, recurs=recurs, software=software)
-        if cores.matrix.value * gpu.peak("fp32") > matrix.value * gpu.peak("tf32"):
-            return replace(cores, matrix=cores.matrix.times(gpu.peak("fp32") / gpu.peak("tf32")))
     of = CONVOLUTIONS if convolves else "others"
-    spread = known.spread.get(kind) or known.spread.get(others_of(kind), known.spread["others"])
+    spread = known.spread.get(kind, known.spread.get(others_of(kind), known.spread["others"]))
     if gpu.family not in known.measured.get(kind, ()):
         spread = max(spread, known.spread["others"])
     if software != EAGER:
@@ -227,11 +223,11 @@ def estimate(
     """Return the workload with the seconds that a GPU's data sheet and open measurements tell.
 
     ``precision`` is one of the GPU's (fp32, tf32, fp16, bf16, fp8), by default `usual_precision`;
-    half precision halves the bytes. ``software`` is how the program was written: eager, compiled or
-    tuned by a vendor. ``spread`` says how far off such estimates are. With one
-    measured rate, the estimate gives only the shares of the layers, and the rate their sum: then
-    the spread is 0. Raises InputError for a workload without work and an impossible rate,
-    UnknownName for other hardware or precisions.
+    half precision halves the bytes, and tf32 is never slower than fp32. ``software`` is how the
+    program was written: eager, compiled or tuned by a vendor. ``spread`` says how far off such
+    estimates are. With one measured rate, the estimate gives only the shares of the layers, and the
+    rate their sum: then the spread is 0. Raises InputError for a workload without work and an
+    impossible rate, UnknownName for other hardware or precisions.
 
     >>> import ddlnb
     >>> workload = ddlnb.trace("resnet50", 64)
@@ -269,8 +265,12 @@ def estimate(
         source += "; recurrent layers as calls of cuDNN, which no fit has seen"
     seconds = workload.with_seconds(forward, backward, source, kind.word)
     if samples_per_second is None:
-        spread = _spread(workload, kind, chosen, efficiency, software)
-        return replace(seconds, spread=spread)
+        found = replace(seconds, spread=_spread(workload, kind, chosen, efficiency, software))
+        if chosen != "tf32":
+            return found
+        # A library takes what it has for fp32 where that is faster, as on GeForce.
+        plain = estimate(workload, kind, "fp32", software=software)
+        return min(found, plain, key=lambda one: one.compute_seconds)
     _require_possible(workload, kind, samples_per_second)
     factor = workload.local_batch / samples_per_second / seconds.compute_seconds
     told = f"one GPU at {samples_per_second:g} samples/s, shared out as {source}"
