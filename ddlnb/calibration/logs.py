@@ -144,7 +144,7 @@ def rows_of(
 
 def _fitted(base: Cluster, rows: pd.DataFrame) -> tuple[Cluster, Calibration]:
     observed: list[Observation] = []
-    alone = base.with_effects(rank_latency=0.0)  # no other work of a rank delays a benchmark
+    alone = base.with_effects(level_latency=0.0)  # no other work of a rank delays a benchmark
     for row in rows.to_dict("records"):
         if row["nodes"] == 1 or row["gpus_per_node"] == base.gpus_per_node:
             on = alone.with_workers(int(row["ranks"]))

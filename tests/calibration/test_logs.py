@@ -20,7 +20,7 @@ def log_of(cluster: Cluster, sizes=SIZES):
     """Return the rows that a cluster without other work would have logged."""
     import pandas as pd
 
-    alone = cluster.with_effects(rank_latency=0.0, operation_latency=CALL)
+    alone = cluster.with_effects(level_latency=0.0, operation_latency=CALL)
     latency, work, _ = alone.all_reduce_work(np.array(sizes))
     rows = {
         "collective": "all_reduce",
