@@ -41,7 +41,7 @@ from ddlnb.workloads.roofline import (
     others_of,
 )
 
-ALL = 1.0  # what an eager program moves: to fuse operations adds no bytes
+ALL = 1.0  # what an eager program moves: to fuse adds no bytes, whatever the fit says
 LEFT_OUT = HARDWARE / "roofline_left_out.csv"
 # Of a kernel that cuDNN launches for a step of a recurrent layer.
 LAUNCH = (

@@ -208,7 +208,8 @@ def _show_cluster(name: str, csv: bool) -> None:
     print_table(short, csv, f"{one!r}: {one.about}")
     typer.echo(
         f"{counted(one.nodes, 'node')} of {gpus_in_words(one.gpus_per_node)}; topology: "
-        f"{', '.join([one.topology or 'star', *one.changes])}; all-reduce: {one.all_reduce}; "
+        f"{', '.join(filter(None, [one.topology or 'star', one.routing, *one.changes]))}; "
+        f"all-reduce: {one.all_reduce}; "
         f"parameter servers: {one.server_place or 'none'}."
     )
     if str(one.heterogeneity):

@@ -192,11 +192,11 @@ def lossy(
         how = _assumed(compression, base or BASE, straggler)
         return _print_times(measured, target, workload, first, options, how, csv)
     kept = [read_plan(path) for path in plan or ()]
-    named = method or ([] if kept else LOSSY)
+    named = method or (() if kept else LOSSY)
     _require_counts(named, "sheet" if kept else compression, base)
     rows = []
     for count in gpus or [first.workers]:
-        rows += _costs(workload, first, count, [*named, *kept], options)
+        rows += _costs(workload, first, count, [*named, *kept], options, usual=named is LOSSY)
     shown = rows if csv else [_shown(row) for row in rows]
     compresses = any("+" in str(row["method"]) or row["compression_seconds"] for row in rows)
     how = _assumed(compression if compresses else "", base or BASE, straggler)
@@ -236,10 +236,13 @@ def _costs(
     workers: int,
     methods: list[str | Plan],
     options: dict[str, Any],
+    *,
+    usual: bool = False,
 ) -> list[dict[str, Any]]:
     """Return one row of seconds and bytes per method, the quickest lossless ones first.
 
-    Every method is compared with the quickest lossless one that takes no more machines.
+    Every method is compared with the quickest lossless one that takes no more machines. Of the
+    ``usual`` ones, which nobody named, those that a workload cannot tell are left out, with a word.
     """
     from ddlnb.clusters.file import get_cluster
     from ddlnb.training.cost.estimate import best_lossless, iteration_cost
@@ -249,9 +252,14 @@ def _costs(
         most: best_lossless(workload, here, slower, most_machines=most)
         for most in (0, here.server_machines("PS"))
     }
-    found = [*dict.fromkeys(best.values())] + [
-        iteration_cost(workload, here, one, **options) for one in methods
-    ]
+    found = [*dict.fromkeys(best.values())]
+    for one in methods:
+        try:
+            found.append(iteration_cost(workload, here, one, **options))
+        except InputError as error:
+            if not usual:
+                raise
+            typer.echo(f"Left out: {one}, as {error}", err=True)
     return [
         {
             "gpus": workers,

@@ -48,8 +48,9 @@ def tuned(
 ) -> Method:
     """Return the method with the partition and credit for which ``seconds`` are few.
 
-    Both are the method's own times powers of two: partitions that cut tensors, or the share of one
-    of so many servers, and credits from one partition to all gradients. The result is never slower
+    Both are the method's own times powers of two (or the credit is all messages under way):
+    partitions that cut tensors, or the share of one of so many servers, and credits from one
+    partition to all gradients. The result is never slower
     than the method's own sizes. Raises InputError for a method that lacks one of them.
 
     >>> import ddlnb
@@ -89,7 +90,7 @@ def tuned(
         for power in range(whole.bit_length(), -partition.bit_length(), -1)
     ]
     # Many servers are busy only with all messages under way, however small those are.
-    for size, count in [(partition, everything // partition), *tries]:
+    for size, count in [(partition, everything // partition)] * (servers > 0) + tries:
         sizes = (size, count * size)
         if is_tried(sizes) and cost(sizes) < (1 - GAIN) * cost(best):
             best = sizes

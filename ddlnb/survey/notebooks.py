@@ -287,7 +287,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 KEPT, STORED, INJECTED = "keep_output", "stored-picture", "injected-parameters"
-PLACES = re.compile(r"\w+_(folder|file) = ")  # parameters that change nothing in a picture
+PLACE = re.compile(r"(\w+_)?(folder|file)")  # a parameter that changes nothing in a picture
 PNG, SVG = "image/png", "image/svg+xml"
 WIDTHS, COLOURS, MOST_BYTES = (1000, 800, 600, 400), 64, 60_000  # of a picture; pixels, shades
 Content = dict[str, Any]
@@ -338,13 +338,34 @@ def _drawn(executed: Content) -> dict[int, list[Content]]:
         for number, outputs in by_cell
     }
     found = {number: outputs for number, outputs in pictures.items() if outputs}
-    for cell in _code(executed, injected=True) if found else ():
-        lines = "".join(cell["source"]).splitlines()
-        told = [line for line in lines if "=" in line and not PLACES.match(line)]
-        if told:
-            text = f"Drawn by a run with {', '.join(told)}.\n"
-            found[min(found)].insert(0, {"output_type": "stream", "name": "stdout", "text": [text]})
+    told = _otherwise(executed)
+    if found and told:
+        text = f"Drawn by a run with {', '.join(told)}.\n"
+        found[min(found)].insert(0, {"output_type": "stream", "name": "stdout", "text": [text]})
     return found
+
+
+def _otherwise(executed: Content) -> list[str]:
+    """Return the parameters that a run had otherwise than its notebook, as they are written."""
+    own = [one for one in _code(executed) if "parameters" in one["metadata"].get("tags", [])]
+    before, given = (
+        {name: value for cell in cells for name, value in _assigned(cell).items()}
+        for cells in (own, _code(executed, injected=True))
+    )
+    return [
+        f"{name} = {value}"
+        for name, value in given.items()
+        if value != before.get(name) and not PLACE.fullmatch(name)
+    ]
+
+
+def _assigned(cell: Content) -> dict[str, str]:
+    tree = ast.parse("".join(cell["source"]))
+    return {
+        ast.unparse(node.targets[0]): ast.unparse(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+    }
 
 
 def _stored(

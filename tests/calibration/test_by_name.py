@@ -59,7 +59,7 @@ def test_kept_rows_are_near_what_was_measured():
     error = (runs["forecast"] / runs["published"] - 1).abs().median()
     left_out = pd.read_csv(HARDWARE / "roofline_left_out.csv").query("left_out == 'model'")
     off = (left_out["estimated_seconds"] / left_out["measured_seconds"] - 1).abs().median()
-    assert overall["median_error"] < 0.06
+    assert overall["median_error"] < 0.056
     assert error < 0.03
     assert off < 0.1
 
