@@ -146,7 +146,11 @@ class Otherwise:
         ),
     ] = ""
     all_reduce: Annotated[
-        str, typer.Option(help="Its algorithm, such as halving-doubling, or auto.")
+        str,
+        typer.Option(
+            help="Its algorithm, such as halving-doubling, or auto. A double-tree of at most 8 "
+            "GPUs in one node is a ring, as in NCCL."
+        ),
     ] = ""
     change: Changes = None
     slow: Annotated[
