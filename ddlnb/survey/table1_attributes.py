@@ -460,7 +460,8 @@ def hidden_shares(models: Sequence[str] = tuple(BATCHES), gpus: int = 32) -> Row
 
     ``hidden`` is the time saved over BSP on the same architecture, as a share of what computation
     could hide at best: the shorter one of BSP's computation and communication. Below zero where
-    the schedule costs more than it hides. Columns: row, model, network, method, hidden.
+    the schedule costs more than it hides, above one where its messages also take less time than
+    those of BSP. Columns: row, model, network, method, hidden.
     """
     for model, (network, name) in product(models, CLUSTERS.items()):
         workload, cluster = fig4_workload(model), get_cluster(name, gpus)
