@@ -25,6 +25,7 @@ NAMED = ("schedule", "framework")  # columns of names
 # Columns that may be left out, and what they are then.
 DESCRIBED = dict.fromkeys(("dense", "expert", "core", "sent"), math.nan)
 UNUSUAL = {"adapters": 0.0, "shard": 0.0}  # are left out where there are none
+USUAL_HOP = 7e-6  # of InfiniBand (data/hardware/protocols.yaml), where none is said
 NEWER = ("Hopper", "Blackwell")  # and what is like them
 ATTENTION_MATRICES = 2  # queries and outputs are as wide as the model; keys and values may be less
 
@@ -43,7 +44,8 @@ class Cases:
       is never in fp8; sustained: the share of it that matrices of any size reach; newer: 1
       for Hopper and later, whose matrix units have instructions of their own; memory,
       memory_bandwidth; inside, across: bytes/s that a GPU sends to others in its node, and a node
-      to other nodes, by the line; sockets: what TCP leaves of it, infinite for networks with RDMA.
+      to other nodes, by the line; sockets: what TCP leaves of it, infinite for networks with RDMA;
+      hop: seconds of the latency between nodes, by the protocol.
     - framework: by name.
     - dense, expert, core, sent: of a model whose layers `model_columns` describes, means over
       layers: parameters in matrices that every token meets, those of one expert, half the elements
@@ -87,6 +89,7 @@ class Cases:
     inside: Column
     across: Column
     sockets: Column
+    hop: Column
     framework: Names
     dense: Column
     expert: Column
@@ -97,7 +100,7 @@ class Cases:
     @classmethod
     def of(cls, **columns: Any) -> Cases:
         """Return cases of these columns, numbers repeated. Raises InputError if lengths differ."""
-        columns = DESCRIBED | UNUSUAL | columns
+        columns = DESCRIBED | UNUSUAL | {"hop": USUAL_HOP} | columns
         missing = {field.name for field in fields(cls)} - set(columns)
         require(not missing, f"cases lack the columns {', '.join(sorted(missing))}; give them")
         arrays = {

@@ -272,7 +272,8 @@ def cases_of(asked: LayoutQuestion, layouts: Sequence[Mapping[str, Any]]) -> Cas
         **model_columns(replace(asked.model, sequence=asked.sequence)),
         gpus_per_node=together, **gpu_columns(device, asked.precision),
         across=asked.across * together / asked.gpus_per_node,
-        sockets=asked.sockets * together / asked.gpus_per_node,
+        sockets=asked.joined.socket_bandwidth * together / asked.gpus_per_node,
+        hop=asked.joined.latency.value,
     )  # fmt: skip
 
 

@@ -199,13 +199,12 @@ class LayoutQuestion:
         return self.network.line_rate if self.network else self.gpu.port * self.gpus_per_node
 
     @property
-    def sockets(self) -> float:
-        """Bytes per second of a node to others over TCP; infinite for networks with RDMA."""
+    def joined(self) -> Interconnect:
+        """What joins the nodes: the network, or the usual one for the GPU."""
         from ddlnb.clusters.named import usual_network
         from ddlnb.hardware.catalogue import get_interconnect
 
-        joined = self.network or get_interconnect(usual_network(self.gpu, self.gpus_per_node))
-        return joined.socket_bandwidth
+        return self.network or get_interconnect(usual_network(self.gpu, self.gpus_per_node))
 
     @cached_property
     def by_framework(self) -> dict[str, LayoutQuestion]:

@@ -84,13 +84,13 @@ REDUCED = 2  # passes of an all-reduce: bytes are scattered, then gathered
 
 
 def gathered_seconds(cases: Cases, values: Parameters) -> tuple[Column, NDArray[np.float64]]:
-    """Return seconds of gathered parameters and scattered gradients (ZeRO-3, FSDP).
+    """Return seconds of the bytes of gathered parameters and scattered gradients (ZeRO-3, FSDP).
 
     Of a layer, and of the embedding and the head of every stage. With hybrid sharding those of the
     shard are summed over its copies, with every micro batch, too.
     """
-    dense = GATHERS * shard_rate(cases, values)
-    experts = GATHERS * shard_rate(cases, values, cases.ep)
+    dense = GATHERS * group_rate(cases, values, *shard_group(cases))
+    experts = GATHERS * group_rate(cases, values, *shard_group(cases, cases.ep))
     summed = REDUCED * copies_rate(cases, values) * trained(cases)
     held = cases.held_layer_parameters - cases.attention_parameters
     layer = cases.attention_parameters * dense + held * experts
@@ -99,26 +99,55 @@ def gathered_seconds(cases: Cases, values: Parameters) -> tuple[Column, NDArray[
     return width * layer, (width * (dense + summed))[:, None] * cases.stages.others
 
 
-def shard_rate(cases: Cases, values: Parameters, ep: Column | float = 1.0) -> Column:
-    """Return seconds per byte of a gather over the ranks that shard, in nodes and across them.
+def gather_latency(cases: Cases) -> tuple[Column, NDArray[np.float64]]:
+    """Return the latency of these exchanges, of a layer, and of embedding and head of every stage.
 
-    Replicas of an expert are those of every ``ep``-th rank.
+    A layer is a message, and its experts another one: gathers go round all ranks, sums of copies
+    up and down a tree.
     """
+    copies, near = copy_group(cases)
+    levels = np.log2(np.maximum(copies / near, 1))
+    dense = GATHERS * round_seconds(cases, *shard_group(cases))
+    dense = dense + REDUCED * levels * (HOP_BETWEEN + cases.hop) * trained(cases)
+    experts = GATHERS * round_seconds(cases, *shard_group(cases, cases.ep)) * (cases.experts > 1)
+    dense, layer = (np.where(cases.zero >= 3, one, 0) for one in (dense, dense + experts))
+    return layer, dense[:, None] * (cases.stages.others > 0)
+
+
+Group = tuple[Column, Column]  # how many ranks exchange, and how many of them share a node
+
+
+def shard_group(cases: Cases, ep: Column | float = 1.0) -> Group:
+    """Return the ranks that shard; of an expert's replicas, every ``ep``-th of them."""
     ranks = cases.shards / ep
     per_node = np.maximum(cases.gpus_per_node / (cases.tp * ep), 1)
-    near = np.minimum(ranks, np.where(cases.nodes > 1, per_node, ranks))
-    return group_rate(cases, values, ranks, near)
+    return ranks, np.minimum(ranks, np.where(cases.nodes > 1, per_node, ranks))
+
+
+def copy_group(cases: Cases) -> Group:
+    """Return the ranks that hold the same shard (HSDP): one of so many, as many ranks apart."""
+    copies = cases.replicas / cases.shards
+    per_node = np.maximum(cases.gpus_per_node / (cases.tp * cases.shards), 1)
+    return copies, np.minimum(copies, np.where(cases.nodes > 1, per_node, copies))
 
 
 def copies_rate(cases: Cases, values: Parameters) -> Column:
-    """Return seconds per gathered byte of a pass over the ranks that hold the same shard (HSDP).
+    """Return seconds per gathered byte of a pass over the copies of a shard; 0 where it has none.
 
-    A rank has one of so many shards; its copies are as many ranks apart. 0 where there are none.
+    A rank has one of so many shards.
     """
-    copies = cases.replicas / cases.shards
-    per_node = np.maximum(cases.gpus_per_node / (cases.tp * cases.shards), 1)
-    near = np.minimum(copies, np.where(cases.nodes > 1, per_node, copies))
-    return group_rate(cases, values, copies, near) / cases.shards
+    return group_rate(cases, values, *copy_group(cases)) / cases.shards
+
+
+# Seconds of a hop of a ring that gathers: NCCL's own over NVLink (LL128, tuning.cc), and beside the
+# protocol's what published collectives need from node to node. A test compares `ddlnb.collectives`.
+HOP, HOP_BETWEEN = 1.9e-6, 8e-6
+
+
+def round_seconds(cases: Cases, ranks: Column, near: Column) -> Column:
+    """Return the latency of a gather round so many ranks, of which ``near`` share a node."""
+    apart = np.maximum(ranks / near, 1)
+    return np.asarray(HOP * (ranks - apart) + (HOP_BETWEEN + cases.hop) * (apart - 1))
 
 
 def group_rate(cases: Cases, values: Parameters, ranks: Column, near: Column) -> Column:
@@ -159,9 +188,10 @@ def replica_seconds(cases: Cases, values: Parameters, stage: Column, forward: Co
     share of the forward pass.
     """
     stages = cases.stages
-    dense = (stages.parameters - stages.experts) * shard_rate(cases, values)[:, None]
-    experts = stages.experts * shard_rate(cases, values, cases.ep)[:, None]
-    each = (dense + experts).max(axis=1) / cases.tp * trained(cases)
+    rate = group_rate(cases, values, *shard_group(cases))
+    of_experts = group_rate(cases, values, *shard_group(cases, cases.ep))
+    dense = (stages.parameters - stages.experts) * rate[:, None]
+    each = (dense + stages.experts * of_experts[:, None]).max(axis=1) / cases.tp * trained(cases)
     summed = stages.parameters.max(axis=1) / cases.tp * trained(cases) * copies_rate(cases, values)
     beside = stage * passes_beside(cases)
     width = cases.way("gradient_bytes")
@@ -288,7 +318,8 @@ def step(
     held, heads = cases.stages.layers, cases.stages.heads
     alone = held * layer[:, None] + heads * head[:, None]  # what one GPU would compute
     gpu = alone + held * exchanged[:, None]
-    gpu = gathered_beside(cases, gpu, held, *gathered_seconds(cases, values))
+    (gathered, others), late = gathered_seconds(cases, values), gather_latency(cases)
+    gpu = gathered_beside(cases, gpu, held, gathered + late[0], others + late[1])
     starting = values.launch * operations_of(cases)
     host = (
         held * (starting + latency)[:, None]

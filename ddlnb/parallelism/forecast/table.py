@@ -105,7 +105,7 @@ PORTS = re.compile(r"(\d+)\s*x\s*[^\d]*(\d+)\s*Gb", re.IGNORECASE)  # 8x HDR 200
 
 
 def network_of(row: Row, gpu: Gpu, per_node: int) -> dict[str, float]:
-    """Return bytes/s of a node to others: ``across`` by the line, ``sockets`` over TCP.
+    """Return bytes/s of a node to others, ``across`` by the line, ``sockets`` over TCP; ``hop``.
 
     A protocol that the words do not name is the usual one for the GPU.
     """
@@ -118,7 +118,8 @@ def network_of(row: Row, gpu: Gpu, per_node: int) -> dict[str, float]:
     usual = get_interconnect(usual_network(gpu, per_node))
     joined = named or replace(usual, protocol=protocol_of(words) or usual.protocol)
     ports = max(1, round(across / joined.port_rate))
-    return {"across": across, "sockets": replace(joined, ports=ports).socket_bandwidth}
+    sockets = replace(joined, ports=ports).socket_bandwidth
+    return {"across": across, "sockets": sockets, "hop": joined.latency.value}
 
 
 @lru_cache(maxsize=256)

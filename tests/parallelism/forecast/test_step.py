@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+from ddlnb.calibration.collectives import collectives
 from ddlnb.clusters.named import cluster_of
 from ddlnb.files import PUBLISHED
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect
@@ -36,11 +37,13 @@ from ddlnb.parallelism.forecast.step import (
     copies_rate,
     dispatch_seconds,
     exposed,
+    gather_latency,
     gathered_seconds,
+    group_rate,
     layer_seconds,
     operations_of,
     score_seconds,
-    shard_rate,
+    shard_group,
     step,
 )
 from ddlnb.parallelism.forecast.table import Row, case
@@ -339,7 +342,7 @@ def test_an_all_reduce_on_two_nodes_takes_as_long_as_in_a_forecast(
 ) -> None:
     cases = cases_on(network, framework=framework)
     both = cases.select(np.flatnonzero(cases.dp == 2)[:1])
-    each = shard_rate(both, saved_fit().of(framework))
+    each = group_rate(both, saved_fit().of(framework), *shard_group(both))
     alone = cluster_of("A100-PCIe", nodes=2, gpus_per_node=1, network=network)
     expected = MESSAGE / alone.effects.between_bandwidth
     assert 2 * MESSAGE * each == pytest.approx(expected, rel=0.02)
@@ -353,7 +356,7 @@ def test_networks_with_rdma_count_as_they_were_fitted() -> None:
 
 def test_a_gpu_that_is_usually_joined_by_ethernet_is_so_here() -> None:
     usual = LayoutQuestion("llama3-1b", "T4", 2, gpus_per_node=4, precision="fp16")
-    assert usual.sockets == get_interconnect("50GbE").bandwidth.value
+    assert usual.joined.socket_bandwidth == get_interconnect("50GbE").bandwidth.value
 
 
 def test_sockets_never_help_and_slow_down_all_that_crosses_nodes() -> None:
@@ -449,8 +452,9 @@ def test_the_copies_of_a_shard_send_what_the_plain_count_of_messages_says() -> N
     found = scale("llama3-1b", "A100", 4, gpus_per_node=8, network="100GbE", framework="fsdp")
     every = replace(found.outlook.cases, inside=np.full(len(found.outlook.cases), np.inf))
     whole, hsdp = (every.select(np.flatnonzero(every.shard == one)[:1]) for one in (0, 8))
-    assert shard_rate(hsdp, values) == 0  # all inside
-    assert copies_rate(hsdp, values) == pytest.approx(shard_rate(whole, values))
+    assert group_rate(hsdp, values, *shard_group(hsdp)) == 0  # all inside
+    over_all = group_rate(whole, values, *shard_group(whole))
+    assert copies_rate(hsdp, values) == pytest.approx(over_all)
     assert copies_rate(whole, values) == 0
     sent = {}
     for shard in (0, 8):
@@ -478,7 +482,21 @@ def test_all_parameters_are_gathered_by_fsdp_those_of_embedding_and_head_too(voc
     counted = exchanges(model.shape, Layout(dp=32, zero=3), "mixed")
     sent = sum(one.bytes * one.times for one in counted)
     found = cases.layers * layer + others.sum(axis=1)
-    assert found == pytest.approx(shard_rate(cases, values) * sent, rel=1e-3)
+    rate = group_rate(cases, values, *shard_group(cases))
+    assert found == pytest.approx(rate * sent, rel=1e-3)
+
+
+def test_gathers_round_many_ranks_take_as_long_as_measured_collectives_say() -> None:
+    """A layer of 436 MB on 16 to 4,096 GPUs: latency decides beyond some hundred."""
+    values, model = saved_fit().of("fsdp"), LayoutQuestion("llama3-8b").model
+    rows = {"collective": "all_gather", "gpu": "H100", "gpus_per_node": 8, "size_bytes": 436e6}
+    counts = (2, 4, 16, 64, 128, 512)
+    asked = pd.DataFrame([{**rows, "network": "NDR 8x400 Gb/s", "nodes": n} for n in counts])
+    for nodes, measured in zip(counts, collectives(asked)["time_us"] / 1e6, strict=True):
+        question = LayoutQuestion(model, "H100", nodes, framework="fsdp", network="8x400GbIB")
+        cases = ranking_of(question, Layout(dp=8 * nodes, zero=3)).outlook.cases
+        (layer, _), (late, _) = gathered_seconds(cases, values), gather_latency(cases)
+        assert 0.7 < (layer + late) / 3 / measured < 1.7
 
 
 def test_shards_that_cross_the_end_of_a_node_have_no_forecast() -> None:
