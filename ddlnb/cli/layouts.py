@@ -327,8 +327,9 @@ def iteration(
     print_table(_aligned(rows), csv, f"One iteration of {model} on {machines.network.name}")
     if csv:
         return
-    try:
-        said += verdict_of(asked).said
+    try:  # layouts of one batch stand beside the fastest of that batch
+        alike = {"global_batch": batches[layout[0]]} if len({*batches.values()}) == 1 else {}
+        said += verdict_of(replace(asked, **alike)).said
     except InputError as error:  # nothing fits: what was asked is played all the same
         said.append(f"Verdict: {error}.")
     say(said)

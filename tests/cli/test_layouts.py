@@ -91,6 +91,14 @@ def test_a_played_iteration_stands_beside_the_forecast_of_its_layout():
         assert line in all_said.splitlines()
 
 
+def test_the_fastest_layout_beside_a_played_one_has_its_batch():
+    on = ["--model", "llama3-1b", "--gpu", "A100", "--nodes", "2"]
+    said = ddlnb("layouts", "iteration", "--layout", "dp16 zero3 mb1", *on, check=True).stdout
+    [line] = [one for one in said.splitlines() if one.startswith("Verdict:")]
+    first = rows_of("layouts", "scale", *on, "--global-batch", "16").iloc[0]["layout"]
+    assert f"searched is {first}, " in line
+
+
 def test_of_unlike_gpus_the_first_way_is_the_one_to_take(tmp_path):
     picture = tmp_path / "ways.png"
     said = ddlnb(*UNLIKE, "--picture", str(picture), check=True).stdout
