@@ -346,12 +346,16 @@ def unknowns(
             f"{cluster.name} has is unknown."
         )
     if lossy:
-        said.append(
+        from ddlnb.training.cost.estimate import as_one_vector
+
+        compressed = [one.name for one in lossy if one.compresses]
+        parts = [
             f"How many iterations lossy methods need on {workload.model} is unknown; those given "
-            f"are of a small task."
-            + " Their compression takes what the GPU's data sheet says."
-            * any(one.compresses for one in lossy)
-        )
+            f"are of a small task.",
+            "Their compression takes what the GPU's data sheet says." * bool(compressed),
+            as_one_vector(workload, cluster, compressed),
+        ]
+        said.append(" ".join(filter(None, parts)))
     said += [f"Not judged: {one}." for one in left_out]
     if not question.prices.are_given:
         said.append("Prices were not given: costs are in GPU hours.")

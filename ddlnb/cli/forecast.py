@@ -171,7 +171,8 @@ def lossy(
     `ddlnb forecast lossy --model bert-large --machine p4d --nodes 2 --method 'bsp + qsgd(127)'`.
     """
     from ddlnb.advice.options import LOSSY
-    from ddlnb.training.cost.estimate import BASE
+    from ddlnb.clusters.file import get_cluster
+    from ddlnb.training.cost.estimate import BASE, as_one_vector
     from ddlnb.training.executors.clock import get_straggler
 
     require("model" in asked, "give --model and --cluster; see `ddlnb cluster list`")
@@ -202,7 +203,9 @@ def lossy(
     how = _assumed(compression if compresses else "", base or BASE, straggler)
     print_table(shown, csv, f"Simulated: {asked['model']} on {first.name}{how}")
     if not csv:
-        say(_notes(rows))
+        most = get_cluster(first, max(gpus or [first.workers]))
+        quicker = as_one_vector(workload, most, named, **options)
+        say([*_notes(rows), *filter(None, [quicker])])
 
 
 def _require_counts(names: Sequence[str], compression: str, base: str | None) -> None:

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
@@ -58,6 +60,7 @@ from ddlnb.training.cost.requests import (
 from ddlnb.training.executors.clock import HELD_PULL, PUSH, Clock, Passage, Trip
 from ddlnb.training.executors.dry_run import DryRun, dry_run
 from ddlnb.training.method import SYNCHRONISATIONS, TrainingMethod, training_method
+from ddlnb.units import show_seconds
 from ddlnb.workloads.roofline import require_same_hardware
 from ddlnb.workloads.workload import Workload
 
@@ -146,6 +149,39 @@ def _named(text: object) -> Method | TrainingMethod:
         if re.fullmatch(r"[\w-]+", text):  # one word, which may be meant for either catalogue
             raise UnknownName("method", text, [*METHODS, *SYNCHRONISATIONS]) from None
         raise
+
+
+TWICE = 2  # as fast: less is no reason to compress otherwise
+
+
+def as_one_vector(
+    workload: Workload, cluster: Cluster, methods: Iterable[str], **options: Any
+) -> str:
+    """Return in words which methods are far faster with all gradients as one vector, '' if none.
+
+    Tensor by tensor, operations start for each, and a host starts them one by one. Methods that do
+    not compress, or whose compressor takes no vector, are left out, and so are those that would not
+    be `TWICE` as fast. ``options`` are those of `iteration_cost`.
+    """
+    found = []
+    for text in methods:
+        method = None if text in {*METHODS, *BASELINES} else training_method(text)
+        if method is None or method.compressor is None or method.whole_model:
+            continue
+        with suppress(InputError):
+            pair = method, replace(method, whole_model=True)
+            costs = [iteration_cost(workload, cluster, one, **options) for one in pair]
+            before, after = (cost.iteration_seconds for cost in costs)
+            if before > TWICE * after:
+                first, on, where = text.partition(" on ")
+                named = f"{first} + whole-model{on}{where}"
+                found.append(f"{named} takes {show_seconds(after)}, not {show_seconds(before)}")
+    if not found:
+        return ""
+    return (
+        f"Compression starts operations for each of {len(workload.gradients):,} tensors. With all "
+        f"gradients as one vector an iteration of {'; of '.join(found)}."
+    )
 
 
 def best_lossless(
