@@ -265,7 +265,7 @@ def model_columns(model: Transformer) -> dict[str, Any]:
     sent = sum(one.dispatched for one in blocks)
     return {
         "layers": count, "hidden": model.hidden, "heads": model.heads, "kv_heads": model.kv_heads,
-        "ffn": sum(one.inner for one in blocks) / count, "vocab": model.vocab,
+        "ffn": sum(one.inner for one in blocks) / (count * top_k), "vocab": model.vocab,
         "sequence": tokens, "gated": model.gated, "tied": model.tied,
         "experts": experts, "top_k": top_k, "expert": expert,
         "dense": linear / (2 * count * tokens) - top_k * expert,

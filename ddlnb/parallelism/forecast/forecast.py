@@ -132,7 +132,7 @@ def state_bytes(cases: Cases, values: Parameters, gradient_bytes: Column, shards
 
 def activation_bytes(cases: Cases, values: Parameters, bound: Column) -> Column:
     """Return bytes that a layer keeps of a micro batch until its backward pass."""
-    width = values.kept + values.kept_inner * cases.ffn / cases.hidden
+    width = values.kept + values.kept_inner * cases.ffn * cases.top_k / cases.hidden
     held_back = np.where(cases.tp > 1, values.held_back * bound**HASTE, 0)
     repeated = np.where(cases.sequence_parallel > 0, 0, REPEATED * (1 - 1 / cases.tp))
     every = np.where(

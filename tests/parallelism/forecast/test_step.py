@@ -22,7 +22,7 @@ from ddlnb.parallelism.forecast.forecast import (
     links_across,
     spread_of,
 )
-from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, saved_fit
+from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, matrix_flops, saved_fit
 from ddlnb.parallelism.forecast.layouts import ranking_of, scale
 from ddlnb.parallelism.forecast.published import FOUNDRY, H100, observed
 from ddlnb.parallelism.forecast.question import LayoutQuestion
@@ -36,12 +36,14 @@ from ddlnb.parallelism.forecast.step import (
     bubble_seconds,
     copies_rate,
     dispatch_seconds,
+    expert_seconds,
     exposed,
     gather_latency,
     gathered_seconds,
     group_rate,
     layer_seconds,
     operations_of,
+    passes_of,
     score_seconds,
     shard_group,
     step,
@@ -484,6 +486,23 @@ def test_all_parameters_are_gathered_by_fsdp_those_of_embedding_and_head_too(voc
     found = cases.layers * layer + others.sum(axis=1)
     rate = group_rate(cases, values, *shard_group(cases))
     assert found == pytest.approx(rate * sent, rel=1e-3)
+
+
+def test_experts_that_every_token_meets_are_one_wide_layer_but_for_what_experts_cost() -> None:
+    """Four experts of a quarter of the width: as many elements between matrices, kept and moved."""
+    dense = LayoutQuestion("llama3-8b").model
+    mixed = replace(dense, experts=4, top_k=4, ffn=dense.ffn // 4)
+    values, found = saved_fit(), {}
+    for name, model in (("dense", dense), ("mixed", mixed)):
+        question = LayoutQuestion(model, "H100", 8, framework="nemo", precision="fp8")
+        cases = ranking_of(question, Layout(dp=64, zero=1)).outlook.cases
+        of = values.of("nemo")
+        rate = matrix_flops(cases.peak, cases.sustained, of)
+        own = layer_seconds(cases, of) - expert_seconds(cases, rate, passes_of(cases))
+        found[name] = own, footprint(cases, values, np.zeros(1)).max()
+    (dense_own, dense_held), (mixed_own, mixed_held) = found.values()
+    assert mixed_own == pytest.approx(dense_own, rel=1e-3)  # but for the router
+    assert mixed_held == pytest.approx(dense_held, rel=1e-3)
 
 
 def test_gathers_round_many_ranks_take_as_long_as_measured_collectives_say() -> None:
