@@ -479,7 +479,7 @@ def operations_of(cases: Cases) -> Column:
 PERMUTED = 16
 # What many small products in a kernel reach of what one reaches, on ranks with more tokens than
 # others: chosen so that the open runs of mixtures (SimuMax, NVIDIA) take as long as they did.
-GROUPED = 0.7
+GROUPED = 0.75
 TILE = 128  # rows that a kernel of grouped products computes together: CUTLASS's usual tile
 
 
