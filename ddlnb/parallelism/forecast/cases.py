@@ -23,7 +23,7 @@ ROUNDING = 1e-9
 NONE, SELECTIVE, FULL = RECOMPUTATIONS = 0, 1, 2  # what is computed again in the backward pass
 NAMED = ("schedule", "framework")  # columns of names
 # Columns that may be left out, and what they are then.
-DESCRIBED = dict.fromkeys(("dense", "expert", "core", "sent"), math.nan)
+DESCRIBED = dict.fromkeys(("dense", "expert", "core", "sent", "shared"), math.nan)
 UNUSUAL = {"adapters": 0.0, "shard": 0.0}  # are left out where there are none
 USUAL_HOP = 7e-6  # of InfiniBand (data/hardware/protocols.yaml), where none is said
 NEWER = ("Hopper", "Blackwell")  # and what is like them
@@ -47,10 +47,10 @@ class Cases:
       to other nodes, by the line; sockets: what TCP leaves of it, infinite for networks with RDMA;
       hop: seconds of the latency between nodes, by the protocol.
     - framework: by name.
-    - dense, expert, core, sent: of a model whose layers `model_columns` describes, means over
-      layers: parameters in matrices that every token meets, those of one expert, half the elements
-      that the core of attention multiplies for a token, copies of a token that go to experts. NaN:
-      they follow from the sizes.
+    - dense, expert, core, sent, shared: of a model whose layers `model_columns` describes, means
+      over layers: parameters in matrices that every token meets, those of one expert, half the
+      elements that the core of attention multiplies for a token, copies of a token that go to
+      experts, elements of its keys and values. NaN: they follow from the sizes.
     - adapters: 1 if only those of low rank are trained (LoRA), and the model is frozen.
     """
 
@@ -95,6 +95,7 @@ class Cases:
     expert: Column
     core: Column
     sent: Column
+    shared: Column
     adapters: Column
 
     @classmethod
@@ -203,6 +204,12 @@ class Cases:
         return np.where(np.isnan(self.sent), self.top_k * (self.experts > 1), self.sent)
 
     @cached_property
+    def shared_width(self) -> Column:
+        """Elements of a layer's keys and values for a token, which context parallelism shares."""
+        follow = 2 * self.hidden * self.kv_heads / self.heads
+        return np.where(np.isnan(self.shared), follow, self.shared)
+
+    @cached_property
     def head_parameters(self) -> Column:
         """Parameters of the head, and of the embedding."""
         return self.hidden * self.vocab
@@ -263,6 +270,7 @@ def model_columns(model: Transformer) -> dict[str, Any]:
     expert = sum(held) / (count * experts)
     linear = sum(one.forward_flops - one.core_flops for one in blocks)
     sent = sum(one.dispatched for one in blocks)
+    shared = sum(one.attention.key_value for one in blocks if one.attention)
     return {
         "layers": count, "hidden": model.hidden, "heads": model.heads, "kv_heads": model.kv_heads,
         "ffn": sum(one.inner for one in blocks) / (count * top_k), "vocab": model.vocab,
@@ -270,7 +278,7 @@ def model_columns(model: Transformer) -> dict[str, Any]:
         "experts": experts, "top_k": top_k, "expert": expert,
         "dense": linear / (2 * count * tokens) - top_k * expert,
         "core": sum(one.core_flops for one in blocks) / (4 * count * tokens),
-        "sent": sent / (count * tokens * model.hidden),
+        "sent": sent / (count * tokens * model.hidden), "shared": shared / (count * tokens),
     }  # fmt: skip
 
 

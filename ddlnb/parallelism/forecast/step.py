@@ -563,6 +563,18 @@ def head_seconds(cases: Cases, values: Parameters) -> Column:
     return 2 * (3 - cases.adapters) * cases.head_parameters * share / rate + traffic
 
 
+ROUNDS = 3  # of keys and values: forward, again for the backward pass, and their gradients
+
+
+def key_bytes(cases: Cases) -> Column:
+    """Return the bytes that a rank sends round a ring of sequences (cp), per layer.
+
+    Of more ranks of a tensor than heads of keys some hold the same.
+    """
+    own = cases.shared_width / np.minimum(cases.tp, cases.kv_heads)
+    return ROUNDS * ACTIVATION * cases.tokens * own * (cases.cp - 1)
+
+
 def exchange_seconds(cases: Cases, values: Parameters) -> Column:
     """Return seconds of a layer's tensor-parallel exchanges, of keys and values, and of experts.
 
@@ -574,10 +586,11 @@ def exchange_seconds(cases: Cases, values: Parameters) -> Column:
     tensor = moved * activations * (cases.tp - 1) / cases.tp
     across = reached(cases, values.across_share) / np.where(crowded(cases), values.neighbours, 1)
     inside = values.inside_share * cases.inside
-    keys = 6 * activations * cases.kv_heads / cases.heads / cases.tp * (cases.cp - 1)
     ring = np.where(cases.tp * cases.cp > cases.gpus_per_node, across, inside)
     tensor = tensor / np.where(spans(cases), across, inside)
-    return np.asarray(tensor + keys / ring + dispatch_seconds(cases, activations, inside))
+    return np.asarray(
+        tensor + key_bytes(cases) / ring + dispatch_seconds(cases, activations, inside)
+    )
 
 
 def dispatch_seconds(cases: Cases, activations: Column, inside: Column) -> Column:

@@ -41,6 +41,7 @@ from ddlnb.parallelism.forecast.step import (
     gather_latency,
     gathered_seconds,
     group_rate,
+    key_bytes,
     layer_seconds,
     operations_of,
     passes_of,
@@ -503,6 +504,27 @@ def test_experts_that_every_token_meets_are_one_wide_layer_but_for_what_experts_
     (dense_own, dense_held), (mixed_own, mixed_held) = found.values()
     assert mixed_own == pytest.approx(dense_own, rel=1e-3)  # but for the router
     assert mixed_held == pytest.approx(dense_held, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "tp"),
+    [
+        ("llama3-8b", 4),
+        ("qwen3-30b-a3b", 8),  # of four heads of keys
+        ("gpt-oss-20b", 1),
+        ("deepseek-v3", 8),
+        ("nemotron3-nano-30b-a3b", 2),
+    ],
+)
+def test_keys_and_values_go_round_as_the_plain_count_of_messages_says(name, tp) -> None:
+    """Heads of any size, latents, and layers without any; gradients go one hop more, home."""
+    question = LayoutQuestion(name, "H100", 8, framework="nemo", cp=4)
+    layout = Layout(dp=16 // tp, tp=tp, cp=4, zero=1)
+    cases = ranking_of(question, layout).outlook.cases
+    every = exchanges(question.model.shape, layout, "mixed")
+    sent = sum(one.bytes * one.times for one in every if one.axis == "cp")
+    found = cases.layers * key_bytes(cases)
+    assert found == pytest.approx(sent * 9 / 10, rel=1e-6)
 
 
 def test_gathers_round_many_ranks_take_as_long_as_measured_collectives_say() -> None:
