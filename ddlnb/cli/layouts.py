@@ -328,8 +328,9 @@ def iteration(
     if csv:
         return
     try:  # layouts of one batch stand beside the fastest of that batch
-        alike = {"global_batch": batches[layout[0]]} if len({*batches.values()}) == 1 else {}
-        said += verdict_of(replace(asked, **alike)).said
+        alike = len({*batches.values()}) == 1
+        batch = batches[layout[0]] if alike else asked.global_batch
+        said += verdict_of(replace(asked, global_batch=batch)).said
     except InputError as error:  # nothing fits: what was asked is played all the same
         said.append(f"Verdict: {error}.")
     say(said)
