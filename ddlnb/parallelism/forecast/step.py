@@ -433,6 +433,7 @@ def layer_seconds(cases: Cases, values: Parameters) -> Column:
     repeated = cases.tokens * np.where(cases.sequence_parallel > 0, 1 / cases.tp, 1)
     norms = REPEATED + SMALL * (in_small_kernels(cases) & ~cases.way("fuses_norms"))
     elements = cases.hidden * (norms * repeated + (1 - REPEATED - INNER) * share)
+    elements = elements * cases.halves / 2
     gates = np.where(cases.gated > 0, np.where(cases.way("fuses"), GATED, GATED_APART), 1)
     elements = elements + INNER * gates * cases.ffn * cases.top_k / WIDER * share
     traffic = values.elementwise * passes / 3 * elements / cases.memory_bandwidth
@@ -460,6 +461,8 @@ def operations_of(cases: Cases) -> Column:
 
     Exchanges of tensor parallelism are operations, too: all-reduces, or twice as many scatters and
     gathers, and a few more gathers, where sequences are split.
+    Layers of hybrid models, which have one part, count as others: a state space is scanned by
+    kernels that Python starts, and the open runs of Nemotron 3 Nano are no faster.
     """
     apart = in_small_kernels(cases)
     full = cases.recomputation == FULL
@@ -471,7 +474,7 @@ def operations_of(cases: Cases) -> Column:
     layer = layer * np.where(cases.experts > 1, EXPERT_OPERATIONS, 1)
     moved = EXCHANGES * np.where(full, 1.5, 1)
     exchanges = np.where(cases.sequence_parallel > 0, moved + GATHERED_AGAIN, moved / 2)
-    return np.asarray(layer + exchanges * (cases.tp > 1))
+    return np.asarray(layer + exchanges * cases.halves / 2 * (cases.tp > 1))
 
 
 # Bytes per element of a copy that is sent to an expert: put in the order of experts and back, each
@@ -519,7 +522,7 @@ def wave_seconds(cases: Cases, rate: Column) -> Column:
         backward = outputs * np.minimum(WAVE, tokens * inputs)
         weights = tokens * np.minimum(WAVE, inputs * outputs) * trained(cases)
         lost = lost + forward + backward + weights
-    return LOST * 2 * lost / rate
+    return LOST * 2 * lost / rate * cases.halves / 2
 
 
 # Bytes to cast an element to fp8 for one product: read in bf16 (2), written in both orders (2).
@@ -563,6 +566,13 @@ def head_seconds(cases: Cases, values: Parameters) -> Column:
     return 2 * (3 - cases.adapters) * cases.head_parameters * share / rate + traffic
 
 
+def tensor_bytes(cases: Cases) -> Column:
+    """Return the bytes of a layer's activations that tensor parallelism adds up or gathers."""
+    passes = np.where(cases.recomputation == FULL, 1.5, 1)
+    moved = EXCHANGES * passes + GATHERED_AGAIN * cases.sequence_parallel
+    return moved * cases.halves / 2 * ACTIVATION * cases.tokens * cases.hidden
+
+
 ROUNDS = 3  # of keys and values: forward, again for the backward pass, and their gradients
 
 
@@ -580,10 +590,8 @@ def exchange_seconds(cases: Cases, values: Parameters) -> Column:
 
     Keys and values go around a ring (cp); tokens go to their experts and back, twice (ep).
     """
-    passes = np.where(cases.recomputation == FULL, 1.5, 1)
-    moved = EXCHANGES * passes + GATHERED_AGAIN * cases.sequence_parallel
     activations = ACTIVATION * cases.tokens * cases.hidden
-    tensor = moved * activations * (cases.tp - 1) / cases.tp
+    tensor = tensor_bytes(cases) * (cases.tp - 1) / cases.tp
     across = reached(cases, values.across_share) / np.where(crowded(cases), values.neighbours, 1)
     inside = values.inside_share * cases.inside
     ring = np.where(cases.tp * cases.cp > cases.gpus_per_node, across, inside)
@@ -616,7 +624,7 @@ def exchange_latency(cases: Cases, values: Parameters) -> Column:
     apart = values.hop * cases.tp * nodes * spans(cases)
     pipelined = (cases.pp > 1) & (cases.nodes > 1)
     per_rank = values.pipelined_hop * (1 + values.pipelined_node * (nodes - 1))
-    return np.where(cases.tp > 1, apart + pipelined * per_rank * cases.tp, 0)
+    return np.where(cases.tp > 1, apart + pipelined * per_rank * cases.tp, 0) * cases.halves / 2
 
 
 def transferred(cases: Cases) -> Column:

@@ -48,6 +48,7 @@ from ddlnb.parallelism.forecast.step import (
     score_seconds,
     shard_group,
     step,
+    tensor_bytes,
 )
 from ddlnb.parallelism.forecast.table import Row, case
 from ddlnb.parallelism.layout import Layout
@@ -504,6 +505,20 @@ def test_experts_that_every_token_meets_are_one_wide_layer_but_for_what_experts_
     (dense_own, dense_held), (mixed_own, mixed_held) = found.values()
     assert mixed_own == pytest.approx(dense_own, rel=1e-3)  # but for the router
     assert mixed_held == pytest.approx(dense_held, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["llama3-8b", "gpt3-175b", "mixtral-8x7b", "llama4-maverick", "nemotron-h-8b", "mamba2-2.7b"],
+)
+def test_tensors_exchange_what_the_plain_count_of_messages_says(name) -> None:
+    """Twice per part and pass: layers of hybrid models have one part. Embedding and head beside."""
+    question = LayoutQuestion(name, "H100", 1, framework="nemo")
+    layout = Layout(dp=2, tp=4, zero=1)
+    cases = ranking_of(question, layout).outlook.cases
+    every = exchanges(question.model.shape, layout, "mixed")
+    sent = sum(2 * one.bytes * one.times for one in every if one.axis == "tp")
+    assert 0.97 * sent < cases.layers * tensor_bytes(cases) < sent
 
 
 @pytest.mark.parametrize(
