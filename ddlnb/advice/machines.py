@@ -62,6 +62,15 @@ def gpu_of(cluster: Cluster, gpu: Gpu) -> Gpu:
     return replace(gpu, pcie=MeasuredPcie(gpu.pcie.generation, gpu.pcie.lanes, own))
 
 
+NO_HOP = 1e-12  # seconds; what is known is above 0
+
+
+def without_latency(network: Interconnect) -> Interconnect:
+    """Return a network whose hops take nothing."""
+    none = replace(network.protocol.latency, value=NO_HOP, low=NO_HOP, high=NO_HOP)
+    return replace(network, protocol=replace(network.protocol, latency=none))
+
+
 def rdma_of(network: Interconnect) -> Interconnect:
     """Return the same line where no software of sockets limits it."""
     return replace(network, protocol=protocols()[RDMA])

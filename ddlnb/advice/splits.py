@@ -23,7 +23,7 @@ from ddlnb.advice.explain import (
     faster_in_words,
     reason_table,
 )
-from ddlnb.advice.machines import gpu_of, network_of, rdma_of, times_as_fast
+from ddlnb.advice.machines import gpu_of, network_of, rdma_of, times_as_fast, without_latency
 from ddlnb.advice.options import LARGER_BATCHES, UNCHANGED, Kind
 from ddlnb.advice.question import Prices, Question, question_about
 from ddlnb.advice.score import chances_best, costs, over_first
@@ -349,7 +349,8 @@ def layout_counterfactuals(asked: PricedQuestion) -> Iterator[Counterfactual[Pri
     quick = replace(asked, fitted=without(asked.fitted, STARTS))
     yield Counterfactual("no floor of starting kernels", quick)
     if asked.gpus > 1:
-        prompt = replace(asked, fitted=without(asked.fitted, LATENCIES))
+        fitted, network = without(asked.fitted, LATENCIES), without_latency(asked.joined)
+        prompt = replace(asked, fitted=fitted, network=network)
         yield Counterfactual("no latency of exchanges", prompt)
     if asked.ranking.outlook.chance.any():
         steady = replace(asked, fitted=without(asked.fitted, SLOW_MODE))

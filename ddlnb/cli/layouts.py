@@ -327,12 +327,19 @@ def iteration(
     print_table(_aligned(rows), csv, f"One iteration of {model} on {machines.network.name}")
     if csv:
         return
-    try:  # layouts of one batch stand beside the fastest of that batch
-        alike = len({*batches.values()}) == 1
-        batch = batches[layout[0]] if alike else asked.global_batch
-        said += verdict_of(replace(asked, global_batch=batch)).said
-    except InputError as error:  # nothing fits: what was asked is played all the same
-        said.append(f"Verdict: {error}.")
+    played = {*batches.values()}
+    # Layouts of one batch stand beside the fastest of that batch, if a search can divide it.
+    for batch in dict.fromkeys([*(played if len(played) == 1 else ()), asked.global_batch]):
+        try:
+            said += verdict_of(replace(asked, global_batch=batch)).said
+        except InputError as error:
+            unfit = f"Verdict: {error}."
+        else:
+            also = f"The verdict is of steps of {batch:,} sequences."
+            said += [also] * (played != {batch})
+            break
+    else:  # nothing fits: what was asked is played all the same
+        said.append(unfit)
     say(said)
 
 

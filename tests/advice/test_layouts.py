@@ -303,3 +303,16 @@ def test_a_network_of_a_file_s_own_is_taken_with_its_measured_bandwidth():
     found = ddlnb.advise("llama3-70b", replace(known, network="our fabric"), draws=0)
     assert found.question.network.name == "our fabric"
     assert found.question.network.line_rate == known.effects.between_bandwidth
+
+
+def test_without_latency_shards_of_many_gpus_are_gathered_as_quickly_as_those_of_few():
+    asked = PricedQuestion("llama3-8b", "H100", 512, framework="fsdp", global_batch=4096)
+    prompt = {one.what: one.cell for one in layout_counterfactuals(asked)}[
+        "no latency of exchanges"
+    ]
+
+    def rate(question: PricedQuestion) -> float:
+        rows = {row["layout"]: row["tokens_per_s_per_gpu"] for row in question.ranking.rows(3)}
+        return rows["dp4096 zero3"]
+
+    assert rate(prompt) > 1.3 * rate(asked)

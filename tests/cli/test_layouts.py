@@ -97,6 +97,12 @@ def test_the_fastest_layout_beside_a_played_one_has_its_batch():
     [line] = [one for one in said.splitlines() if one.startswith("Verdict:")]
     first = rows_of("layouts", "scale", *on, "--global-batch", "16").iloc[0]["layout"]
     assert f"searched is {first}, " in line
+    assert "The verdict is of" not in said
+    # A search shards over all GPUs, and no step of them has sixteen sequences.
+    odd = ["--layout", "dp8 tp2 zero1", *on, "--framework", "fsdp"]
+    said = " ".join(ddlnb("layouts", "iteration", *odd, check=True).stdout.split())
+    assert "searched is" in said
+    assert "The verdict is of steps of" in said
 
 
 def test_of_unlike_gpus_the_first_way_is_the_one_to_take(tmp_path):

@@ -391,7 +391,7 @@ def test_who_starts_a_compression_per_tensor_is_told_what_one_vector_takes():
     whole = "bsp + top-k(0.01) + feedback + whole-model on A2A"
     before, after = (iteration_cost(work, here, one).iteration_seconds for one in (names[0], whole))
     assert before > 2 * after
-    assert f"{whole} takes {show_seconds(after)}, not {show_seconds(before)}." in said
+    assert f"{whole} {show_seconds(after)}, not {show_seconds(before)}." in said
     assert f"each of {len(work.gradients)} tensors" in said
     assert "fp16" not in said
     assert as_one_vector(work, here, [whole, "local(4)", "MG-WFBP"]) == ""

@@ -36,7 +36,8 @@ class Cases:
 
     - layers, hidden, heads, kv_heads, ffn, vocab, sequence: the transformer; ``gated`` 1 for three
       matrices in the feed-forward part, 0 for two; ``tied`` 1 if the head is the embedding;
-      experts, top_k: feed-forward parts of a layer, and how many of them a token takes.
+      experts, top_k: feed-forward parts of a layer, and how many of them a token takes, each
+      ``ffn`` wide (a mean over layers, with a share of what all tokens meet besides).
     - tp, pp, dp, cp, ep, vpp, schedule, zero, shard, sequence_parallel, recomputation, micro_batch,
       micro_batches: as in `Layout`, with recomputation as 0 (none), 1 (selective) or 2 (full).
     - overlap: 1 if replicas exchange beside computation, 0 if after it.
@@ -249,7 +250,7 @@ class Cases:
         others = (heads + embeddings) * self.head_parameters[:, None]
         experts = held * (self.experts / self.ep * self.expert_parameters)[:, None]
         layers = held * self.held_layer_parameters[:, None]
-        return Stages(held, heads, layers + others, experts, others)
+        return Stages(held, heads, layers + others, experts, others, heads + embeddings)
 
     @property
     def model_flops(self) -> Column:
@@ -319,7 +320,7 @@ class Stages:
     """Arrays (cases, stages): layers, heads (0 or 1), parameters; 0 where there is no stage.
 
     ``experts`` are those of the parameters that only ``replicas / ep`` ranks hold alike, ``others``
-    those of embedding and head.
+    those of embedding and head, ``tables`` how many of these two there are.
     """
 
     layers: Column
@@ -327,6 +328,7 @@ class Stages:
     parameters: Column
     experts: Column
     others: Column
+    tables: Column
 
 
 @lru_cache(maxsize=4096)

@@ -73,6 +73,8 @@ HASTE = 7  # how sharply memory is held back where the GPU falls behind
 # Bytes per element of the inputs of norms, attention and feed-forward part, which every rank of a
 # tensor keeps unless sequences are split too (arXiv 2205.05198, equations 2 and 4).
 REPEATED = 8
+# Bytes per element of a copy that went to an expert, and of what came back, unless recomputed.
+SENT_KEPT = 4
 COMPUTED_AGAIN = 2  # bytes per element that full recomputation keeps: the input of a layer
 
 
@@ -132,13 +134,17 @@ def state_bytes(cases: Cases, values: Parameters, gradient_bytes: Column, shards
 
 def activation_bytes(cases: Cases, values: Parameters, bound: Column) -> Column:
     """Return bytes that a layer keeps of a micro batch until its backward pass."""
-    width = values.kept + values.kept_inner * cases.ffn * cases.top_k / cases.hidden
+    width = values.kept * cases.halves / 2
+    width = width + values.kept_inner * cases.ffn * cases.top_k / cases.hidden
     held_back = np.where(cases.tp > 1, values.held_back * bound**HASTE, 0)
-    repeated = np.where(cases.sequence_parallel > 0, 0, REPEATED * (1 - 1 / cases.tp))
+    repeated = np.where(
+        cases.sequence_parallel > 0, 0, REPEATED * (1 - 1 / cases.tp) * cases.halves / 2
+    )
+    copies = SENT_KEPT * cases.sent_copies * (cases.recomputation == NONE)
     every = np.where(
         cases.recomputation == FULL,
         COMPUTED_AGAIN / cases.tp,
-        width / cases.tp + repeated + held_back,
+        width / cases.tp + repeated + held_back + copies,
     )
     return cases.tokens * cases.hidden * every
 

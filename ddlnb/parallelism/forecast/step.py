@@ -111,7 +111,7 @@ def gather_latency(cases: Cases) -> tuple[Column, NDArray[np.float64]]:
     dense = dense + REDUCED * levels * (HOP_BETWEEN + cases.hop) * trained(cases)
     experts = GATHERS * round_seconds(cases, *shard_group(cases, cases.ep)) * (cases.experts > 1)
     dense, layer = (np.where(cases.zero >= 3, one, 0) for one in (dense, dense + experts))
-    return layer, dense[:, None] * (cases.stages.others > 0)
+    return layer, dense[:, None] * cases.stages.tables
 
 
 Group = tuple[Column, Column]  # how many ranks exchange, and how many of them share a node
@@ -139,22 +139,29 @@ def copies_rate(cases: Cases, values: Parameters) -> Column:
     return group_rate(cases, values, *copy_group(cases)) / cases.shards
 
 
-# Seconds of a hop of a ring that gathers: NCCL's own over NVLink (LL128, tuning.cc), and beside the
-# protocol's what published collectives need from node to node. A test compares `ddlnb.collectives`.
+# Seconds of a hop of a ring that gathers: NCCL's own over NVLink (LL128, tuning.cc; PCIe counts the
+# same), and beside the protocol's what published collectives need from node to node over
+# InfiniBand. A test compares `ddlnb.collectives`.
 HOP, HOP_BETWEEN = 1.9e-6, 8e-6
+SHORTEST = 1e-9
 
 
 def round_seconds(cases: Cases, ranks: Column, near: Column) -> Column:
-    """Return the latency of a gather round so many ranks, of which ``near`` share a node."""
+    """Return the latency of a gather round so many ranks, of which ``near`` share a node.
+
+    None at all where a what-if has hops that take nothing (`SHORTEST`).
+    """
     apart = np.maximum(ranks / near, 1)
-    return np.asarray(HOP * (ranks - apart) + (HOP_BETWEEN + cases.hop) * (apart - 1))
+    rounds = HOP * (ranks - apart) + (HOP_BETWEEN + cases.hop) * (apart - 1)
+    return np.where(cases.hop > SHORTEST, rounds, 0)
 
 
 def group_rate(cases: Cases, values: Parameters, ranks: Column, near: Column) -> Column:
     """Return seconds per byte of a gather over so many ranks, of which ``near`` share a node."""
     apart = np.maximum(ranks / near, 1)
     inside = (near - 1) / near / (values.inside_share * cases.inside)
-    growth = 1 + values.reduction_growth * (apart - 1)
+    # What grows with nodes is latency where nothing else is measured, which gathers count by hops.
+    growth = 1 + np.where(cases.zero >= 3, 0, values.reduction_growth) * (apart - 1)
     groups = cases.gpus_per_node / near  # of a node, which share its network
     across = groups * (apart - 1) / apart * growth / reached(cases, values.reduction_share)
     return np.asarray(inside + across)
@@ -605,11 +612,11 @@ def dispatch_seconds(cases: Cases, activations: Column, inside: Column) -> Colum
     """Return seconds in which tokens go to their experts and back, forward and backward.
 
     Copies for experts on the same node go through NVLink while the others go through the GPU's
-    port to other nodes: all, or one for every node of which the token has an expert.
+    port to other nodes: all, or one for every node of which the token has an expert. Selective
+    recomputation keeps no copies, and sends them again.
     """
-    sent = (
-        4 * cases.sent_copies * activations / cases.tp / cases.ep
-    )  # to each of the experts' ranks
+    often = np.select([cases.recomputation == FULL, cases.recomputation == SELECTIVE], [6, 5], 4)
+    sent = often * cases.sent_copies * activations / cases.tp / cases.ep  # to each expert's rank
     near = np.clip(cases.gpus_per_node / cases.tp, 1, cases.ep)
     nodes = cases.ep / near
     distinct = nodes * (1 - (1 - 1 / nodes) ** cases.top_k) / cases.top_k

@@ -105,7 +105,9 @@ PORTS = re.compile(r"(\d+)\s*x\s*[^\d]*(\d+)\s*Gb", re.IGNORECASE)  # 8x HDR 200
 
 
 def network_of(row: Row, gpu: Gpu, per_node: int) -> dict[str, float]:
-    """Return bytes/s of a node to others, ``across`` by the line, ``sockets`` over TCP; ``hop``.
+    """Return bytes/s of a node to others: ``across`` by the line, ``sockets`` over TCP.
+
+    And ``hop``, the seconds of the latency between nodes.
 
     A protocol that the words do not name is the usual one for the GPU.
     """
@@ -183,11 +185,8 @@ def alternatives(row: Row) -> list[Weighted]:
     if precision not in gpu.flops:
         raise row.error("precision", f"{gpu.name} has no rate for {precision}; use another one")
     network = network_of(row, gpu, per_node)
-    machines = {
-        "gpus_per_node": together,
-        **gpu_columns(gpu, precision),
-        **{name: rate * together / per_node for name, rate in network.items()},
-    }
+    rates = {name: network[name] * together / per_node for name in ("across", "sockets")}
+    machines = {"gpus_per_node": together, **gpu_columns(gpu, precision), **network, **rates}
     found = []
     for name in frameworks:
         ways = FRAMEWORKS[name]

@@ -164,7 +164,7 @@ def as_one_vector(
     be `TWICE` as fast. ``options`` are those of `iteration_cost`.
     """
     found = []
-    for text in methods:
+    for text in dict.fromkeys(methods):
         method = None if text in {*METHODS, *BASELINES} else training_method(text)
         if method is None or method.compressor is None or method.whole_model:
             continue
@@ -175,12 +175,13 @@ def as_one_vector(
             if before > TWICE * after:
                 first, on, where = text.partition(" on ")
                 named = f"{first} + whole-model{on}{where}"
-                found.append(f"{named} takes {show_seconds(after)}, not {show_seconds(before)}")
+                found.append(f"{named} {show_seconds(after)}, not {show_seconds(before)}")
     if not found:
         return ""
     return (
         f"Compression starts operations for each of {len(workload.gradients):,} tensors. With all "
-        f"gradients as one vector an iteration of {'; of '.join(found)}."
+        f"gradients as one vector, which sends other values, an iteration takes on "
+        f"{cluster.workers} GPUs: {'; '.join(found)}."
     )
 
 
