@@ -349,7 +349,8 @@ def layout_counterfactuals(asked: PricedQuestion) -> Iterator[Counterfactual[Pri
     quick = replace(asked, fitted=without(asked.fitted, STARTS))
     yield Counterfactual("no floor of starting kernels", quick)
     if asked.gpus > 1:
-        fitted, network = without(asked.fitted, LATENCIES), without_latency(asked.joined)
+        own = replace(asked.joined, port_rate=asked.across / asked.joined.ports)
+        fitted, network = without(asked.fitted, LATENCIES), without_latency(own)
         prompt = replace(asked, fitted=fitted, network=network)
         yield Counterfactual("no latency of exchanges", prompt)
     if asked.ranking.outlook.chance.any():

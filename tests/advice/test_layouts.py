@@ -32,6 +32,7 @@ from ddlnb.parallelism.forecast.layouts import scale, unsplit
 from ddlnb.parallelism.forecast.mixture import Open, expected
 from ddlnb.parallelism.forecast.published import observed
 from ddlnb.parallelism.forecast.question import LayoutQuestion
+from ddlnb.parallelism.forecast.step import gather_latency
 from ddlnb.plans.methods import get_method
 from ddlnb.simulator.simulate import Cell
 from ddlnb.units import GIB
@@ -316,3 +317,5 @@ def test_without_latency_shards_of_many_gpus_are_gathered_as_quickly_as_those_of
         return rows["dp4096 zero3"]
 
     assert rate(prompt) > 1.3 * rate(asked)
+    assert prompt.across == pytest.approx(asked.across)
+    assert not any(one.any() for one in gather_latency(prompt.ranking.outlook.cases))

@@ -23,7 +23,9 @@ ROUNDING = 1e-9
 NONE, SELECTIVE, FULL = RECOMPUTATIONS = 0, 1, 2  # what is computed again in the backward pass
 NAMED = ("schedule", "framework")  # columns of names
 # Columns that may be left out, and what they are then.
-DESCRIBED = dict.fromkeys(("dense", "expert", "core", "sent", "shared", "parts"), math.nan)
+DESCRIBED = dict.fromkeys(
+    ("dense", "expert", "core", "sent", "shared", "parts", "attending"), math.nan
+)
 UNUSUAL = {"adapters": 0.0, "shard": 0.0}  # are left out where there are none
 USUAL_HOP = 7e-6  # of InfiniBand (data/hardware/protocols.yaml), where none is said
 NEWER = ("Hopper", "Blackwell")  # and what is like them
@@ -48,10 +50,11 @@ class Cases:
       to other nodes, by the line; sockets: what TCP leaves of it, infinite for networks with RDMA;
       hop: seconds of the latency between nodes, by the protocol.
     - framework: by name.
-    - dense, expert, core, sent, shared, parts: of a model whose layers `model_columns` describes,
-      means over layers: parameters in matrices that every token meets, those of one expert, half
-      the elements that the core of attention multiplies for a token, copies of a token that go to
-      experts, elements of its keys and values, parts of a layer. NaN: they follow from the sizes.
+    - dense, expert, core, sent, shared, parts, attending: of a model whose layers `model_columns`
+      describes, means over layers: parameters in matrices that every token meets, those of one
+      expert, half the elements that the core of attention multiplies for a token, copies of a token
+      that go to experts, elements of its keys and values, parts of a layer, and how many of them
+      are attention. NaN: they follow from the sizes.
     - adapters: 1 if only those of low rank are trained (LoRA), and the model is frozen.
     """
 
@@ -98,6 +101,7 @@ class Cases:
     sent: Column
     shared: Column
     parts: Column
+    attending: Column
     adapters: Column
 
     @classmethod
@@ -217,6 +221,11 @@ class Cases:
         return np.where(np.isnan(self.parts), 2, self.parts)
 
     @cached_property
+    def scoring_heads(self) -> Column:
+        """Heads of a layer that score tokens, a mean over layers: a state space has none."""
+        return self.heads * np.where(np.isnan(self.attending), 1, self.attending)
+
+    @cached_property
     def head_parameters(self) -> Column:
         """Parameters of the head, and of the embedding."""
         return self.hidden * self.vocab
@@ -277,6 +286,7 @@ def model_columns(model: Transformer) -> dict[str, Any]:
     expert = sum(held) / (count * experts)
     linear = sum(one.forward_flops - one.core_flops for one in blocks)
     sent = sum(one.dispatched for one in blocks)
+    parts = [one.name for block in blocks for one in block.regions]
     shared = sum(one.attention.key_value for one in blocks if one.attention)
     return {
         "layers": count, "hidden": model.hidden, "heads": model.heads, "kv_heads": model.kv_heads,
@@ -286,7 +296,7 @@ def model_columns(model: Transformer) -> dict[str, Any]:
         "dense": linear / (2 * count * tokens) - top_k * expert,
         "core": sum(one.core_flops for one in blocks) / (4 * count * tokens),
         "sent": sent / (count * tokens * model.hidden), "shared": shared / (count * tokens),
-        "parts": sum(len(block.regions) for block in blocks) / count,
+        "parts": len(parts) / count, "attending": parts.count("attention") / count,
     }  # fmt: skip
 
 

@@ -73,7 +73,8 @@ HASTE = 7  # how sharply memory is held back where the GPU falls behind
 # Bytes per element of the inputs of norms, attention and feed-forward part, which every rank of a
 # tensor keeps unless sequences are split too (arXiv 2205.05198, equations 2 and 4).
 REPEATED = 8
-# Bytes per element of a copy that went to an expert, and of what came back, unless recomputed.
+# Bytes per element of a copy that went to an expert, and of what came back. Selective recomputation
+# keeps none, as Megatron-Core's modules and torchtitan's choice of operations can have it.
 SENT_KEPT = 4
 COMPUTED_AGAIN = 2  # bytes per element that full recomputation keeps: the input of a layer
 
@@ -97,7 +98,8 @@ def footprint(cases: Cases, fitted: Fitted, bound: Column) -> NDArray[np.float64
     each = each + cases.way("keeps_scores") * score_bytes(cases)
     activations = stages.layers * flying * each[:, None]
     logits = stages.heads * (values.logits * cases.tokens * cases.vocab / cases.tp)[:, None]
-    working = (cases.recomputation == FULL) * values.kept * cases.tokens * cases.hidden / cases.tp
+    again = values.kept * cases.halves / 2 / cases.tp + SENT_KEPT * cases.sent_copies
+    working = (cases.recomputation == FULL) * again * cases.tokens * cases.hidden
     total = (states + activations + logits + working[:, None]) / GIB + np.asarray(values.context)[
         :, None
     ]
@@ -151,7 +153,7 @@ def activation_bytes(cases: Cases, values: Parameters, bound: Column) -> Column:
 
 def score_bytes(cases: Cases) -> Column:
     """Return bytes that a layer keeps of scores, masks and dropped scores (2205.05198, eq. 2)."""
-    scores = 5 * cases.heads * cases.sequence * cases.tokens / cases.tp
+    scores = 5 * cases.scoring_heads * cases.sequence * cases.tokens / cases.tp
     return np.where(cases.recomputation == NONE, scores, 0.0)
 
 

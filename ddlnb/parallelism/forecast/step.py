@@ -108,7 +108,7 @@ def gather_latency(cases: Cases) -> tuple[Column, NDArray[np.float64]]:
     copies, near = copy_group(cases)
     levels = np.log2(np.maximum(copies / near, 1))
     dense = GATHERS * round_seconds(cases, *shard_group(cases))
-    dense = dense + REDUCED * levels * (HOP_BETWEEN + cases.hop) * trained(cases)
+    dense = dense + REDUCED * levels * between_seconds(cases) * trained(cases)
     experts = GATHERS * round_seconds(cases, *shard_group(cases, cases.ep)) * (cases.experts > 1)
     dense, layer = (np.where(cases.zero >= 3, one, 0) for one in (dense, dense + experts))
     return layer, dense[:, None] * cases.stages.tables
@@ -146,14 +146,16 @@ HOP, HOP_BETWEEN = 1.9e-6, 8e-6
 SHORTEST = 1e-9
 
 
-def round_seconds(cases: Cases, ranks: Column, near: Column) -> Column:
-    """Return the latency of a gather round so many ranks, of which ``near`` share a node.
+def between_seconds(cases: Cases) -> Column:
+    """Return the latency of a hop between nodes: none where a what-if has hops of nothing."""
+    return np.where(cases.hop > SHORTEST, HOP_BETWEEN + cases.hop, 0)
 
-    None at all where a what-if has hops that take nothing (`SHORTEST`).
-    """
+
+def round_seconds(cases: Cases, ranks: Column, near: Column) -> Column:
+    """Return the latency of a gather round so many ranks, of which ``near`` share a node."""
     apart = np.maximum(ranks / near, 1)
-    rounds = HOP * (ranks - apart) + (HOP_BETWEEN + cases.hop) * (apart - 1)
-    return np.where(cases.hop > SHORTEST, rounds, 0)
+    inside = np.where(cases.hop > SHORTEST, HOP, 0)
+    return np.asarray(inside * (ranks - apart) + between_seconds(cases) * (apart - 1))
 
 
 def group_rate(cases: Cases, values: Parameters, ranks: Column, near: Column) -> Column:
@@ -542,8 +544,8 @@ def cast_seconds(cases: Cases) -> Column:
     Inputs of its matrices and gradients of their outputs; weights are cast once per step. What fp8
     gains is the larger the wider the model, as products grow with the square of its width.
     """
-    inputs = 3 * cases.hidden + cases.ffn * cases.top_k
-    outputs = 4 * cases.hidden + (1 + cases.gated) * cases.ffn * cases.top_k
+    inputs = 3 * cases.hidden * cases.halves / 2 + cases.ffn * cases.top_k
+    outputs = 4 * cases.hidden * cases.halves / 2 + (1 + cases.gated) * cases.ffn * cases.top_k
     elements = cases.tokens * (inputs * passes_of(cases) / 3 + outputs) / cases.tp
     is_fp8 = cases.peak > cases.core_peak
     return np.where(is_fp8, CAST * elements / cases.memory_bandwidth, 0)
@@ -555,7 +557,7 @@ def score_seconds(cases: Cases) -> Column:
     Those of all pairs of tokens, also of masked ones, as the kernels do not leave them out. Any
     recomputation computes attention again.
     """
-    scores = cases.heads * cases.sequence * cases.tokens / cases.tp
+    scores = cases.scoring_heads * cases.sequence * cases.tokens / cases.tp
     again = np.where(cases.recomputation >= SELECTIVE, SCORE_FORWARD, 0)
     return (SCORE_FORWARD + SCORE_BACKWARD + again) * scores / cases.memory_bandwidth
 
@@ -589,7 +591,8 @@ def key_bytes(cases: Cases) -> Column:
     Of more ranks of a tensor than heads of keys some hold the same.
     """
     own = cases.shared_width / np.minimum(cases.tp, cases.kv_heads)
-    return ROUNDS * ACTIVATION * cases.tokens * own * (cases.cp - 1)
+    rounds = ROUNDS + (cases.recomputation == FULL)
+    return np.asarray(rounds * ACTIVATION * cases.tokens * own * (cases.cp - 1))
 
 
 def exchange_seconds(cases: Cases, values: Parameters) -> Column:
