@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from ddlnb.calibration.collectives import collectives
+from ddlnb.calibration.nccl import hop_seconds
 from ddlnb.clusters.named import cluster_of
 from ddlnb.files import PUBLISHED
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect
-from ddlnb.parallelism.forecast.cases import FULL, SELECTIVE, Cases
+from ddlnb.hardware.machine import protocols
+from ddlnb.parallelism.forecast.cases import FULL, SELECTIVE, USUAL_HOP, Cases
 from ddlnb.parallelism.forecast.fit import COUNTED, OWN_NETWORK, THEORY
 from ddlnb.parallelism.forecast.forecast import (
     SENT_KEPT,
@@ -31,6 +33,7 @@ from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.parallelism.forecast.step import (
     APART,
     GATED_APART,
+    HOP,
     INNER,
     LINE,
     PLAIN,
@@ -579,6 +582,11 @@ def test_keys_and_values_go_round_as_the_plain_count_of_messages_says(
     sent = sum(one.bytes * one.times for one in every if one.axis == "cp")
     found = cases.layers * key_bytes(cases)
     assert found == pytest.approx(sent * share, rel=1e-6)
+
+
+def test_hops_are_those_of_the_files_that_they_are_said_to_be_of() -> None:
+    assert protocols()["InfiniBand"].latency.value == USUAL_HOP
+    assert pytest.approx(hop_seconds("NVLINK", "Ring", "LL128")) == HOP
 
 
 def test_a_state_space_scores_no_tokens() -> None:
