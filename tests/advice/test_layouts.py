@@ -25,6 +25,9 @@ from ddlnb.errors import InputError, UnknownName
 from ddlnb.hardware.catalogue import get_interconnect
 from ddlnb.parallelism.config import get_shape
 from ddlnb.parallelism.forecast import forecast as forecasts
+from ddlnb.parallelism.forecast.exchanges import (
+    gather_latency,
+)
 from ddlnb.parallelism.forecast.fit import drawn_seconds
 from ddlnb.parallelism.forecast.forecast import MOMENTS, memory_spread
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, saved_fit
@@ -32,7 +35,6 @@ from ddlnb.parallelism.forecast.layouts import scale, unsplit
 from ddlnb.parallelism.forecast.mixture import Open, expected
 from ddlnb.parallelism.forecast.published import observed
 from ddlnb.parallelism.forecast.question import LayoutQuestion
-from ddlnb.parallelism.forecast.step import gather_latency
 from ddlnb.plans.methods import get_method
 from ddlnb.simulator.simulate import Cell
 from ddlnb.units import GIB

@@ -177,6 +177,11 @@ class Cases:
         """Tokens of a step over all replicas."""
         return self.dp * self.micro_batch * self.micro_batches * self.sequence
 
+    @property
+    def trained(self) -> Column:
+        """1 where the matrices of a model are trained, 0 where only adapters are."""
+        return 1 - self.adapters
+
     @cached_property
     def layer_parameters(self) -> Column:
         """Parameters in the matrices of a layer that one token meets."""

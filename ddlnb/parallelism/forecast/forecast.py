@@ -17,6 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddlnb.parallelism.forecast.cases import FULL, NONE, Cases, Column
+from ddlnb.parallelism.forecast.exchanges import (
+    over_sockets,
+    spans,
+)
 from ddlnb.parallelism.forecast.frameworks import (
     FRAMEWORKS,
     Fitted,
@@ -26,8 +30,6 @@ from ddlnb.parallelism.forecast.frameworks import (
 from ddlnb.parallelism.forecast.step import (
     MEMORY_RESERVED,
     Step,
-    over_sockets,
-    spans,
     step,
     values_of,
 )

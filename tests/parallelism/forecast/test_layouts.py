@@ -8,11 +8,16 @@ import pytest
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.parallelism.config import get_shape
 from ddlnb.parallelism.forecast.cases import Cases
+from ddlnb.parallelism.forecast.exchanges import (
+    passes_beside,
+)
 from ddlnb.parallelism.forecast.forecast import micro_batches_kept
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, saved_fit
 from ddlnb.parallelism.forecast.layouts import Ranking, chunk_degrees, ranked, scale
 from ddlnb.parallelism.forecast.question import LayoutQuestion, batch_for
-from ddlnb.parallelism.forecast.step import passes_beside, step
+from ddlnb.parallelism.forecast.step import (
+    step,
+)
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.schedules import most_in_flight, play, schedule
 

@@ -15,6 +15,19 @@ from ddlnb.files import PUBLISHED
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect
 from ddlnb.hardware.machine import protocols
 from ddlnb.parallelism.forecast.cases import FULL, SELECTIVE, USUAL_HOP, Cases
+from ddlnb.parallelism.forecast.exchanges import (
+    HOP,
+    LINE,
+    copies_rate,
+    dispatch_seconds,
+    exposed,
+    gather_latency,
+    gathered_seconds,
+    group_rate,
+    key_bytes,
+    shard_group,
+    tensor_bytes,
+)
 from ddlnb.parallelism.forecast.fit import COUNTED, OWN_NETWORK, THEORY
 from ddlnb.parallelism.forecast.forecast import (
     SENT_KEPT,
@@ -33,27 +46,16 @@ from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.parallelism.forecast.step import (
     APART,
     GATED_APART,
-    HOP,
     INNER,
-    LINE,
     PLAIN,
     SMALL,
     bubble_seconds,
-    copies_rate,
-    dispatch_seconds,
     expert_seconds,
-    exposed,
-    gather_latency,
-    gathered_seconds,
-    group_rate,
-    key_bytes,
     layer_seconds,
     operations_of,
     passes_of,
     score_seconds,
-    shard_group,
     step,
-    tensor_bytes,
 )
 from ddlnb.parallelism.forecast.table import Row, case
 from ddlnb.parallelism.layout import Layout
