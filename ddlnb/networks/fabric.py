@@ -18,12 +18,13 @@ from itertools import permutations
 import numpy as np
 
 from ddlnb.clusters.fabric import AUTO, NCCL, Curve, Links, ServerLoads
-from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.errors import UnknownName, require
 from ddlnb.launch.topology import EmulatedTopology, Link, Route, Wire, get_link
 from ddlnb.networks.collectives.catalogue import (
     algorithms_for,
     get_algorithm,
     get_collective,
+    why_not,
 )
 from ddlnb.networks.flows import NO_CAP, Startup
 from ddlnb.networks.network import Network, changed, get_change
@@ -153,10 +154,9 @@ def _of_few_messages(workers: int, per_node: int, primitive: Primitive) -> tuple
     """Return the algorithms that run among the workers, and in which nobody sends much at once."""
     found = []
     for name in algorithms_for(primitive):
-        try:
-            made = get_collective(name, workers, per_node=per_node, primitive=primitive)
-        except InputError:  # needs another number of workers, or the sides of a torus
-            continue
+        if why_not(get_algorithm(name), workers, per_node, primitive):
+            continue  # needs another number of workers, or the sides of a torus
+        made = get_collective(name, workers, per_node=per_node, primitive=primitive)
         if made.servers == 0 and _most_at_once(made) <= FEW:
             found.append(name)
     return tuple(found)

@@ -13,7 +13,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ddlnb.errors import InputError, require
+from ddlnb.errors import require
 from ddlnb.figures.style import (
     ALGORITHM_COLOURS,
     OTHER_COLOUR,
@@ -24,7 +24,11 @@ from ddlnb.figures.style import (
     text_on,
 )
 from ddlnb.networks.collectives.base import joined
-from ddlnb.networks.collectives.catalogue import get_collective as get_collective
+from ddlnb.networks.collectives.catalogue import (
+    get_algorithm,
+    get_collective as get_collective,
+    why_not,
+)
 from ddlnb.networks.collectives.double_tree import up_and_down
 from ddlnb.networks.flows import Startup
 from ddlnb.networks.network import Network
@@ -86,10 +90,8 @@ def collectives_of(hosts: int, algorithms: Sequence[str] = ALGORITHMS) -> dict[s
     found = {}
     for name in algorithms:
         text = f"torus({isqrt(hosts)}, {isqrt(hosts)})" if name == "torus" else name
-        try:
+        if not why_not(get_algorithm(text), hosts):  # of which some need a power of two
             found[name] = get_collective(text, hosts)
-        except InputError:  # needs a power of two, say
-            continue
     return found
 
 

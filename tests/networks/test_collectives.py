@@ -311,6 +311,8 @@ def test_a_collective_from_outside_that_does_not_add_up_is_refused(wrong, said):
         cluster = get_cluster("survey-10GbE", 4)
         with pytest.raises(InputError, match="mistaken"):
             ddlnb.simulate("resnet50", replace(cluster, all_reduce="mistaken"), "BSP-A2A")
+        with pytest.raises(InputError, match="mistaken"):  # "auto" does not pass over it
+            ddlnb.simulate("resnet50", replace(cluster, all_reduce="auto"), "BSP-A2A")
     finally:
         del COLLECTIVES["mistaken"]
 

@@ -83,22 +83,31 @@ def get_collective(
     """
     algorithm = get_algorithm(name)
     require_whole(workers=workers, per_node=per_node)
-    require(
-        workers % per_node == 0 or not algorithm.knows_nodes,
-        f"{algorithm.name} needs full nodes, and {workers} workers do not fill nodes of "
-        f"{per_node}; take a multiple of {per_node} workers",
-    )
-    require(
-        primitive in algorithm.primitives,
-        f"{algorithm.name} does not carry out {primitive!r}; "
-        f"take {' or '.join(algorithms_for(primitive)) or algorithm.primitives[0]}",
-    )
-    refused = algorithm.refuses(workers, per_node)
-    require(not refused, refused)
+    reason = why_not(algorithm, workers, per_node, primitive)
+    require(not reason, reason)
     made = algorithm.collective(workers, per_node, primitive)
     if type(algorithm) not in OURS:
         _require_right(made, algorithm, workers, primitive)
     return made
+
+
+def why_not(
+    algorithm: Algorithm, workers: int, per_node: int = 1, primitive: Primitive = ALL_REDUCE
+) -> str:
+    """Return why a collective does not run among workers, of which so many share a node, or "".
+
+    >>> why_not(get_algorithm("halving-doubling"), 8)
+    ''
+    """
+    if workers % per_node and algorithm.knows_nodes:
+        return (
+            f"{algorithm.name} needs full nodes, and {workers} workers do not fill nodes of "
+            f"{per_node}; take a multiple of {per_node} workers"
+        )
+    if primitive not in algorithm.primitives:
+        able = algorithms_for(primitive) or algorithm.primitives[:1]
+        return f"{algorithm.name} does not carry out {primitive!r}; take {' or '.join(able)}"
+    return algorithm.refuses(workers, per_node)
 
 
 def _require_right(made: Any, algorithm: Algorithm, workers: int, primitive: Primitive) -> None:
