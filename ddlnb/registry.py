@@ -24,6 +24,7 @@ from ddlnb.errors import InputError, MissingPart, UnknownName, require
 T = TypeVar("T")
 TRUTH = {"true": True, "false": False}
 WORDS = "words"
+CACHES: list[Callable[[], None]] = []  # empty those of what was made of names; extensions add
 
 
 def several(given: Any) -> list[Any]:
@@ -161,6 +162,8 @@ def register(what: str, kind: type[T], base: type, known: dict[str, type[T]]) ->
         f"{where} has the name {name!r} of {owner.__qualname__}; choose another name",
     )
     known[name] = kind
+    for empty in CACHES:  # the name may mean another thing than before
+        empty()
 
 
 def register_entry(what: str, entry: Any, known: dict[str, Any]) -> None:

@@ -32,6 +32,7 @@ from ddlnb.networks.play import Replay, of_collective
 from ddlnb.networks.routes import ROUTINGS, NoRoute, route
 from ddlnb.networks.topologies import Star, Topology, get_topology
 from ddlnb.plans.transfers import Collective, Primitive
+from ddlnb.registry import CACHES
 
 LARGEST, SMALLEST = 2.0**32, 2.0**8  # bytes between which a curve is looked at
 STRAIGHT = 5e-3  # relative: a curve that is off by less between two points is a line there
@@ -224,6 +225,9 @@ def _collective_on(
         f"with parameter servers instead, or servers beside the workers",
     )
     return _Again(fabric, collective)
+
+
+CACHES.extend(kept.cache_clear for kept in (_of_few_messages, _curve, _collective_on))
 
 
 def _refine(

@@ -97,14 +97,12 @@ def made_once(payloads: Sequence[Any], make: Callable[[], T]) -> T:
 
 def all_reduce(share: Any) -> Flow:
     """Return the average by one all-reduce (architecture: all-to-all)."""
-    average = yield AllReduce(share)
-    return average
+    return (yield AllReduce(share))
 
 
 def push_pull(share: Any) -> Flow:
     """The average by one push to a parameter server and one pull from it (architecture: PS)."""
-    average = yield PushPull(share)
-    return average
+    return (yield PushPull(share))
 
 
 def split_all_reduce(share: Any) -> Flow:
@@ -114,8 +112,7 @@ def split_all_reduce(share: Any) -> Flow:
     before the next forward pass of the layers that need it.
     """
     scattered = yield ReduceScatter(share)
-    average = yield GatherParts(scattered)
-    return average
+    return (yield GatherParts(scattered))
 
 
 SPLIT = "split_all_reduce"

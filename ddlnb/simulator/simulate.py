@@ -24,6 +24,7 @@ from ddlnb.errors import InputError, require, require_whole
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
+from ddlnb.registry import CACHES
 from ddlnb.results.timeline import Timeline
 from ddlnb.simulator.events import Prepared, Seconds, play, play_prepared, prepared, spans
 from ddlnb.simulator.profiles import workload_on
@@ -318,6 +319,8 @@ def _prepared(
     plan = plan_on(planned_on, of.parts[0], method, servers)
     return prepared(lower(of.parts[0], cluster, plan))[0]
 
+
+CACHES.extend(kept.cache_clear for kept in (_sized_on, _planned_on, _prepared))
 
 # In the reverse of the order in which a message meets them.
 REMOVED: tuple[Group, ...] = ("contention", "latency", "bandwidth")

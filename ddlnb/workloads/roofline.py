@@ -95,9 +95,9 @@ def kind_of(gpu: Gpu, precision: str, convolves: bool, software: str = EAGER) ->
     """Return what computes, in the words of the file of fitted values."""
     if precision in ON_CORES:
         return f"cores, {CONVOLUTIONS}, {gpu.generation}" if convolves else "cores"
-    if convolves:
-        return written(MATRIX_CONVOLUTIONS, software)
-    return f"matrix units, {gpu.generation}"
+    return (
+        written(MATRIX_CONVOLUTIONS, software) if convolves else f"matrix units, {gpu.generation}"
+    )
 
 
 def halves_sums(gpu: Gpu, precision: str) -> bool:

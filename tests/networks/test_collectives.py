@@ -17,7 +17,7 @@ from ddlnb.networks.collectives.catalogue import (
     get_collective,
     register_collective,
 )
-from ddlnb.networks.collectives.double_tree import complementary_trees
+from ddlnb.networks.collectives.double_tree import DoubleTree, complementary_trees
 from ddlnb.networks.collectives.proof import prove
 from ddlnb.networks.collectives.ring import Ring
 from ddlnb.networks.collectives.servers import BytePS
@@ -315,6 +315,26 @@ def test_a_collective_from_outside_that_does_not_add_up_is_refused(wrong, said):
             ddlnb.simulate("resnet50", replace(cluster, all_reduce="auto"), "BSP-A2A")
     finally:
         del COLLECTIVES["mistaken"]
+
+
+def test_a_collective_that_is_defined_anew_is_played_anew():
+    def chain(pieces: int) -> type[Algorithm]:
+        @dataclass(frozen=True)
+        class Chain(DoubleTree):
+            blocks: int = pieces
+            name = "chain"
+
+        return Chain
+
+    taken = []
+    try:
+        for pieces in (64, 1):  # as in a notebook, whose cell is edited and runs again
+            register_collective(chain(pieces))
+            cluster = replace(get_cluster("survey-10GbE", 16), all_reduce="chain")
+            taken.append(ddlnb.simulate("resnet50", cluster, "BSP-A2A").iteration_seconds)
+    finally:
+        del COLLECTIVES["chain"]
+    assert taken[0] < 0.9 * taken[1]
 
 
 def test_what_was_proven_among_some_workers_is_not_taken_as_proven_among_more():
