@@ -24,11 +24,15 @@ NONE, SELECTIVE, FULL = RECOMPUTATIONS = 0, 1, 2  # what is computed again in th
 NAMED = ("schedule", "framework")  # columns of names
 # Columns that may be left out, and what they are then.
 DESCRIBED = dict.fromkeys(
-    ("dense", "expert", "core", "sent", "shared", "parts", "attending"), math.nan
+    ("dense", "expert", "core", "sent", "shared", "parts", "attending", "mixed"), math.nan
 )
 UNUSUAL = {"adapters": 0.0, "shard": 0.0}  # are left out where there are none
 USUAL_HOP = 7e-6  # of InfiniBand (data/hardware/protocols.yaml), where none is said
 NEWER = ("Hopper", "Blackwell")  # and what is like them
+# What kernels of a state space move per element of its width beside its gate, in terms of what
+# kernels of attention move per element of the model's: by a count of mamba_ssm's kernels 12 to 17
+# elements read and written forward, 2.5 times as many backward, less the gate's.
+SCANNED = 0.7
 ATTENTION_MATRICES = 2  # queries and outputs are as wide as the model; keys and values may be less
 
 
@@ -50,11 +54,12 @@ class Cases:
       to other nodes, by the line; sockets: what TCP leaves of it, infinite for networks with RDMA;
       hop: seconds of the latency between nodes, by the protocol.
     - framework: by name.
-    - dense, expert, core, sent, shared, parts, attending: of a model whose layers `model_columns`
-      describes, means over layers: parameters in matrices that every token meets, those of one
-      expert, half the elements that the core of attention multiplies for a token, copies of a token
-      that go to experts, elements of its keys and values, parts of a layer, and how many of them
-      are attention. NaN: they follow from the sizes.
+    - dense, expert, core, sent, shared, parts, attending, mixed: of a model whose layers
+      `model_columns` describes, means over layers: parameters in matrices that every token meets,
+      those of one expert, half the elements that the core of attention multiplies for a token,
+      copies of a token that go to experts, elements of its keys and values, parts of a layer, how
+      many of them are attention, and how wide is what mixes tokens, attention or a state space.
+      NaN: they follow from the sizes.
     - adapters: 1 if only those of low rank are trained (LoRA), and the model is frozen.
     """
 
@@ -102,6 +107,7 @@ class Cases:
     shared: Column
     parts: Column
     attending: Column
+    mixed: Column
     adapters: Column
 
     @classmethod
@@ -231,6 +237,11 @@ class Cases:
         return self.heads * np.where(np.isnan(self.attending), 1, self.attending)
 
     @cached_property
+    def mixed_width(self) -> Column:
+        """Elements of a token in what mixes tokens, as many as attention's kernels move."""
+        return np.where(np.isnan(self.mixed), self.hidden, self.mixed)
+
+    @cached_property
     def head_parameters(self) -> Column:
         """Parameters of the head, and of the embedding."""
         return self.hidden * self.vocab
@@ -292,6 +303,8 @@ def model_columns(model: Transformer) -> dict[str, Any]:
     linear = sum(one.forward_flops - one.core_flops for one in blocks)
     sent = sum(one.dispatched for one in blocks)
     parts = [one.name for block in blocks for one in block.regions]
+    attending = [one for one in blocks if "attention" in [part.name for part in one.regions]]
+    scanned = sum(one.attention.query for one in blocks if one.attention and one not in attending)
     shared = sum(one.attention.key_value for one in blocks if one.attention)
     return {
         "layers": count, "hidden": model.hidden, "heads": model.heads, "kv_heads": model.kv_heads,
@@ -301,7 +314,8 @@ def model_columns(model: Transformer) -> dict[str, Any]:
         "dense": linear / (2 * count * tokens) - top_k * expert,
         "core": sum(one.core_flops for one in blocks) / (4 * count * tokens),
         "sent": sent / (count * tokens * model.hidden), "shared": shared / (count * tokens),
-        "parts": len(parts) / count, "attending": parts.count("attention") / count,
+        "parts": len(parts) / count, "attending": len(attending) / count,
+        "mixed": (model.hidden * len(attending) + SCANNED * scanned / tokens) / count,
     }  # fmt: skip
 
 

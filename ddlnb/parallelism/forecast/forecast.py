@@ -138,17 +138,15 @@ def state_bytes(cases: Cases, values: Parameters, gradient_bytes: Column, shards
 
 def activation_bytes(cases: Cases, values: Parameters, bound: Column) -> Column:
     """Return bytes that a layer keeps of a micro batch until its backward pass."""
-    width = values.kept * cases.halves / 2
-    width = width + values.kept_inner * cases.ffn * cases.top_k / cases.hidden
+    inner = values.kept_inner * cases.ffn * cases.top_k / cases.hidden
     held_back = np.where(cases.tp > 1, values.held_back * bound**HASTE, 0)
-    repeated = np.where(
-        cases.sequence_parallel > 0, 0, REPEATED * (1 - 1 / cases.tp) * cases.halves / 2
-    )
+    repeated = np.where(cases.sequence_parallel > 0, 0, REPEATED * (1 - 1 / cases.tp))
+    of_parts = (values.kept / cases.tp + repeated + held_back) * cases.halves / 2
     copies = SENT_KEPT * cases.sent_copies * (cases.recomputation == NONE)
     every = np.where(
         cases.recomputation == FULL,
         COMPUTED_AGAIN / cases.tp,
-        width / cases.tp + repeated + held_back + copies,
+        of_parts + inner / cases.tp + copies,
     )
     return cases.tokens * cases.hidden * every
 

@@ -260,8 +260,8 @@ def layer_seconds(cases: Cases, values: Parameters) -> Column:
     core = 2 * core_passes * context * share / core_rate
     repeated = cases.tokens * np.where(cases.sequence_parallel > 0, 1 / cases.tp, 1)
     norms = REPEATED + SMALL * (in_small_kernels(cases) & ~cases.way("fuses_norms"))
-    elements = cases.hidden * (norms * repeated + (1 - REPEATED - INNER) * share)
-    elements = elements * cases.halves / 2
+    elements = cases.hidden * norms * repeated * cases.halves / 2
+    elements = elements + cases.mixed_width * (1 - REPEATED - INNER) * share
     gates = np.where(cases.gated > 0, np.where(cases.way("fuses"), GATED, GATED_APART), 1)
     elements = elements + INNER * gates * cases.ffn * cases.top_k / WIDER * share
     traffic = values.elementwise * passes / 3 * elements / cases.memory_bandwidth

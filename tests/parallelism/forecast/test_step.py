@@ -10,7 +10,8 @@ import torch
 
 from ddlnb.files import PUBLISHED
 from ddlnb.hardware.catalogue import get_gpu
-from ddlnb.parallelism.forecast.cases import FULL, SELECTIVE, Cases
+from ddlnb.parallelism.config import get_shape
+from ddlnb.parallelism.forecast.cases import FULL, SCANNED, SELECTIVE, Cases
 from ddlnb.parallelism.forecast.fit import COUNTED, OWN_NETWORK, THEORY
 from ddlnb.parallelism.forecast.forecast import (
     SENT_KEPT,
@@ -24,10 +25,12 @@ from ddlnb.parallelism.forecast.published import observed
 from ddlnb.parallelism.forecast.question import LayoutQuestion
 from ddlnb.parallelism.forecast.step import (
     APART,
+    GATED,
     GATED_APART,
     INNER,
     PLAIN,
     SMALL,
+    WIDER,
     bubble_seconds,
     expert_seconds,
     layer_seconds,
@@ -35,9 +38,11 @@ from ddlnb.parallelism.forecast.step import (
     passes_of,
     score_seconds,
     step,
+    values_of,
 )
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.memory import memory
+from ddlnb.parallelism.parts import StateSpace
 from ddlnb.parallelism.schedules import play, schedule
 from ddlnb.units import GIB
 from ddlnb.workloads.counters import TrafficCounter
@@ -276,3 +281,27 @@ def test_a_state_space_scores_no_tokens() -> None:
         whole = replace(cases, attending=np.ones(1))
         shares[name] = float((score_seconds(cases) / score_seconds(whole))[0])
     assert shares == pytest.approx({"mamba2-2.7b": 0, "nemotron-h-8b": 4 / 52, "llama3-8b": 1})
+
+
+@pytest.mark.parametrize("name", ["mamba2-2.7b", "nemotron-h-8b"])
+def test_a_state_space_moves_what_its_kernels_read_and_write(name: str) -> None:
+    """Elements of a token by kernels of mamba_ssm, forward; backward 2.5 times as many."""
+    model = get_shape(name)
+    [space] = {part for block in model.blocks for part in block if isinstance(part, StateSpace)}
+    inner, shared = space.heads * space.head_size, 2 * space.groups * space.state
+    states = 2 * inner * space.state / space.chunk  # in fp32
+    kernels = {
+        "convolution": 2 * (inner + shared),
+        "states of chunks": inner + shared / 2 + states,
+        "states passed on": 2 * states,
+        "outputs": 2 * inner + shared + states,
+        "gate and norm": 3 * inner,
+    }
+    counted = 3.5 * 2 * sum(kernels.values())
+    cases = ranking_of(LayoutQuestion(name, "A100", 1), Layout(dp=8, zero=3)).outlook.cases
+    values, tokens = values_of(cases, saved_fit()), float(cases.tokens[0])
+    without = replace(cases, mixed=cases.mixed_width - SCANNED * inner)
+    scanning = layer_seconds(cases, values) - layer_seconds(without, values)
+    gates = INNER * (GATED if cases.gated[0] else 1) / WIDER * inner * values.elementwise[0]
+    moved = float(scanning[0] * cases.memory_bandwidth[0]) / tokens + gates
+    assert 0.75 * counted < moved < 1.3 * counted
