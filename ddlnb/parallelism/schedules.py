@@ -15,7 +15,9 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
-from ddlnb.errors import look_up, require, require_whole
+import numpy as np
+
+from ddlnb.errors import InputError, look_up, require, require_whole
 from ddlnb.registry import register_entry
 
 
@@ -153,22 +155,66 @@ SCHEDULES = {
 }
 
 
+SHIPPED = dict(SCHEDULES)
 INTERLEAVED = "interleaved"
 INTERLEAVES = "1f1b"  # the schedule of which chunks make the interleaved one
+# What a schedule of one's own is tried with, and up to how many micro batches per stage its idle
+# time is counted by playing it.
+TRIED_STAGES, TRIED_BATCHES, PLAYED = 4, 8, 8
 
 
 def register_schedule(entry: PipelineSchedule) -> None:
     """Add a schedule to SCHEDULES, so that its name works wherever one is named.
 
     In layouts, memory, plays of iterations, forecasts and tables of runs, and on real ranks.
-    ``del SCHEDULES[name]`` removes it. Raises InputError for a name of another schedule.
+    Registering one anew, as a notebook does whose cell runs again, replaces it; ``del
+    SCHEDULES[name]`` removes it. Raises InputError for the name of a shipped one, for one that does
+    not say how far stages run ahead, of numbers and of arrays, and for one that never ends.
 
     >>> register_schedule(PipelineSchedule("eager", lambda stage, stages, *_: 2 * (stages - stage)))
     >>> [in_flight("eager", 4, 8, 1, stage) for stage in range(4)]
     [8, 6, 4, 2]
     >>> del SCHEDULES["eager"]
     """
+    _require_ahead(entry)
+    if entry.name not in SHIPPED:
+        SCHEDULES.pop(entry.name, None)
     register_entry("schedule", entry, SCHEDULES)
+    try:
+        _require_carried_out(entry)
+    except InputError:
+        del SCHEDULES[entry.name]
+        raise
+
+
+def _require_ahead(entry: PipelineSchedule) -> None:
+    """Raise InputError unless ``ahead`` gives whole numbers, and the same ones of arrays."""
+    numbers = TRIED_STAGES, TRIED_BATCHES, entry.chunks
+    try:
+        each = [entry.ahead(stage, *numbers) for stage in range(TRIED_STAGES)]
+        every = entry.ahead(np.arange(TRIED_STAGES), *(np.full(1, float(n)) for n in numbers))
+        are_whole = all(isinstance(one, int | np.integer) and one > 0 for one in each)
+        is_sound = are_whole and bool((np.broadcast_to(every, TRIED_STAGES) == each).all())
+        why = f"of {TRIED_STAGES} stages it says {each}, and of arrays {every}"
+    except Exception as error:  # whatever somebody's own function does
+        is_sound, why = False, str(error)
+    require(
+        is_sound,
+        f"schedule {entry.name!r} cannot say how far stages run ahead ({why}); give a function of "
+        f"(stage, stages, batches, chunks) that returns whole numbers above 0, and works on arrays",
+    )
+
+
+def _require_carried_out(entry: PipelineSchedule) -> None:
+    """Raise InputError for a schedule that never ends, or whose name means something else."""
+    from ddlnb.parallelism.layout import Layout
+
+    read = Layout.parse(f"pp{TRIED_STAGES} {entry.name} acc{TRIED_BATCHES}").schedule
+    require(read == entry.name, f"schedule {entry.name!r} has the name of another word in layouts")
+    for _ in in_order(
+        schedule(entry.name, TRIED_STAGES, TRIED_BATCHES, entry.chunks), entry.chunks, entry.name
+    ):
+        pass
 
 
 def get_schedule(name: str) -> PipelineSchedule:
@@ -224,6 +270,7 @@ def _vee(kind: PipelineSchedule, stages: int, micro_batches: int) -> Schedule:
                 ):
                     now.append((stage, one))
                     break
+        require(bool(now), f"schedule {kind.name!r} never ends; let stages run further ahead")
         for stage, one in now:
             orders[stage].append(one)
             begun[stage, one.kind, one.chunk] += 1
@@ -355,6 +402,24 @@ def play(
         times[stage].append((one, start, stop))
         ended[one.kind, one.micro_batch, part] = stop
     return PipelineTimes(tuple(map(tuple, times)))
+
+
+@lru_cache(maxsize=4096)
+def idle_passes(kind: PipelineSchedule, stages: int, micro_batches: int, chunks: int) -> float:
+    """Return how long equal stages stand idle, in forward passes, of which backward ones take two.
+
+    Played for up to `PLAYED` micro batches per stage; beyond, as much more as the last ones add.
+
+    >>> idle_passes(SCHEDULES["1f1b"], 4, 8, 1), idle_passes(SCHEDULES["interleaved"], 4, 8, 2)
+    (9.0, 4.5)
+    """
+    most = PLAYED * stages
+    if micro_batches > most:
+        half, whole = (idle_passes(kind, stages, n, chunks) for n in (most // 2, most))
+        return whole + (whole - half) * (micro_batches - most) / (most - most // 2)
+    seconds = {"F": 1.0, "B": 1.0, "W": 1.0} if kind.splits else {"F": 1.0, "B": 2.0}
+    passes = _ordered(kind, stages, micro_batches, chunks)
+    return play(passes, seconds, chunks=chunks, name=kind.name).seconds - 3 * micro_batches
 
 
 def in_order(

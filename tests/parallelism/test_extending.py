@@ -10,16 +10,16 @@ import ddlnb
 from ddlnb.cli.app import app
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.networks.topologies import Star
-from ddlnb.parallelism.executed.table import DENSE
-from ddlnb.parallelism.executed.trainer import run_strategies
+from ddlnb.parallelism.executed.table import DENSE, Case, strategy_rows
 from ddlnb.parallelism.forecast.frameworks import (
     FRAMEWORKS,
     Framework,
     register_framework,
     saved_fit,
 )
-from ddlnb.parallelism.forecast.layouts import scale
-from ddlnb.parallelism.forecast.step import weight_seconds
+from ddlnb.parallelism.forecast.layouts import ranking_of, scale
+from ddlnb.parallelism.forecast.question import LayoutQuestion
+from ddlnb.parallelism.forecast.step import step, weight_seconds
 from ddlnb.parallelism.forecast.table import forecast_table
 from ddlnb.parallelism.heterogeneous import gpu_kinds
 from ddlnb.parallelism.iteration import parts_of, play_iteration
@@ -29,6 +29,7 @@ from ddlnb.parallelism.memory import memory
 from ddlnb.parallelism.schedules import (
     SCHEDULES,
     PipelineSchedule,
+    in_flight,
     most_in_flight,
     play,
     register_schedule,
@@ -78,17 +79,70 @@ def test_a_schedule_of_ones_own_is_played_counted_and_forecast(tmp_path):
         schedule("lazy", 4, 8)
 
 
-def execute_eager(context, seed):
-    """Train the small model with the schedule, on one rank."""
-    register_schedule(EAGER)
-    return run_strategies(context, [(DENSE, Layout(pp=4, micro_batches=8, schedule="eager"))], seed)
-
-
 @pytest.mark.ranks
+@pytest.mark.usefixtures("eager")
 def test_a_schedule_of_ones_own_is_executed_on_real_ranks(four_ranks):
-    for (counted,) in four_ranks.run(execute_eager, 1):
-        assert max(counted.loss_error, counted.parameter_error) < 1e-12
-        assert sum(counted.times.values()) == (8 if counted.stage in (0, 3) else 16)
+    own = Case("eager", DENSE, Layout(pp=4, micro_batches=8, schedule="eager"))
+    rows = strategy_rows([own], four_ranks)
+    assert len(rows) > 4
+    assert rows["equal"].all()
+
+
+@pytest.mark.parametrize(
+    ("ahead", "splits"), [(lambda *_: 1, False), (EAGER.ahead, False), (EAGER.ahead, True)]
+)
+def test_a_schedule_of_ones_own_is_forecast_as_idle_as_it_is_played(ahead, splits):
+    """A serial one, one that runs further ahead, and one that splits its backward passes."""
+    behind = (lambda stage: stage) if splits else None
+    seconds = {"F": 1.0, "B": 1.0, "W": 1.0} if splits else {"F": 1.0, "B": 2.0}
+    for pp, rounds in ((2, 4), (4, 8), (4, 128)):
+        register_schedule(PipelineSchedule("mine", ahead, weights_behind=behind))
+        try:
+            question = LayoutQuestion("llama3-8b", "H100", 4, framework="megatron")
+            layouts = [
+                Layout(pp=pp, tp=8, dp=4 // pp, micro_batches=rounds, schedule=name)
+                for name in ("mine", "1f1b")
+            ]
+            own, usual = (
+                step(ranking_of(question, one).outlook.cases, saved_fit()).bubble[0]
+                for one in layouts
+            )
+            both = zip(layouts, (seconds, {"F": 1.0, "B": 2.0}), strict=True)
+            idle = [
+                play(schedule(one.schedule, pp, rounds), of).seconds - 3 * rounds
+                for one, of in both
+            ]
+        finally:
+            del SCHEDULES["mine"]
+        assert own / usual == pytest.approx(idle[0] / idle[1], rel=1e-6)
+
+
+def test_a_schedule_of_ones_own_replaces_its_former_self():
+    for ahead in (lambda *_: 1, lambda stage, stages, *_: stages - stage):
+        register_schedule(PipelineSchedule("mine", ahead))
+    assert in_flight("mine", 4, 8, 1, 0) == 4
+    del SCHEDULES["mine"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        (PipelineSchedule("mine", lambda *_: 0), "whole numbers above 0"),
+        (PipelineSchedule("mine", lambda *_: 1.5), "whole numbers above 0"),
+        (PipelineSchedule("mine", lambda stage, stages: 1), "takes 2 positional arguments"),
+        (PipelineSchedule("mine", lambda s, p, m, v: min(m, p - s)), "works on arrays"),
+        (PipelineSchedule("mine", lambda stage, *_: 1 + stage), "never ends"),
+        (PipelineSchedule("mine", lambda *_: 1, vee=True), "never ends"),
+        (PipelineSchedule("1f1b", lambda *_: 1), "registered with other choices"),
+        (PipelineSchedule("full", lambda *_: 1), "name of another word in layouts"),
+        (PipelineSchedule("zero2", lambda *_: 1), "name of another word in layouts"),
+    ],
+)
+def test_a_schedule_that_cannot_be_carried_out_is_refused(entry, said):
+    known = dict(SCHEDULES)
+    with pytest.raises(InputError, match=said):
+        register_schedule(entry)
+    assert known == SCHEDULES
 
 
 @pytest.mark.usefixtures("own")

@@ -14,6 +14,7 @@ from ddlnb.errors import require, require_whole
 from ddlnb.parallelism.layout import Layout, groups
 from ddlnb.parallelism.memory import memory, require_fits
 from ddlnb.parallelism.model import Transformer
+from ddlnb.parallelism.schedules import SCHEDULES, SHIPPED
 from ddlnb.parallelism.volumes import exchanges
 
 if TYPE_CHECKING:
@@ -140,7 +141,9 @@ def strategy_rows(
     own = Ranks(needed, imports=imports) if ranks is None else nullcontext(ranks)
     with own as started:
         given = [(case.shape, case.layout) for case in cases]
-        counted = started.run(run_strategies, given, seed, count=needed)
+        named = dict.fromkeys(case.layout.schedule for case in cases)
+        brought = [SCHEDULES[name] for name in named if name not in SHIPPED]
+        counted = started.run(run_strategies, given, seed, brought, count=needed)
     return pd.DataFrame(
         {
             "strategy": case.strategy,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,7 +30,12 @@ from ddlnb.parallelism.executed.sharding import Mesh, Part, ShardedAdam, split, 
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.memory import pipeline_stages
 from ddlnb.parallelism.model import Transformer
-from ddlnb.parallelism.schedules import SCHEDULES, schedule
+from ddlnb.parallelism.schedules import (
+    SCHEDULES,
+    PipelineSchedule,
+    register_schedule,
+    schedule,
+)
 
 
 class ReadOnce(list[Any]):
@@ -243,9 +248,17 @@ class Counted:
 
 
 def run_strategies(
-    context: RankContext, cases: list[tuple[Transformer, Layout]], seed: int
+    context: RankContext,
+    cases: list[tuple[Transformer, Layout]],
+    seed: int,
+    schedules: Sequence[PipelineSchedule] = (),
 ) -> list[Counted | None]:
-    """Return what this rank counted in each case; None in those with fewer ranks."""
+    """Return what this rank counted in each case; None in those with fewer ranks.
+
+    ``schedules`` are those of layouts that the caller registered.
+    """
+    for entry in schedules:
+        register_schedule(entry)
     results: list[Counted | None] = []
     for number, (shape, layout) in enumerate(cases):
         if context.rank >= layout.ranks:
