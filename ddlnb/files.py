@@ -245,9 +245,7 @@ JOBS_VARIABLE = "DDLNB_JOBS"  # how many trainings go on side by side, by defaul
 
 def cores() -> int:
     """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache

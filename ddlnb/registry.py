@@ -128,12 +128,25 @@ def abridged(name: str, choice: object) -> str:
     return f"{name}({', '.join(inside)})" if inside else name
 
 
-def register(what: str, kind: type[T], base: type, known: dict[str, type[T]]) -> None:
+def enter(name: str, thing: T, known: dict[str, T]) -> None:
+    """Put something into a catalogue, and empty what is kept of what its names meant before."""
+    known[name] = thing
+    for empty in CACHES:
+        empty()
+
+
+def register(
+    what: str,
+    kind: type[T],
+    base: type,
+    known: dict[str, type[T]],
+    reserved: Iterable[str] = (),
+) -> None:
     """Add a choice that a user wrote to the catalogue, so that its name works as any other.
 
     ``kind`` is a frozen dataclass that inherits from ``base``, has a ``name``, and defaults for all
     parameters. Registering a class anew, as a notebook does whose cell runs again, replaces it.
-    Raises InputError for anything else.
+    Raises InputError for anything else, and for words that are ``reserved`` for something else.
     """
     parameters = getattr(kind, "__dataclass_params__", None)
     require(
@@ -145,8 +158,9 @@ def register(what: str, kind: type[T], base: type, known: dict[str, type[T]]) ->
     )
     where, name = f"{what} {kind.__qualname__}", getattr(kind, "name", "")
     require(
-        re.fullmatch(r"[a-z][a-z0-9._-]*", name) is not None and name != "none",
-        f"{where} has the name {name!r}, and needs one of small letters, digits, dots and dashes",
+        re.fullmatch(r"[a-z][a-z0-9._-]*", name) is not None and name not in ("none", *reserved),
+        f"{where} has the name {name!r}, and needs one of small letters, digits, dots and dashes "
+        f"that means nothing else",
     )
     abstract = sorted(getattr(kind, "__abstractmethods__", ()))
     require(not abstract, f"{where} does not define {', '.join(abstract)}")
@@ -161,9 +175,7 @@ def register(what: str, kind: type[T], base: type, known: dict[str, type[T]]) ->
         (owner.__module__, owner.__qualname__) == (kind.__module__, kind.__qualname__),
         f"{where} has the name {name!r} of {owner.__qualname__}; choose another name",
     )
-    known[name] = kind
-    for empty in CACHES:  # the name may mean another thing than before
-        empty()
+    enter(name, kind, known)
 
 
 def register_entry(what: str, entry: Any, known: dict[str, Any]) -> None:
@@ -181,7 +193,7 @@ def register_entry(what: str, entry: Any, known: dict[str, Any]) -> None:
         known.get(name, entry) == entry,
         f"{what} {name!r} is registered with other choices; give yours another name",
     )
-    known[name] = entry
+    enter(name, entry, known)
 
 
 def one_of(default: str, words: Iterable[str]) -> Any:

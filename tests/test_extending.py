@@ -265,6 +265,48 @@ def test_an_effect_from_outside_has_a_name_of_its_own():
         register_effect(replace(CHECKSUM, name="rank_latency"))
 
 
+@pytest.mark.parametrize(
+    ("where", "given", "said"),
+    [
+        ("mesage latency", 0.0, "unknown place of a cost 'mesage latency'.*'message latency'"),
+        ("message share", 5.0, "'own_effect' gives 5.0 as message share"),
+        ("task factor", 0.0, "'own_effect' gives 0.0 as task factor"),
+        ("message work", None, "'own_effect' gives None as message work"),
+        ("message latency", -1.0, "'own_effect' gives -1.0 as message latency"),
+        ("collective latency", float("nan"), "'own_effect' gives nan as collective latency"),
+    ],
+)
+def test_an_effect_from_outside_costs_what_there_can_be(where, given, said):
+    def simulated() -> None:
+        register_effect(replace(CHECKSUM, name="own_effect", formulas={where: lambda *_: given}))
+        cluster = get_cluster("survey-10GbE", 8).with_effects(own_effect="1 GB/s")
+        simulate("resnet50", cluster, "WFBP-A2A")
+
+    try:
+        with pytest.raises(InputError, match=said):
+            simulated()
+    finally:
+        EFFECTS.pop("own_effect", None)
+
+
+def test_what_is_registered_anew_changes_plans_and_sizes():
+    """As in a notebook, where a cell that defines an effect or a rule is edited and runs again."""
+    workload, found = read_profile("resnet50_b64_rtx2080ti"), {}
+    try:
+        for anew in (workload, replace(workload)):  # kept by the workload itself
+            for times in (0.0, 50.0):
+                formulas = {"message latency": lambda value, _, times=times: times / value * 1e6}
+                register_effect(replace(CHECKSUM, name="tax", formulas=formulas))
+                cluster = get_cluster("survey-10GbE", 8).with_effects(tax="1 MB/s")
+                found[anew is workload, times] = [
+                    simulate(anew, cluster, name).iteration_seconds
+                    for name in ("ByteScheduler-A2A", "ByteScheduler-PS", "searched")
+                ]
+    finally:
+        del EFFECTS["tax"]
+    assert found[True, 50.0] == found[False, 50.0] != found[True, 0.0]
+
+
 # A generation of GPUs, and one of them: entries of files of data.
 
 GENERATION = {"tuned_like": "Hopper"}

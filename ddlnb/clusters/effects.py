@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -40,6 +41,13 @@ Where = Literal[
     "message work",  # (messages) seconds beside those of its bytes, slowed while workers compute
     "message share",  # (messages) share of the links' rates that is left while workers compute
 ]
+
+
+# What a formula of one's own may give, the rest from 0 on.
+BOUNDS: dict[Where, tuple[float, float]] = {
+    "message share": (1e-9, 1.0),
+    "task factor": (1e-9, math.inf),
+}
 
 
 @dataclass(frozen=True)
@@ -117,6 +125,19 @@ class Effect:
             raise InputError(
                 f"{self.name} {shown!r} must be {unit.name}, from {unit.least:g} to {unit.most:g}"
             )
+
+    def cost(self, where: Where, value: float, of: Any) -> Any:
+        """Return what it gives in a place. Raises InputError for what one's own cannot give."""
+        found = self.formulas[where](value, of)
+        if self is not SHIPPED.get(self.name):
+            least, most = BOUNDS.get(where, (0.0, sys.float_info.max))
+            given = np.asarray(found, float)  # nothing is no number
+            require(
+                bool(((given >= least) & (given <= most)).all()),
+                f"effect {self.name!r} gives {found} as {where}; give numbers of {least:g} to "
+                f"{most:g}, one or as many as there are messages or tasks",
+            )
+        return found
 
     def worsened(self, value: float, factor: float) -> float:
         """Return a value that is so many times as bad, below 1 so many times as good, in bounds.
@@ -415,6 +436,8 @@ def register_effect(effect: Effect) -> None:
         effect.name.isidentifier() and (effect.name in EFFECTS or not hasattr(NONE, effect.name)),
         f"effect {effect.name!r} needs a name that an attribute of Effects can have",
     )
+    for where in effect.formulas:
+        require_known("place of a cost", where, get_args(Where))
     register_entry("effect", effect, EFFECTS)
 
 
@@ -473,9 +496,8 @@ class Effects:
         [1.0, 8.0]
         """
         for name, value in self.there.items():
-            formula = EFFECTS[name].formulas.get(where)
-            if formula is not None:
-                yield formula(value, of)
+            if where in EFFECTS[name].formulas:
+                yield EFFECTS[name].cost(where, value, of)
 
 
 NONE = Effects()

@@ -61,9 +61,11 @@ def register_compressor(kind: type[Compressor]) -> None:
     local(8) + tenth(0.1) on A2A
     >>> del COMPRESSORS["tenth"]
     """
+    from ddlnb.training.method import FLAGS, SYNCHRONISATIONS
+
     family = getattr(kind, "family", "")
     require(
         not (isinstance(kind, type) and issubclass(kind, Compressor)) or family in FAMILIES,
         f"compressor {kind!r} declares the family {family!r}; choose one of {', '.join(FAMILIES)}",
     )
-    register("compressor", kind, Compressor, COMPRESSORS)
+    register("compressor", kind, Compressor, COMPRESSORS, (*FLAGS, *SYNCHRONISATIONS))

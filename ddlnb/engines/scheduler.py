@@ -135,8 +135,7 @@ class MessageScheduler:
             self._arrived: set[int] = set()
             self._open = self.plan.launch is Launch.WHEN_READY
             self._ready: list[tuple[int, int]] = []
-            self._next = 0
-            self._flying = 0
+            self._next = self._flying = 0
             self._flows: list[tuple[Flow, Handle] | None] = [None] * count
             self._is_gathering = not self.plan.is_split
             # With a credit a message may start on another thread than the one that waits for it.

@@ -60,9 +60,7 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
 
 def get_optimizer(name: str | MakeOptimizer) -> MakeOptimizer:
     """Return the optimizer factory of that name, or the factory itself. Raises UnknownName."""
-    if callable(name):
-        return name
-    return look_up("optimizer", name, OPTIMIZERS)
+    return name if callable(name) else look_up("optimizer", name, OPTIMIZERS)
 
 
 def optimizer_name(optimizer: str | MakeOptimizer) -> str:

@@ -107,8 +107,7 @@ def reducing(
 class SingleWorker:
     """A plain training loop without communication: the denominator of every speed-up."""
 
-    waited_seconds = 0.0
-    bytes_sent = 0.0
+    waited_seconds = bytes_sent = 0.0
 
     def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer):
         self._optimizer = make_optimizer(module.parameters())

@@ -34,7 +34,7 @@ from ddlnb.plans.bucketing import (
 )
 from ddlnb.plans.plan import Gate, Launch, Order, Plan
 from ddlnb.plans.requests import SPLIT
-from ddlnb.registry import supplied, supplied_names
+from ddlnb.registry import enter, supplied, supplied_names
 from ddlnb.units import MB, MIB, bytes_from
 from ddlnb.workloads.workload import Workload
 
@@ -385,7 +385,7 @@ def register_method(method: Method) -> None:
         bool(method.name.strip()) and method.name not in (*RESERVED, *supplied_names("method")),
         f"method {method.name!r} has a name that is taken or empty; give yours another one",
     )
-    METHODS[method.name] = method
+    enter(method.name, method, METHODS)
 
 
 def get_method(name: str | Method) -> Method:

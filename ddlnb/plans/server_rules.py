@@ -209,9 +209,8 @@ class BoundedStaleness(_SumOfUpdates):
     def pull(self, worker: int, key: int, clock: int) -> torch.Tensor | None:
         """Return the sum of all updates so far, or None while a worker is too far behind."""
         updates = self._updates[key]
-        if self.bound is not None and updates.lead(worker) > self.bound:
-            return None
-        return updates.read(worker)
+        waits = self.bound is not None and updates.lead(worker) > self.bound
+        return None if waits else updates.read(worker)
 
 
 class DynamicBound(_SumOfUpdates):

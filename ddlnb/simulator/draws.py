@@ -56,10 +56,8 @@ class DrawnSeconds:
 
     def quantile(self, number: int, share: float) -> float:
         """Return a quantile of a cell's drawn seconds, NaN where nothing about it is uncertain."""
-        drawn = self._drawn(number)
-        if not len(drawn) or is_certain(drawn):
-            return math.nan
-        return float(np.quantile(drawn, share))
+        own = self._drawn(number)
+        return float(np.quantile(own, share)) if len(own) and not is_certain(own) else math.nan
 
     def draws(self, number: int) -> int:
         """Return in how many draws a cell was played."""

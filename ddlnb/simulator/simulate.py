@@ -141,9 +141,7 @@ def sized_on(
     without the random delays of its workers, over which seconds settle only slowly.
     """
     method = get_method(method)
-    if not method.tunes:
-        return method
-    return _sized_on(Identity((workload,)), method, servers, cluster)
+    return _sized_on(Identity((workload,)), method, servers, cluster) if method.tunes else method
 
 
 def simulate(
@@ -320,7 +318,7 @@ def _prepared(
     return prepared(lower(of.parts[0], cluster, plan))[0]
 
 
-CACHES.extend(kept.cache_clear for kept in (_sized_on, _planned_on, _prepared))
+CACHES.extend(kept.cache_clear for kept in (_sized_on, _plan_on, _planned_on, _prepared))
 
 # In the reverse of the order in which a message meets them.
 REMOVED: tuple[Group, ...] = ("contention", "latency", "bandwidth")

@@ -86,7 +86,8 @@ def register_synchronisation(kind: type[Synchronisation]) -> None:
     pairwise(2) + top-k(0.01) on A2A
     >>> del SYNCHRONISATIONS["pairwise"]
     """
-    register("synchronisation", kind, Synchronisation, SYNCHRONISATIONS)
+    reserved = (*FLAGS, *COMPRESSORS)
+    register("synchronisation", kind, Synchronisation, SYNCHRONISATIONS, reserved)
 
 
 SEEDS = 1 << 32  # torch uses 32 bits of a seed

@@ -279,8 +279,7 @@ class LiveBytes(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.live = 0
-        self.peak = 0
+        self.live = self.peak = 0
         self._held: set[int] = set()
 
     def __torch_dispatch__(
