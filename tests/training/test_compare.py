@@ -15,6 +15,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
+from types import ModuleType
 
 import numpy as np
 import pandas as pd
@@ -212,6 +213,52 @@ def test_functions_of_a_caller_are_known_by_their_source(tmp_path, monkeypatch):
         found.append(runner.fingerprint(Clock(partial(own.pace))))
     assert found[0] != found[1]
     assert found[1] == runner.fingerprint(Clock(partial(own.pace)))
+
+
+NOTEBOOK = """
+from dataclasses import dataclass
+from ddlnb.compression.top_k import TopK
+
+LIMIT = 3
+
+def scaled(x):
+    return x * 2.0 if x in {"a", "b"} else LIMIT
+
+@dataclass(frozen=True)
+class Own(TopK):
+    density: float = 0.1
+    bits = 8
+
+    def encode(self, *args):
+        return scaled(super().encode(*args))
+"""
+
+
+@pytest.mark.parametrize("has_file", [False, True])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("scaled(super()", "scaled(1 + super()"),
+        ("x * 2.0", "x * 5.0"),
+        ("LIMIT = 3", "LIMIT = 4"),
+        ("bits = 8", "bits = 4"),
+        ("density: float = 0.1", "density: float = 0.2"),
+        ("", "# a remark that changes nothing"),
+    ],
+)
+def test_classes_of_a_cell_are_known_by_what_they_are_made_of(
+    before, after, has_file, tmp_path, monkeypatch
+):
+    """A cell has no file, or is run by one that stays the same; nobody kept its lines."""
+    module, found = ModuleType("a_cell"), []
+    if has_file:
+        module.__file__ = str(tmp_path / "run.py")
+        (tmp_path / "run.py").write_text("exec(cell)")
+    monkeypatch.setitem(sys.modules, "a_cell", module)
+    for text in (NOTEBOOK, NOTEBOOK.replace(before, after, 1) if before else NOTEBOOK + after):
+        exec(compile(text, "<cell>", "exec"), vars(module))
+        found.append(runner.fingerprint(module.Own))
+    assert (found[0] == found[1]) == (not before)
 
 
 def test_the_tables_of_a_folder_hold_all_that_is_kept(tmp_path):

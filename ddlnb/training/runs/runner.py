@@ -22,7 +22,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
@@ -320,11 +320,45 @@ class _Pickler(pickle.Pickler):
 
 
 def _source(thing: Any) -> bytes:
-    """Return the whole file, since a function calls others; in a notebook, its own lines."""
+    """Return the whole file, since a function calls others, and what of the thing is in no file."""
     file = getattr(sys.modules.get(thing.__module__), "__file__", None)
-    if file and file.endswith(".py"):
-        return Path(file).read_bytes()
-    try:
-        return inspect.getsource(thing).encode()
-    except (OSError, TypeError):  # built in: the versions identify it
-        return b""
+    whole = Path(file).read_bytes() if file and file.endswith(".py") else b""
+    return whole + "\n".join(_outside(thing, file, set())).encode()
+
+
+PLAIN = (int, float, str, bytes, tuple, type(None))
+
+
+def _outside(thing: Any, file: str | None, seen: set[int]) -> Iterator[str]:
+    """Yield the lines or code of what was defined in a notebook's cell, and of what it uses there.
+
+    Of a class its bases, functions and plain values; of a function what it finds by name.
+    """
+    thing = getattr(thing, "__func__", getattr(thing, "fget", thing))  # of a method, a property
+    if id(thing) in seen:
+        return
+    seen.add(id(thing))
+    used: list[Any] = []
+    if inspect.isclass(thing):
+        used = [*thing.__bases__, *(vars(thing)[name] for name in sorted(vars(thing)))]
+    elif inspect.isfunction(thing) and thing.__code__.co_filename != file:
+        try:
+            yield inspect.getsource(thing)
+        except (OSError, TypeError):  # nobody kept its lines
+            yield repr(_code(thing.__code__))
+        names = inspect.getclosurevars(thing)
+        used = [*names.globals.values(), *names.nonlocals.values()]
+    for one in used:
+        if isinstance(one, PLAIN):
+            yield repr(one)
+        elif getattr(one, "__module__", None) == thing.__module__ or not hasattr(one, "__module__"):
+            yield from _outside(one, file, seen)
+
+
+def _code(code: Any) -> Any:
+    """Return what code does, without where it stands."""
+    if isinstance(code, frozenset):  # in an order that every process has
+        return sorted(map(repr, code))
+    if not inspect.iscode(code):
+        return code
+    return code.co_code, code.co_names, tuple(map(_code, code.co_consts))
