@@ -55,12 +55,12 @@ from ddlnb.survey.execution import run_notebook
 from ddlnb.survey.fig2_taxonomy import combinations, taxonomy
 from ddlnb.survey.notebooks import catalogue
 from ddlnb.training.cost.estimate import iteration_cost
-from ddlnb.training.method import SYNCHRONISATIONS, training_method
+from ddlnb.training.method import SYNCHRONISATIONS, register_synchronisation, training_method
 from ddlnb.training.runs import runner
 from ddlnb.training.runs.runner import key
 from ddlnb.training.runs.train import train
 from ddlnb.training.settings import training_settings
-from ddlnb.training.synchronisation import BulkSynchronousParallel
+from ddlnb.training.synchronisation import BulkSynchronousParallel, Synchronisation
 from ddlnb.training.worker import NextGradient, StepDone, Worker
 from ddlnb.workloads.workload import Workload, read_profile
 from tests.toy import TOY
@@ -576,6 +576,37 @@ def test_a_loop_that_does_not_train_for_ever_is_told_so(damped, monkeypatch, loo
     monkeypatch.setattr(Damped, "loop", loop)
     with pytest.raises(InputError, match=said):
         train("digits", "damped(0.5)", workers=2, steps=4, evaluate_every=4, lr=0.1)
+
+
+@pytest.mark.parametrize("base", [Synchronisation, BulkSynchronousParallel])
+def test_a_loop_from_outside_costs_what_it_sends_whatever_it_inherits(base):
+    """It averages every second gradient: half the bytes of bsp."""
+
+    @dataclass(frozen=True)
+    class Second(base):
+        name = "second"
+        architectures = ("A2A",)
+
+        def cycle(self) -> int:
+            return 2
+
+        def loop(self, worker: Worker) -> Flow:
+            while True:
+                worker.apply((yield NextGradient()))
+                yield StepDone()
+                gradient = yield NextGradient()
+                worker.apply((yield from worker.averaged(gradient)))
+                yield StepDone()
+
+    register_synchronisation(Second)
+    try:
+        own, usual = (
+            iteration_cost("resnet50", "survey-10GbE", method).bytes_sent
+            for method in ("second", "bsp")
+        )
+    finally:
+        del SYNCHRONISATIONS["second"]
+    assert own == pytest.approx(usual / 2, rel=1e-6)
 
 
 def test_a_synchronisation_from_outside_trains_and_is_in_the_taxonomy(damped):

@@ -53,7 +53,9 @@ class Synchronisation(Choice):
     ``architectures`` are those that it runs on (A2A, PS, gossip), ``why_not_elsewhere`` says why it
     runs on no other. It ``averages_gradients`` if it averages each one, so that layers can be sent
     early; it ``pushes_every_iteration`` if on servers a layer can be pushed when its gradient is
-    there, and keeps the ``model_on_server`` if a server holds the common model at all times.
+    there, and keeps the ``model_on_server`` if a server holds the common model at all times. What
+    a loop does is declared beside it: a class with a loop of its own inherits neither of the first
+    two, and what it sends is counted by playing it.
     """
 
     architectures: ClassVar[tuple[str, ...]]
@@ -61,6 +63,13 @@ class Synchronisation(Choice):
     averages_gradients: ClassVar[bool] = False
     pushes_every_iteration: ClassVar[bool] = False
     model_on_server: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: object) -> None:
+        """Take back what was declared of the loop of another class."""
+        super().__init_subclass__(**options)
+        for name in ("averages_gradients", "pushes_every_iteration"):
+            if "loop" in vars(cls) and name not in vars(cls):
+                setattr(cls, name, False)
 
     @property
     def topology(self) -> str | None:
