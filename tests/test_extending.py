@@ -527,6 +527,28 @@ def test_a_compressor_that_cannot_be_registered_is_refused_with_the_reason(kind,
     assert known == COMPRESSORS
 
 
+@pytest.mark.parametrize("method", ["bsp + counted", "bsp + counted on PS", "choco + counted"])
+@pytest.mark.parametrize("declared", [lambda n: n / 8 + 4, lambda n: -n, lambda n: None])
+def test_a_compressor_that_declares_no_number_of_bytes_is_refused(method, declared):
+    """Neither a forecast nor a run takes a float, the usual slip with codes of one bit."""
+
+    @dataclass(frozen=True)
+    class Counted(Rounded):
+        name = "counted"
+
+        def payload_bytes(self, elements):
+            return declared(elements)
+
+    ddlnb.register_compressor(Counted)
+    try:
+        with pytest.raises(InputError, match=r"'counted' declares .* let payload_bytes return"):
+            iteration_cost("resnet50", "survey-10GbE", method, compression="free")
+        with pytest.raises(InputError, match=r"'counted' declares .* let payload_bytes return"):
+            train("quadratic", method, workers=2, steps=2, evaluate_every=2)
+    finally:
+        del COMPRESSORS["counted"]
+
+
 def test_a_compressor_may_be_registered_anew(rounded):
     ddlnb.register_compressor(Rounded)
     assert COMPRESSORS["rounded"] is Rounded

@@ -22,6 +22,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -210,12 +211,23 @@ class Encoder(Compressor):
     def payload_bytes(self, elements: int) -> int:
         """Return the length of a payload, which depends on the number of elements only."""
 
+    def declared_bytes(self, elements: int) -> int:
+        """Return what `payload_bytes` does. Raises InputError for what is no number of bytes."""
+        found = self.payload_bytes(elements)
+        require(
+            isinstance(found, Integral) and found >= 0,
+            f"compressor {self.name!r} declares {found!r} bytes for {elements:,} elements; let "
+            f"payload_bytes return a whole number from 0 on, such as -(-elements // 8)",
+        )
+        return int(found)
+
     def payload_of(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
         """Return what `encode` does. Raises InputError for a payload that is none of so many bytes.
 
         Whoever forecasts and whoever is sent a payload go by what `payload_bytes` declares.
         """
-        payload, declared = self.encode(tensor, round_, memory), self.payload_bytes(tensor.numel())
+        declared = self.declared_bytes(tensor.numel())
+        payload = self.encode(tensor, round_, memory)
         require(
             _is_flat(payload, torch.uint8, declared),
             f"compressor {self.name!r} encodes {tensor.numel():,} elements to {_said(payload)}, "
@@ -279,7 +291,7 @@ class Codec(Encoder):
         total += self.decoded(payload, len(total))
 
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
-        return [Traffic(AllGather, self.payload_bytes(math.prod(shape)))]
+        return [Traffic(AllGather, self.declared_bytes(math.prod(shape)))]
 
 
 def _is_flat(found: object, dtype: torch.dtype, count: object) -> bool:
@@ -340,7 +352,7 @@ class Payloads:
     def sizes(self) -> list[int]:
         """The length of every payload."""
         pairs = zip(self.codecs, self.elements, strict=True)
-        return [codec.payload_bytes(elements) for codec, elements in pairs]
+        return [codec.declared_bytes(elements) for codec, elements in pairs]
 
     @property
     def payload_bytes(self) -> int:

@@ -103,7 +103,7 @@ class Sized(Compressor):
 
     def payload_bytes(self, elements: int) -> int:
         """Return the length of a payload."""
-        return self.of.payload_bytes(elements)
+        return self.of.declared_bytes(elements)
 
 
 class SizedCodec(Sized, Codec):
