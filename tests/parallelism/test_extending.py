@@ -162,7 +162,33 @@ def test_a_framework_of_ones_own_is_forecast_with_what_its_entry_says(tmp_path):
     advice = ddlnb.advise_layouts("llama3-8b", "H100", 2, framework="jaxpipe", draws=0)
     assert any("Nothing is fitted to runs of jaxpipe" in said for said in advice.unknowns)
     with pytest.raises(InputError, match="registered with other choices"):
-        register_framework(Framework("jaxpipe"))
+        register_framework(Framework("nemo"))
+
+
+@pytest.mark.usefixtures("own")
+def test_a_framework_of_ones_own_is_like_what_another_is_like():
+    register_framework(Framework("jaxpipe", like="megatron-deepspeed"))  # a cell that runs again
+    assert saved_fit().of("jaxpipe") == saved_fit().of("megatron")
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ({"like": "nemmo"}, "unknown framework 'nemmo'.*did you mean 'nemo'"),
+        ({"like": "nemo", "parameters": {"launch": 1e-5}}, "leave out one of them"),
+        ({"parameters": {"bogus": 1.0}}, "unknown parameter of a framework 'bogus'"),
+        ({"parameters": {"matrix_share": 7.0}}, "matrix_share"),
+        ({"fitted": ("bogus",)}, "unknown parameter of a framework 'bogus'"),
+        ({"words": "("}, "no pattern"),
+        ({"zero": 5}, "give 0 to 3"),
+        ({"gpus": ("H100",)}, "give their peak"),
+    ],
+)
+def test_a_framework_that_cannot_be_is_refused(choice, said):
+    known = dict(FRAMEWORKS)
+    with pytest.raises(InputError, match=said):
+        register_framework(Framework("jaxpipe", **choice))
+    assert known == FRAMEWORKS
 
 
 def test_a_gpu_sustains_the_same_in_every_forecast_of_a_large_model():

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.errors import look_up, require
+from ddlnb.errors import InputError, look_up, require, require_known
 from ddlnb.files import CALIBRATION
 from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.hardware.gpu import Gpu
@@ -200,11 +200,38 @@ FRAMEWORKS = {
 }
 
 
+SHIPPED = dict(FRAMEWORKS)
+
+
 def register_framework(entry: Framework) -> None:
     """Add a framework to FRAMEWORKS, so that layouts and tables of runs are forecast with it.
 
-    ``del FRAMEWORKS[name]`` removes it. Raises InputError for a name of another framework.
+    Registering one anew, as a notebook does whose cell runs again, replaces it; ``del
+    FRAMEWORKS[name]`` removes it. Raises InputError for the name of a shipped one, and for what no
+    framework can be like or say.
     """
+    where, names = f"framework {entry.name!r}", parameter_names()
+    require(
+        not (entry.like and entry.parameters),
+        f"{where} is like {entry.like!r} and has parameters of its own; leave out one of them",
+    )
+    if entry.like:
+        get_framework(entry.like)
+    for name in (*entry.parameters, *entry.fitted):
+        require_known("parameter of a framework", name, names)
+    Parameters(**(vars(saved_fit().parameters) | dict(entry.parameters)))  # refuses values
+    require(entry.zero in range(4), f"{where} has ZeRO {entry.zero!r}; give 0 to 3")
+    require(
+        all(isinstance(one, int | float) for one in entry.gpus),
+        f"{where} was run on GPUs {entry.gpus!r}; give their peak FLOP/s",
+    )
+    for pattern in (entry.words, entry.later[1]):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise InputError(f"{where} has the words {pattern!r}, no pattern: {error}") from error
+    if entry.name not in SHIPPED:
+        FRAMEWORKS.pop(entry.name, None)
     register_entry("framework", entry, FRAMEWORKS)
 
 
@@ -364,7 +391,9 @@ class Fitted:
     def of(self, framework: str) -> Parameters:
         """Return the parameters of one framework."""
         entry = FRAMEWORKS.get(framework, Framework(framework))
-        own = self.frameworks.get(entry.like or framework, entry.parameters)
+        while entry.like:
+            entry = FRAMEWORKS[entry.like]
+        own = self.frameworks.get(entry.name, entry.parameters)
         return Parameters(**(vars(self.parameters) | dict(own)))
 
 
