@@ -186,7 +186,11 @@ def partitioned(
 
 
 def message_of(workload: Workload, gradients: Sequence[Gradient]) -> Message:
-    """Return the message of these whole gradients, with the priority of their first layer."""
+    """Return the message of these whole gradients, with the priority of their first layer.
+
+    Raises InputError for no gradients.
+    """
+    require(bool(gradients), "a message of no gradients; leave out groups that are empty")
     pieces = tuple(Piece(gradient.name, 0, gradient.elements) for gradient in gradients)
     position = workload.layer_position
     return Message(pieces, min(position[gradient.layer] for gradient in gradients))

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.errors import InputError, require
-from ddlnb.networks.collectives.catalogue import get_collective
+from ddlnb.errors import require
+from ddlnb.networks.collectives import catalogue
+from ddlnb.networks.collectives.catalogue import get_algorithm, get_collective, why_not
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.bucketing import by_priority, message_of, partitioned
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Plan
@@ -66,11 +67,12 @@ class Space:
     ``partition`` says whether tensors may be cut, ``gates`` what forward passes may wait for,
     ``orders`` whether messages start as backward makes them ready ("ready") or by the layer that
     needs them ("priority"), ``split`` whether all-reduces may go in halves. ``collectives`` are the
-    names that every message may choose from; "auto" are those of COLLECTIVES that run among the
-    workers, none leaves every message to the cluster's own. ``servers`` says whether plans of
-    parameter servers count, where the cluster has a place for them, and ``methods`` whether those
-    of the methods do, which any result is then at least as fast as. Raises InputError for a space
-    that holds nothing, UnknownName for a collective that there is not.
+    names that every message may choose from; "auto" are those of COLLECTIVES, and registered ones,
+    that run among the workers, none leaves every message to the cluster's own. ``servers`` says
+    whether plans of parameter servers count, where the cluster has a place for them, and
+    ``methods`` whether those of the methods do, which any result is then at least as fast as.
+    Raises InputError for a space that holds nothing, UnknownName for a collective that there is
+    not.
 
     >>> import ddlnb
     >>> from ddlnb.plans.plan import Gate
@@ -98,19 +100,17 @@ class Space:
     def collectives_on(self, cluster: Cluster) -> tuple[str, ...]:
         """Return the names of collectives that a message may take instead of the cluster's own."""
         is_free = self.collectives == "auto"
-        names = COLLECTIVES if is_free else tuple(several(self.collectives))
+        own = (name for name, kind in catalogue.COLLECTIVES.items() if kind not in catalogue.OURS)
+        names = (*COLLECTIVES, *own) if is_free else tuple(several(self.collectives))
         if is_free and (cluster.workers == 1 or cluster.heterogeneity.link):
             return ()  # what is played on a graph has no factors of links
-        found = []
+        workers, per_node = cluster.workers, cluster.workers_per_node
+        if is_free:  # the others, of those that are made for so many workers
+            able = (n for n in names if not why_not(get_algorithm(n), workers, per_node))
+            names = tuple(name for name in able if name != cluster.all_reduce)
         for name in names:
-            try:
-                get_collective(name, cluster.workers, per_node=cluster.workers_per_node)
-            except InputError:  # is not made for so many workers
-                if not is_free:
-                    raise
-                continue
-            found.append(name)
-        return tuple(name for name in found if not is_free or name != cluster.all_reduce)
+            get_collective(name, workers, per_node=per_node)
+        return names
 
 
 @dataclass(frozen=True)

@@ -300,8 +300,7 @@ def _sized_on(of: Identity, method: Method, servers: int | None, cluster: Cluste
 
 @lru_cache(maxsize=KEPT)
 def _plan_on(of: Identity, method: Method, servers: int, placement: str, cost: Cost) -> Plan:
-    workload: Workload = of.parts[0]
-    return method.plan(workload, cost=cost, servers=servers, placement=placement)
+    return method.plan(of.parts[0], cost=cost, servers=servers, placement=placement)
 
 
 @lru_cache(maxsize=KEPT)

@@ -1,12 +1,19 @@
 """Laws of the search: its plans are plans, no worse than any method, and none beats the bound."""
 
 import gc
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
 
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError
+from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
+from ddlnb.networks.collectives.catalogue import (
+    COLLECTIVES,
+    get_collective,
+    register_collective,
+)
 from ddlnb.plans.plan import Plan
 from ddlnb.search.bound import lower_bound
 from ddlnb.search.search import search_plan
@@ -67,6 +74,26 @@ def test_no_plan_is_quicker_than_the_bound(situation):
     bound = lower_bound(workload, cluster, names, servers=plan.servers > 0)
     if plan.servers <= cluster.default_servers:
         assert bound.seconds <= played.iteration_seconds * (1 + 1e-9), bound
+
+
+def test_a_collective_of_ones_own_is_among_those_that_a_search_chooses_from():
+    @dataclass(frozen=True)
+    class Mine(Algorithm):
+        name = "mine"
+
+        def collective(self, workers, per_node=1, primitive=ALL_REDUCE):
+            rows = get_collective("ring", workers).transfers[wrong:]
+            return self.made(primitive, workers, workers, rows)
+
+    cluster, wrong = get_cluster("survey-10GbE", 8), 0
+    register_collective(Mine)
+    try:
+        assert "mine" in Space().collectives_on(cluster)
+        wrong = 1
+        with pytest.raises(InputError, match="'mine' among 8 workers is no all-reduce"):
+            Space().collectives_on(cluster)
+    finally:
+        del COLLECTIVES["mine"]
 
 
 def test_where_a_link_has_a_factor_a_search_takes_the_clusters_own_all_reduce():
