@@ -587,14 +587,21 @@ def _once(self: Damped, worker: Worker) -> Flow:
     yield StepDone()
 
 
+def _half(self: Damped, worker: Worker) -> Flow:
+    gradient = yield NextGradient()
+    worker.apply(gradient[::2])
+    yield StepDone()
+
+
 @pytest.mark.parametrize(
     ("loop", "said"),
     [
+        (_half, r"a loop applies torch.Size\(\[.*; give the flat gradient of"),
         (_nothing, "_nothing returned None; it has to yield"),
         (_once, "_once ended; .* `while True`"),
     ],
 )
-def test_a_loop_that_does_not_train_for_ever_is_told_so(damped, monkeypatch, loop, said):
+def test_a_loop_that_does_not_train_is_told_so(damped, monkeypatch, loop, said):
     monkeypatch.setattr(Damped, "loop", loop)
     with pytest.raises(InputError, match=said):
         train("digits", "damped(0.5)", workers=2, steps=4, evaluate_every=4, lr=0.1)

@@ -111,7 +111,16 @@ class Worker:
         return self._rates[0] * self.schedule(self.step)
 
     def apply(self, gradient: Tensor) -> None:
-        """Let the optimizer update the parameters with this flat gradient."""
+        """Let the optimizer update the parameters with this flat gradient.
+
+        Raises InputError for anything else, which the loop of a synchronisation may come with.
+        """
+        count = self.flat_gradient.numel()
+        require(
+            isinstance(gradient, Tensor) and tuple(gradient.shape) == (count,),
+            f"a loop applies {getattr(gradient, 'shape', gradient)!r}; give the flat gradient of "
+            f"{count:,} elements",
+        )
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * self.schedule(self.step)
         if gradient is not self.flat_gradient:
