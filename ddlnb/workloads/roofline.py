@@ -223,8 +223,8 @@ def estimate(
     """Return the workload with the seconds that a GPU's data sheet and open measurements tell.
 
     ``precision`` is one of the GPU's (fp32, tf32, fp16, bf16, fp8), by default `usual_precision`;
-    half precision halves the bytes, and tf32 is never slower than fp32. ``software`` is how the
-    program was written: eager, compiled or tuned by a vendor. ``spread`` says how far off such
+    half precision halves the bytes, and is never slower than fp32, nor is tf32. ``software`` is how
+    the program was written: eager, compiled or tuned by a vendor. ``spread`` says how far off such
     estimates are. With one measured rate, the estimate gives only the shares of the layers, and the
     rate their sum: then the spread is 0. Raises InputError for a workload without work and an
     impossible rate, UnknownName for other hardware or precisions.
@@ -266,9 +266,9 @@ def estimate(
     seconds = workload.with_seconds(forward, backward, source, kind.word)
     if samples_per_second is None:
         found = replace(seconds, spread=_spread(workload, kind, chosen, efficiency, software))
-        if chosen != "tf32":
+        if chosen in ON_CORES:
             return found
-        # A library takes what it has for fp32 where that is faster, as on GeForce.
+        # A library takes what it has for fp32 where that is faster, as on GeForce and on Pascal.
         plain = estimate(workload, kind, "fp32", software=software)
         return min(found, plain, key=lambda one: one.compute_seconds)
     _require_possible(workload, kind, samples_per_second)
