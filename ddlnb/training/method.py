@@ -15,13 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from ddlnb.compression.base import Codec, Compressor, Payloads, Voting
-from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
+from ddlnb.compression.catalogue import COMPRESSORS, FLAGS, RESERVED, get_compressor
 from ddlnb.errors import UnknownName, require, require_known, require_whole
 from ddlnb.plans.methods import sentence
-from ddlnb.plans.server_rules import BulkSynchronous, Decoding, Rule, Tallying
+from ddlnb.plans.server_rules import BulkSynchronous, Rule
 from ddlnb.registry import parsed, parts_of, register
 from ddlnb.training.gossip import DCDPSGD, DPSGD, ECDPSGD, Choco
 from ddlnb.training.optimizers import Optimizer
+from ddlnb.training.server_rules import Decoding, Tallying
 from ddlnb.training.synchronisation import (
     AdaptiveLocalSGD,
     AsynchronousParallel,
@@ -92,7 +93,7 @@ def register_synchronisation(kind: type[Synchronisation]) -> None:
 
 SEEDS = 1 << 32  # torch uses 32 bits of a seed
 ARCHITECTURES = ("A2A", "PS", "gossip")
-FLAGS = ("feedback", "whole-model")
+RESERVED.append(SYNCHRONISATIONS)
 
 
 @dataclass(frozen=True)

@@ -35,15 +35,10 @@ import torch
 from ddlnb.compression.base import Compressor
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.plans.requests import Flow
-from ddlnb.plans.server_rules import (
-    BoundedStaleness,
-    BulkSynchronous,
-    DynamicBound,
-    RoundRobin,
-    Rule,
-)
+from ddlnb.plans.server_rules import BulkSynchronous, Rule
 from ddlnb.registry import Choice, one_of
 from ddlnb.training.optimizers import Optimizer
+from ddlnb.training.server_rules import BoundedStaleness, DynamicBound, RoundRobin
 from ddlnb.training.worker import NextGradient, StepDone, Worker
 
 
@@ -170,7 +165,7 @@ class StaleSynchronousParallel(Relaxed):
 class DynamicStaleSynchronousParallel(Relaxed):
     """SSP with a bound between ``low`` and ``high``, chosen as it runs (DSSP; Zhao et al. 2019).
 
-    `ddlnb.plans.server_rules.DynamicBound` chooses it.
+    `ddlnb.training.server_rules.DynamicBound` chooses it.
     """
 
     low: int = 1

@@ -13,10 +13,11 @@ from ddlnb.compression.catalogue import COMPRESSORS
 from ddlnb.compression.sign import SignVote
 from ddlnb.errors import DdlnbError
 from ddlnb.plans.requests import Messages
-from ddlnb.plans.server_rules import BulkSynchronous, Tallying
+from ddlnb.plans.server_rules import BulkSynchronous
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.executors.lockstep import Lockstep
 from ddlnb.training.runs import train as training
+from ddlnb.training.server_rules import Tallying
 from ddlnb.training.synchronisation import AdaptiveLocalSGD
 from ddlnb.training.worker import NextGradient
 from ddlnb.workloads.workload import read_profile

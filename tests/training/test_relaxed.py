@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from ddlnb.errors import InputError
-from ddlnb.plans.server_rules import BoundedStaleness, Decoding, DynamicBound, RoundRobin
 from ddlnb.training.executors.clock import Clock, ExponentialTail, LogNormal, OneSlow
 from ddlnb.training.executors.lockstep import activity_table
 from ddlnb.training.method import training_method
+from ddlnb.training.server_rules import BoundedStaleness, Decoding, DynamicBound, RoundRobin
 from tests.toy_training import ADAM, MOMENTUM, SGD, Trained, make_workers
 
 BOUNDS = st.one_of(st.none(), st.integers(0, 4))

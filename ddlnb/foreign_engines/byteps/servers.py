@@ -20,9 +20,10 @@ from ddlnb.foreign_engines.byteps.runtime import Membership
 from ddlnb.foreign_engines.catalogue import require_summed
 from ddlnb.launch.rank import RankContext
 from ddlnb.plans.requests import PushPull
-from ddlnb.plans.server_rules import BoundedStaleness, BulkSynchronous, Rule
+from ddlnb.plans.server_rules import BulkSynchronous, Rule
 from ddlnb.training.executors.distributed import ParameterServers
 from ddlnb.training.method import Arrival, TrainingJob, TrainingMethod
+from ddlnb.training.server_rules import BoundedStaleness
 from ddlnb.training.worker import Worker
 
 
