@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
+
 from ddlnb.compression.base import FAMILIES, Compressor
 from ddlnb.compression.dgc import DeepGradientCompression
 from ddlnb.compression.gtop_k import GTopK
@@ -24,6 +27,8 @@ COMPRESSORS: dict[str, type[Compressor]] = {
         *(TopK, GTopK, RandomK, DeepGradientCompression, PowerSGD),
     )
 }
+FLAGS = ("feedback", "whole-model")
+RESERVED: list[Iterable[str]] = [FLAGS]  # words of method texts; what else has some adds them
 # These are made for one model, so that no default fits all models.
 FOR_ONE_MODEL: dict[str, type[Compressor]] = {LayerTopK.name: LayerTopK}
 
@@ -61,11 +66,9 @@ def register_compressor(kind: type[Compressor]) -> None:
     local(8) + tenth(0.1) on A2A
     >>> del COMPRESSORS["tenth"]
     """
-    from ddlnb.training.method import FLAGS, SYNCHRONISATIONS
-
     family = getattr(kind, "family", "")
     require(
         not (isinstance(kind, type) and issubclass(kind, Compressor)) or family in FAMILIES,
         f"compressor {kind!r} declares the family {family!r}; choose one of {', '.join(FAMILIES)}",
     )
-    register("compressor", kind, Compressor, COMPRESSORS, (*FLAGS, *SYNCHRONISATIONS))
+    register("compressor", kind, Compressor, COMPRESSORS, chain.from_iterable(RESERVED))

@@ -160,6 +160,10 @@ def _measured(
 ) -> pd.DataFrame:
     """Return the rows of `measure`, of runs that are there and of those that are missing."""
     cells = cells_of(task, chosen, settings)
+    require(
+        out is None or "<lambda>" not in str(cells[0]["optimizer"]),
+        "rows that are kept name their optimizer, and a lambda has no name; give a function",
+    )
     results = ResultsFile(out)
     missing = missing_runs(cells, settings.repetitions, results)
     if not missing:

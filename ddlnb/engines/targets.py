@@ -13,11 +13,13 @@ from ddlnb.engines.catalogue import BASELINES, ENGINES, Engine, get_engine, requ
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings, optimizer_name
 from ddlnb.errors import InputError, require, require_known
 from ddlnb.files import machine
-from ddlnb.plans.methods import METHODS, Method, get_method, require_tunable
+from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.plans.methods import METHODS, SHIPPED, Method, get_method, require_tunable
 from ddlnb.registry import several
 from ddlnb.results.rows import ResultsFile
 from ddlnb.workloads.task import Task
 from ddlnb.workloads.tracing import trace
+from ddlnb.workloads.workload import Workload
 
 Methods = str | Method | Sequence[str | Method]
 
@@ -62,7 +64,13 @@ class Target:
                 words.append(f"collective={settings.collective.replace(' ', '')}")
             if self.plans_anew and settings.replan is not None:
                 words.append(f"replan={settings.replan}")
+            if self.method.needs_cost and settings.cost is not None:
+                words.append(
+                    f"cost={settings.cost.latency_seconds:g}s+{settings.cost.seconds_per_byte:g}s/B"
+                )
         words += [f"becomes={change.word}" for change in settings.changes]
+        if settings.device != "cpu":
+            words.append(f"backend={settings.backend}")
         if replayed:
             words.append("replayed")
         if settings.site.scale != 1:
@@ -155,7 +163,12 @@ def _methods(asked: Methods, able: list[Engine], settings: MeasurementSettings) 
             if any(not e.refuses(one, settings.device) for e in able)
             and (collective is None or one.exchange == "all_reduce")
         ]
-    chosen = {method.name: method for method in map(get_method, listed)}
+    meant = [get_method(one) for one in listed]
+    chosen = {method.name: method for method in meant}
+    require(
+        len(set(meant)) == len(chosen),
+        "two methods or plans that differ have the same name; measure one after the other",
+    )
     for method in chosen.values():
         _require_own_name(method)
         require(
@@ -193,9 +206,10 @@ def cells_of(
 ) -> list[dict[str, object]]:
     """Return the columns of each target's cell. Raises ModelError for what cannot be trained."""
     local_batch = settings.batch_of(task)
+    workload = task.recorded or trace(task, local_batch)
     common = {
         "model": task.name,
-        "structure": (task.recorded or trace(task, local_batch)).structure,
+        "structure": workload.structure,
         "local_batch": local_batch,
         "network": settings.site.network_name,
         "source": settings.site.source,
@@ -212,10 +226,26 @@ def cells_of(
             "gpus": 1 if one.engine == "single" else settings.workers,
             "engine": one.engine,
             "servers": settings.server_count if one.uses_servers else 0,
-            "settings": one.settings_text(settings, replayed=replayed),
+            "settings": " ".join(
+                [
+                    *one.settings_text(settings, replayed=replayed).split(),
+                    *_plan_words(one, workload, settings),
+                ]
+            ),
         }
         for one in chosen
     ]
+
+
+NOMINAL = AlphaBeta(1e-4, 1e-9)  # seconds of an all-reduce with which rules are told apart
+
+
+def _plan_words(one: Target, workload: Workload, settings: MeasurementSettings) -> list[str]:
+    """Return a word for the plan of a method of one's own, whose rule may be another tomorrow."""
+    if one.method is None or is_searched(one.method) or one.name in SHIPPED:
+        return []
+    plan = one.method.plan(workload, cost=NOMINAL, servers=max(1, settings.server_count))
+    return [f"plan={plan.digest}"]
 
 
 def missing_runs(

@@ -360,6 +360,9 @@ def ddp_of(bucket_cap_mb: int) -> Method:
     return replace(BASELINES["DDP"], name=name, bucketing=bucketing)
 
 
+SHIPPED = dict(METHODS)
+
+
 def register_method(method: Method) -> None:
     """Add a method to METHODS, as if it were a row of this file.
 

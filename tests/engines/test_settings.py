@@ -1,12 +1,19 @@
 """The settings of a measurement: one value, checked once, changed by name."""
 
+from dataclasses import replace
+
 import pytest
 
 from ddlnb.engines.settings import DEFAULTS, MeasurementSettings
-from ddlnb.engines.targets import targets_of
+from ddlnb.engines.targets import cells_of, targets_of
 from ddlnb.errors import InputError
 from ddlnb.launch.options import LaunchOptions, emulated
-from ddlnb.plans.methods import METHODS
+from ddlnb.plans.alpha_beta import AlphaBeta
+from ddlnb.plans.bucketing import Bucketing, message_of
+from ddlnb.plans.methods import METHODS, Method
+from ddlnb.plans.plan_file import method_of
+from ddlnb.workloads.resolve import get_task
+from ddlnb.workloads.tracing import trace
 
 
 def test_options_of_the_site_are_changed_by_name():
@@ -39,6 +46,33 @@ def test_the_settings_column_says_what_differs_from_a_plain_run(options, text):
     (contender,) = targets_of(name, settings)
     assert contender.settings_text(settings, replayed=False) == text
     assert "replayed" in contender.settings_text(settings, replayed=True).split()
+
+
+def test_rows_of_another_rule_plan_or_cost_are_missing():
+    """What is kept is known by what runs, not by the name of a method alone."""
+    task, words = get_task("small-conv"), []
+
+    def word(method: Method, **options: object) -> str:
+        settings = DEFAULTS.changed(baselines=False, **options)
+        return str(cells_of(task, targets_of(method, settings), settings)[0]["settings"])
+
+    for number in (1, 2):
+
+        def rule(workload, number=number):
+            return [message_of(workload, workload.gradients[:number]),
+                    message_of(workload, workload.gradients[number:])]  # fmt: skip
+
+        words.append(word(replace(METHODS["WFBP-A2A"], name="Own", bucketing=Bucketing(rule))))
+    assert words[0].startswith("plan=")
+    assert words[0] != words[1]
+    plan = METHODS["WFBP-A2A"].plan(trace(task, 32))
+    kept = [method_of(one) for one in (plan, replace(plan, messages=plan.messages[::-1]))]
+    assert len({word(one) for one in kept}) == 2
+    with pytest.raises(InputError, match="the same name"):
+        targets_of(kept, DEFAULTS)
+    costs = [word("MG-WFBP", cost=cost) for cost in (None, AlphaBeta(1e-3, 1e-9))]
+    assert costs == ["", "cost=0.001s+1e-09s/B"]
+    assert word("WFBP-A2A", cost=AlphaBeta(1e-3, 1e-9)) == ""
 
 
 def test_a_network_text_may_name_a_topology():

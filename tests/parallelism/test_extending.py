@@ -10,6 +10,7 @@ import ddlnb
 from ddlnb.cli.app import app
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.networks.topologies import Star
+from ddlnb.parallelism import layout as layout_module
 from ddlnb.parallelism.executed.table import DENSE, Case, strategy_rows
 from ddlnb.parallelism.forecast.frameworks import (
     FRAMEWORKS,
@@ -23,7 +24,7 @@ from ddlnb.parallelism.forecast.step import step, weight_seconds
 from ddlnb.parallelism.forecast.table import forecast_table
 from ddlnb.parallelism.heterogeneous import gpu_kinds
 from ddlnb.parallelism.iteration import parts_of, play_iteration
-from ddlnb.parallelism.layout import Layout
+from ddlnb.parallelism.layout import CONTEXTS, RECOMPUTATIONS, Layout
 from ddlnb.parallelism.machines import machines_of
 from ddlnb.parallelism.memory import memory
 from ddlnb.parallelism.schedules import (
@@ -163,6 +164,14 @@ def test_a_framework_of_ones_own_is_forecast_with_what_its_entry_says(tmp_path):
     assert any("Nothing is fitted to runs of jaxpipe" in said for said in advice.unknowns)
     with pytest.raises(InputError, match="registered with other choices"):
         register_framework(Framework("nemo"))
+
+
+def test_no_word_of_layouts_is_the_name_of_a_schedule():
+    words = [f"{name}2" for name in layout_module._COUNTS] + list(layout_module._SWITCHES)
+    words += [one for one in (*RECOMPUTATIONS, *CONTEXTS) if one != "none"]
+    for word in words:
+        with pytest.raises(InputError, match="name of another word in layouts"):
+            register_schedule(PipelineSchedule(word, lambda *_: 1))
 
 
 @pytest.mark.usefixtures("own")
