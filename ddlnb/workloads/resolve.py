@@ -11,10 +11,11 @@ Torch is loaded for tasks, and not for profiles.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 
 ATTRIBUTES = "give a task as FILE.py:NAME or PACKAGE.MODULE:NAME"
 YOURS = "my.py:task, a Hugging Face config.json or architecture (see docs/own_model.md)"
-_as_run: dict[str, tuple[int, int]] = {}  # when a file that was run was written, and its bytes
+State = dict[str, tuple[int, int]]  # of files: when they were written, and their bytes
+_as_run: dict[str, State] = {}  # a module that was run: its file, and those beside it that it took
+_beside: dict[str, str] = {}  # modules that such files imported from beside them, by name
 
 
 def resolve(model: str | Task | Workload, *, sequence: int | None = None) -> Task | Workload:
@@ -178,31 +181,45 @@ def object_of(text: str) -> Any:
 
 
 def run_file(path: Path) -> ModuleType:
-    """Run a Python file as a module, and return it; again only if the file has changed since.
+    """Run a Python file as a module, and return it; again only if it has changed since.
 
-    So what it registers is registered once, however often a command asks for its names. Raises
-    ModelError for a file that is not there or fails.
+    Or a file beside it that it imports. So what it registers is registered once, however often a
+    command asks for its names. Raises ModelError for a file that is not there or fails.
     """
     if not path.is_file():
         raise ModelError(f"file {str(path)!r} does not exist; {ATTRIBUTES}")
     full = path.resolve()
-    state = full.stat()
-    name = f"ddlnb_user_{full.stem}_{abs(hash(full)):x}"
-    known = sys.modules.get(name)
-    if known is not None and _as_run.get(name) == (state.st_mtime_ns, state.st_size):
-        return known
+    name = f"ddlnb_user_{full.stem}_{hashlib.sha256(bytes(full)).hexdigest()[:16]}"
+    former = _as_run.pop(name, {})
+    if former and former == _state(former):
+        _as_run[name] = former
+        return sys.modules[name]
+    for other, file in list(_beside.items()):  # another folder may have others of these names
+        if file in former or Path(file).parent != full.parent:
+            del _beside[other]
+            sys.modules.pop(other, None)
     spec = importlib.util.spec_from_file_location(name, full)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    loaded = set(sys.modules)
     advice = f"cannot be run: {{error}}; make it one that `python {path}` runs"
     # As python does, so that files next to it are found.
     with _on_the_path(full.parent), _of_the_user(f"file {str(path)!r}", advice):
         spec.loader.exec_module(module)
     _travels_by_value(module)
-    _as_run[name] = (state.st_mtime_ns, state.st_size)
+    for other in set(sys.modules) - loaded:
+        file = getattr(sys.modules[other], "__file__", None) or ""
+        if Path(file).resolve().parent == full.parent:
+            _beside[other] = file
+    _as_run[name] = _state([str(full), *_beside.values()])
     return module
+
+
+def _state(files: Iterable[str]) -> State:
+    found = {file: Path(file).stat() for file in files if Path(file).is_file()}
+    return {file: (one.st_mtime_ns, one.st_size) for file, one in found.items()}
 
 
 def _import(place: str) -> ModuleType:

@@ -1,6 +1,7 @@
 """What a user may call a model, as one types it, and one error for each way to get it wrong."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,8 +10,8 @@ import cloudpickle
 import pytest
 from torch import nn
 
-from ddlnb.errors import DdlnbError
-from ddlnb.workloads.resolve import resolve
+from ddlnb.errors import DdlnbError, ModelError
+from ddlnb.workloads.resolve import resolve, run_file
 from ddlnb.workloads.task import Task
 from ddlnb.workloads.tracing import trace
 from ddlnb.workloads.workload import Workload, read_profile
@@ -78,6 +79,50 @@ def here(tmp_path, monkeypatch):
 def test_a_task_in_a_file_or_a_module_is_found_by_its_name(here, name):
     workload = trace(resolve(name), 4)
     assert (workload.model, workload.parameters) == ("mine", 12)
+
+
+BESIDE = "from layers import WIDTH\n"
+
+
+def test_a_file_takes_the_modules_beside_it_as_they_are(here):
+    """Of its own folder, though another file has imported one of the same name; and edited ones."""
+    for folder, width in (("one", 3), ("two", 5)):
+        (here / folder).mkdir()
+        (here / folder / "my.py").write_text(BESIDE)
+        (here / folder / "layers.py").write_text(f"WIDTH = {width}\n")
+
+    def width(folder: str) -> int:
+        return run_file(here / folder / "my.py").WIDTH
+
+    assert (width("one"), width("two"), width("one")) == (3, 5, 3)
+    module = run_file(here / "one" / "my.py")
+    assert run_file(here / "one" / "my.py") is module
+    (here / "one" / "layers.py").write_text("WIDTH = 4096\n")
+    assert width("one") == 4096
+    whole = (here / "one" / "my.py").read_text()
+    (here / "one" / "my.py").write_text(whole + "1 / 0\n")
+    for _ in range(2):  # a file that failed is no module
+        with pytest.raises(ModelError, match="ZeroDivisionError"):
+            run_file(here / "one" / "my.py")
+
+
+def test_a_file_has_the_same_name_in_every_process(here):
+    """Kept runs know classes by the names of their modules."""
+    (here / "own.py").write_text("VALUE = 1\n")
+    text = (
+        "from pathlib import Path; from ddlnb.workloads.resolve import run_file; "
+        "print(run_file(Path('own.py')).__name__)"
+    )
+    names = {
+        subprocess.run(
+            [sys.executable, "-c", text],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in "12"
+    }
+    assert len(names) == 1
 
 
 def test_a_file_is_found_by_its_path(here):
