@@ -7,17 +7,37 @@ that a process has to compile says on a terminal what the seconds are for.
 from __future__ import annotations
 
 import sys
-from functools import partial
+from collections.abc import Callable
 from multiprocessing import parent_process
-from typing import Any
+from typing import Any, TypeVar
+from warnings import warn
 
 from numba import njit
 from numba.core import event as events
 
+F = TypeVar("F", bound=Callable[..., Any])
+UNKEPT = (
+    "compiled loops are kept nowhere, and every command compiles them: set NUMBA_CACHE_DIR to a "
+    "folder that takes files"
+)
 NOTICE = "ddlnb compiles its loops, once after an installation; this takes up to half a minute."
 
-# Without the interpreter's lock, so that threads play at the same time.
-compiled = partial(njit, cache=True, nogil=True)
+
+def compiled(**options: Any) -> Callable[[F], F]:
+    """Return a decorator of loops: without the interpreter's lock, so that threads play at once.
+
+    Where neither the package nor HOME takes a file, as in a container that may only be read, they
+    are compiled in every process, and it is said.
+    """
+
+    def decorated(loop: F) -> F:
+        try:
+            return njit(cache=True, nogil=True, **options)(loop)  # type: ignore[no-any-return]
+        except RuntimeError:  # no place to keep it
+            warn(UNKEPT, stacklevel=1)
+            return njit(nogil=True, **options)(loop)  # type: ignore[no-any-return]
+
+    return decorated
 
 
 class _Notice(events.Listener):

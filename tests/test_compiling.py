@@ -5,6 +5,10 @@ import pty
 import subprocess
 import sys
 
+import numba
+import pytest
+
+from ddlnb import compiling
 from ddlnb.compiling import NOTICE
 
 LOOPS = (  # one that is quickly compiled, and one more
@@ -31,6 +35,20 @@ def said(folder, terminal: bool) -> str:
 def test_the_first_loop_that_is_compiled_is_announced_once(tmp_path):
     assert said(tmp_path, terminal=True).split("\n").count(f"{NOTICE}\r") == 1
     assert said(tmp_path, terminal=True) == ""
+
+
+def test_where_nothing_can_be_kept_loops_are_compiled_all_the_same(monkeypatch):
+    """As in a container that may only be read: numba finds no place for its files."""
+
+    def njit(cache=False, **options):
+        if cache:
+            raise RuntimeError("cannot cache function 'twice': no locator available")
+        return numba.njit(**options)
+
+    monkeypatch.setattr(compiling, "njit", njit)
+    with pytest.warns(UserWarning, match="set NUMBA_CACHE_DIR"):
+        twice = compiling.compiled()(lambda value: 2 * value)
+    assert twice(3) == 6
 
 
 def test_a_file_gets_no_notice(tmp_path):
