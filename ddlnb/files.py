@@ -126,6 +126,11 @@ def require_writable(folder: str | Path) -> None:
 
     A page is really written: on a full disk an empty file can still be made.
     """
+    require(
+        Path(folder).parts[:1] != ("~",),
+        f"folder {str(folder)!r} begins with ~, which a shell expands and Python does not; give "
+        f"{str(Path(folder).expanduser())!r}",
+    )
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as probe:

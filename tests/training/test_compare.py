@@ -261,6 +261,11 @@ def test_classes_of_a_cell_are_known_by_what_they_are_made_of(
     assert (found[0] == found[1]) == (not before)
 
 
+def test_a_folder_that_a_shell_would_expand_is_refused():
+    with pytest.raises(InputError, match="begins with ~"):
+        compare("quadratic", ["bsp"], seeds=1, folder="~/kept", **QUICK)
+
+
 def test_the_tables_of_a_folder_hold_all_that_is_kept(tmp_path):
     for method in ("bsp", "asp"):
         compare("quadratic", [method], seeds=1, folder=tmp_path, tune=True, **QUICK)
