@@ -19,6 +19,7 @@ from ddlnb.parallelism.schedules import (
     most_kept,
     schedule,
 )
+from ddlnb.registry import CACHES
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,9 @@ def pipeline_stages(
         PipelineStage(index, tuple(chunks[kind.part(index, number, pp)] for number in range(vpp)))
         for index in range(pp)
     )
+
+
+CACHES.append(pipeline_stages.cache_clear)
 
 
 def _counted(layers: Sequence[LayerShape]) -> tuple[tuple[LayerShape, int], ...]:

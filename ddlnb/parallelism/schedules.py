@@ -8,7 +8,6 @@ says when passes start and end, and how long stages stand idle.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +15,8 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from ddlnb.errors import InputError, look_up, require, require_whole
-from ddlnb.registry import register_entry
+from ddlnb.errors import look_up, require, require_whole
+from ddlnb.registry import CACHES
 
 
 class Pass(NamedTuple):
@@ -159,67 +156,7 @@ SCHEDULES = {
 SHIPPED = dict(SCHEDULES)
 INTERLEAVED = "interleaved"
 INTERLEAVES = "1f1b"  # the schedule of which chunks make the interleaved one
-# What a schedule of one's own is tried with, and up to how many micro batches per stage its idle
-# time is counted by playing it.
-TRIED_STAGES, TRIED_BATCHES, PLAYED = 4, 8, 8
-
-
-# Words that mean something else in layouts.
-RESERVED = r"(dp|tp|pp|cp|ep|vpp|zero|shard|lora|mb|acc)\d+|sp|keep|selective|full|ring|all-to-all"
-
-
-def register_schedule(entry: PipelineSchedule) -> None:
-    """Add a schedule to SCHEDULES, so that its name works wherever one is named.
-
-    In layouts, memory, plays of iterations, forecasts and tables of runs, and on real ranks.
-    Registering one anew, as a notebook does whose cell runs again, replaces it; ``del
-    SCHEDULES[name]`` removes it. Raises InputError for the name of a shipped one, for one that does
-    not say how far stages run ahead, of numbers and of arrays, and for one that never ends.
-
-    >>> register_schedule(PipelineSchedule("eager", lambda stage, stages, *_: 2 * (stages - stage)))
-    >>> [in_flight("eager", 4, 8, 1, stage) for stage in range(4)]
-    [8, 6, 4, 2]
-    >>> del SCHEDULES["eager"]
-    """
-    _require_ahead(entry)
-    if entry.name not in SHIPPED:
-        SCHEDULES.pop(entry.name, None)
-    register_entry("schedule", entry, SCHEDULES)
-    try:
-        _require_carried_out(entry)
-    except InputError:
-        del SCHEDULES[entry.name]
-        raise
-
-
-def _require_ahead(entry: PipelineSchedule) -> None:
-    """Raise InputError unless ``ahead`` gives whole numbers, and the same ones of arrays."""
-    numbers = TRIED_STAGES, TRIED_BATCHES, entry.chunks
-    try:
-        each = [entry.ahead(stage, *numbers) for stage in range(TRIED_STAGES)]
-        every = entry.ahead(np.arange(TRIED_STAGES), *(np.full(1, float(n)) for n in numbers))
-        are_whole = all(isinstance(one, int | np.integer) and one > 0 for one in each)
-        is_sound = are_whole and bool((np.broadcast_to(every, TRIED_STAGES) == each).all())
-        why = f"of {TRIED_STAGES} stages it says {each}, and of arrays {every}"
-    except Exception as error:  # whatever somebody's own function does
-        is_sound, why = False, str(error)
-    require(
-        is_sound,
-        f"schedule {entry.name!r} cannot say how far stages run ahead ({why}); give a function of "
-        f"(stage, stages, batches, chunks) that returns whole numbers above 0, and works on arrays",
-    )
-
-
-def _require_carried_out(entry: PipelineSchedule) -> None:
-    """Raise InputError for a schedule that never ends, or whose name means something else."""
-    require(
-        re.fullmatch(RESERVED, entry.name) is None,
-        f"schedule {entry.name!r} has the name of another word in layouts; choose another name",
-    )
-    for _ in in_order(
-        schedule(entry.name, TRIED_STAGES, TRIED_BATCHES, entry.chunks), entry.chunks, entry.name
-    ):
-        pass
+PLAYED = 8  # micro batches per stage, up to which idle time is counted by playing
 
 
 def get_schedule(name: str) -> PipelineSchedule:
@@ -410,21 +347,47 @@ def play(
 
 
 @lru_cache(maxsize=4096)
-def idle_passes(kind: PipelineSchedule, stages: int, micro_batches: int, chunks: int) -> float:
+def idle_passes(
+    kind: PipelineSchedule, stages: int, micro_batches: int, chunks: int, later: int = 0
+) -> float:
     """Return how long equal stages stand idle, in forward passes, of which backward ones take two.
 
-    Played for up to `PLAYED` micro batches per stage; beyond, as much more as the last ones add.
+    With ``later`` 1 half of a backward pass is for gradients of weights, where a schedule splits
+    them off; with 0 nothing is. Played for up to `PLAYED` micro batches per stage; beyond, as much
+    more as the last ones add.
 
     >>> idle_passes(SCHEDULES["1f1b"], 4, 8, 1), idle_passes(SCHEDULES["interleaved"], 4, 8, 2)
     (9.0, 4.5)
     """
     most = PLAYED * stages
     if micro_batches > most:
-        half, whole = (idle_passes(kind, stages, n, chunks) for n in (most // 2, most))
+        half, whole = (idle_passes(kind, stages, n, chunks, later) for n in (most // 2, most))
         return whole + (whole - half) * (micro_batches - most) / (most - most // 2)
-    seconds = {"F": 1.0, "B": 1.0, "W": 1.0} if kind.splits else {"F": 1.0, "B": 2.0}
+    seconds = {"F": 1.0, "B": 2.0 - later * kind.splits, "W": 1.0 * later}
     passes = _ordered(kind, stages, micro_batches, chunks)
     return play(passes, seconds, chunks=chunks, name=kind.name).seconds - 3 * micro_batches
+
+
+CACHES.extend(kept.cache_clear for kept in (_ordered, idle_passes))
+
+
+def idle_shares(
+    kind: PipelineSchedule, stages: int, micro_batches: int, chunks: int
+) -> tuple[float, float]:
+    """Return how long equal stages are idle, of their time with 1F1B.
+
+    Where nothing of a backward pass can wait, and where half of it is for gradients of weights. A V
+    schedule is put in order for the latter, and taken for it.
+
+    >>> idle_shares(SCHEDULES["zero-bubble"], 4, 8, 1)
+    (1.0, 0.3333333333333333)
+    """
+    if kind.chunked:  # starts micro batches in groups
+        micro_batches += -micro_batches % stages
+    chunks = chunks if kind.chunked else kind.chunks
+    usual = idle_passes(SCHEDULES[INTERLEAVES], stages, stages, 1)
+    whole, split = (idle_passes(kind, stages, micro_batches, chunks, w) / usual for w in (0, 1))
+    return split if kind.vee else whole, split
 
 
 def in_order(
@@ -447,7 +410,10 @@ def in_order(
                 done.add((one.kind, one.micro_batch, part))
                 position[stage] += 1
         waiting = [order[at] for order, at in zip(passes, position, strict=True) if at < len(order)]
-        require(sum(position) > before, f"this schedule never ends: its stages wait at {waiting}")
+        require(
+            sum(position) > before,
+            f"schedule {name!r} never ends: its stages wait at {waiting}",
+        )
 
 
 def _needed(one: Pass, part: int, parts: int) -> list[Key]:

@@ -1,6 +1,7 @@
 """A schedule or a framework of one's own: one entry, and it is there wherever one is named."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,13 +28,14 @@ from ddlnb.parallelism.iteration import parts_of, play_iteration
 from ddlnb.parallelism.layout import CONTEXTS, RECOMPUTATIONS, Layout
 from ddlnb.parallelism.machines import machines_of
 from ddlnb.parallelism.memory import memory
+from ddlnb.parallelism.own_schedules import register_schedule
 from ddlnb.parallelism.schedules import (
     SCHEDULES,
+    SHIPPED,
     PipelineSchedule,
     in_flight,
     most_in_flight,
     play,
-    register_schedule,
     schedule,
 )
 from tests.parallelism.forecast.tables import write_table
@@ -89,33 +91,39 @@ def test_a_schedule_of_ones_own_is_executed_on_real_ranks(four_ranks):
     assert rows["equal"].all()
 
 
-@pytest.mark.parametrize(
-    ("ahead", "splits"), [(lambda *_: 1, False), (EAGER.ahead, False), (EAGER.ahead, True)]
-)
-def test_a_schedule_of_ones_own_is_forecast_as_idle_as_it_is_played(ahead, splits):
-    """A serial one, one that runs further ahead, and one that splits its backward passes."""
-    behind = (lambda stage: stage) if splits else None
-    seconds = {"F": 1.0, "B": 1.0, "W": 1.0} if splits else {"F": 1.0, "B": 2.0}
-    for pp, rounds in ((2, 4), (4, 8), (4, 128)):
-        register_schedule(PipelineSchedule("mine", ahead, weights_behind=behind))
-        try:
-            question = LayoutQuestion("llama3-8b", "H100", 4, framework="megatron")
-            layouts = [
-                Layout(pp=pp, tp=8, dp=4 // pp, micro_batches=rounds, schedule=name)
-                for name in ("mine", "1f1b")
-            ]
-            own, usual = (
-                step(ranking_of(question, one).outlook.cases, saved_fit()).bubble[0]
-                for one in layouts
-            )
-            both = zip(layouts, (seconds, {"F": 1.0, "B": 2.0}), strict=True)
-            idle = [
-                play(schedule(one.schedule, pp, rounds), of).seconds - 3 * rounds
-                for one, of in both
-            ]
-        finally:
-            del SCHEDULES["mine"]
-        assert own / usual == pytest.approx(idle[0] / idle[1], rel=1e-6)
+def bubble_of(name: str, pp: int, rounds: int, vpp: int = 1) -> float:
+    """Return the bubble of a step, in seconds, of a model whose stages are not all alike."""
+    question = LayoutQuestion("llama3-8b", "H100", 4, framework="megatron")
+    layout = Layout(pp=pp, tp=8, dp=4 // pp, micro_batches=rounds)
+    cases = ranking_of(question, layout).outlook.cases
+    cases = replace(cases, schedule=np.array([name]), vpp=np.array([float(vpp)]))
+    return float(step(cases, saved_fit()).bubble[0])
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize(("pp", "rounds"), [(2, 4), (4, 8), (4, 12), (4, 3), (4, 128)])
+def test_a_copy_of_a_schedule_is_forecast_as_the_schedule_is(name, pp, rounds):
+    """Whatever it is called. The formula of V schedules is that of others which split passes."""
+    vpp = 2 if SHIPPED[name].chunked else 1
+    register_schedule(replace(SHIPPED[name], name="mine"))
+    try:
+        own, shipped = (bubble_of(one, pp, rounds, vpp) for one in ("mine", name))
+    finally:
+        del SCHEDULES["mine"]
+    if SHIPPED[name].vee:
+        assert 0.2 * shipped < own < 1.5 * shipped
+    else:
+        assert own == pytest.approx(shipped, rel=1e-6)
+
+
+@pytest.mark.parametrize(("pp", "rounds"), [(2, 4), (4, 8), (4, 128)])
+def test_a_schedule_without_overlap_takes_as_long_as_its_stages_one_by_one(pp, rounds):
+    register_schedule(PipelineSchedule("mine", lambda *_: 1))
+    try:
+        own, usual = bubble_of("mine", pp, rounds), bubble_of("1f1b", pp, rounds)
+    finally:
+        del SCHEDULES["mine"]
+    assert own == pytest.approx(rounds * usual, rel=1e-6)
 
 
 def test_a_schedule_of_ones_own_replaces_its_former_self():
@@ -134,16 +142,25 @@ def test_a_schedule_of_ones_own_replaces_its_former_self():
         (PipelineSchedule("mine", lambda s, p, m, v: min(m, p - s)), "works on arrays"),
         (PipelineSchedule("mine", lambda stage, *_: 1 + stage), "never ends"),
         (PipelineSchedule("mine", lambda *_: 1, vee=True), "never ends"),
+        (PipelineSchedule("mine", lambda s, p, *_: p - s, chunked=True), "never ends"),
+        (PipelineSchedule("mine", lambda *_: 1, words="("), "no pattern"),
+        (PipelineSchedule("mine", lambda *_: 1, weights_behind=lambda s: -1), "from 0 on"),
+        (PipelineSchedule("mine", lambda *_: 1, weights_behind=lambda s: 1 / s), "on stage 0"),
         (PipelineSchedule("1f1b", lambda *_: 1), "registered with other choices"),
         (PipelineSchedule("full", lambda *_: 1), "name of another word in layouts"),
         (PipelineSchedule("zero2", lambda *_: 1), "name of another word in layouts"),
     ],
 )
 def test_a_schedule_that_cannot_be_carried_out_is_refused(entry, said):
+    register_schedule(former := PipelineSchedule("mine", lambda *_: 1))
     known = dict(SCHEDULES)
-    with pytest.raises(InputError, match=said):
-        register_schedule(entry)
-    assert known == SCHEDULES
+    try:
+        with pytest.raises(InputError, match=said):
+            register_schedule(entry)
+        assert known == SCHEDULES
+        assert SCHEDULES["mine"] is former
+    finally:
+        del SCHEDULES["mine"]
 
 
 @pytest.mark.usefixtures("own")
@@ -183,6 +200,7 @@ def test_a_framework_of_ones_own_is_like_what_another_is_like():
 @pytest.mark.parametrize(
     ("choice", "said"),
     [
+        ({"like": "jaxpipe"}, "is like itself"),
         ({"like": "nemmo"}, "unknown framework 'nemmo'.*did you mean 'nemo'"),
         ({"like": "nemo", "parameters": {"launch": 1e-5}}, "leave out one of them"),
         ({"parameters": {"bogus": 1.0}}, "unknown parameter of a framework 'bogus'"),

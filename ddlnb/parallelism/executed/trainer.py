@@ -30,10 +30,10 @@ from ddlnb.parallelism.executed.sharding import Mesh, Part, ShardedAdam, split, 
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.memory import pipeline_stages
 from ddlnb.parallelism.model import Transformer
+from ddlnb.parallelism.own_schedules import register_schedule
 from ddlnb.parallelism.schedules import (
     SCHEDULES,
     PipelineSchedule,
-    register_schedule,
     schedule,
 )
 

@@ -215,8 +215,10 @@ def register_framework(entry: Framework) -> None:
         not (entry.like and entry.parameters),
         f"{where} is like {entry.like!r} and has parameters of its own; leave out one of them",
     )
-    if entry.like:
-        get_framework(entry.like)
+    like = entry.like
+    while like:
+        require(like != entry.name, f"{where} is like itself, by way of {entry.like!r}")
+        like = get_framework(like).like
     for name in (*entry.parameters, *entry.fitted):
         require_known("parameter of a framework", name, names)
     Parameters(**(vars(saved_fit().parameters) | dict(entry.parameters)))  # refuses values
@@ -392,7 +394,7 @@ class Fitted:
         """Return the parameters of one framework."""
         entry = FRAMEWORKS.get(framework, Framework(framework))
         while entry.like:
-            entry = FRAMEWORKS[entry.like]
+            entry = FRAMEWORKS.get(entry.like, Framework(entry.like))
         own = self.frameworks.get(entry.name, entry.parameters)
         return Parameters(**(vars(self.parameters) | dict(own)))
 

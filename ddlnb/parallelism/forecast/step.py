@@ -38,7 +38,7 @@ from ddlnb.parallelism.forecast.frameworks import (
     Parameters,
     matrix_flops,
 )
-from ddlnb.parallelism.schedules import SCHEDULES, SHIPPED, idle_passes
+from ddlnb.parallelism.schedules import SCHEDULES, SHIPPED, idle_shares
 
 LEAST = 1e-30  # seconds: against dividing by the 0 of stages that are not there
 SHARPNESS = 8  # of the maximum: a norm of this order
@@ -194,8 +194,7 @@ def bubble_seconds(cases: Cases, stage: NDArray[np.float64], later: NDArray[np.f
     Interleaved chunks divide it (arXiv 2104.04473). The zero-bubble schedule (ZB-H1, 2401.10241)
     puts off the gradients of weights, a share ``later`` of every stage: the pipeline drains without
     them, and they fill what is left, one per micro batch. F + B - W of F + B + W remain of every
-    stage, more with fewer micro batches than stages. Another's own takes as many times as long as
-    1F1B as equal stages are idle when it is played.
+    stage, more with fewer micro batches than stages. Somebody's own is played (`idle_shares`).
     """
     others = np.maximum(cases.pp - 1, 1)
     filled = 1 + np.minimum((cases.micro_batches - 1) / others, 1)
@@ -207,9 +206,10 @@ def bubble_seconds(cases: Cases, stage: NDArray[np.float64], later: NDArray[np.f
     bubble = np.asarray(rest / cases.vpp)
     for name in set(np.unique(cases.schedule)) - set(SHIPPED):
         for one in np.flatnonzero((cases.schedule == name) & (cases.pp > 1)):
-            stages, *numbers = (int(n[one]) for n in (cases.pp, cases.micro_batches, cases.vpp))
-            idle = idle_passes(SCHEDULES[name], stages, *numbers)
-            bubble[one] = rest[one] * idle / idle_passes(SCHEDULES["1f1b"], stages, stages, 1)
+            numbers = (int(of[one]) for of in (cases.pp, cases.micro_batches, cases.vpp))
+            whole, split = idle_shares(SCHEDULES[name], *numbers)
+            times = stage[one] * (whole + (split - whole) * 3 * later[one])
+            bubble[one] = times.sum() - times[slowest[one, 0]]
     return bubble
 
 

@@ -42,7 +42,7 @@ from ddlnb.parallelism.forecast.step import (
 )
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.memory import memory
-from ddlnb.parallelism.parts import StateSpace
+from ddlnb.parallelism.parts import SelfAttention, StateSpace
 from ddlnb.parallelism.schedules import play, schedule
 from ddlnb.units import GIB
 from ddlnb.workloads.counters import TrafficCounter
@@ -299,6 +299,12 @@ def test_a_state_space_moves_what_its_kernels_read_and_write(name: str) -> None:
     }
     counted = 3.5 * 2 * sum(kernels.values())
     cases = ranking_of(LayoutQuestion(name, "A100", 1), Layout(dp=8, zero=3)).outlook.cases
+    parts = [part for block in model.blocks for part in block]
+    spaces, attending = (
+        sum(isinstance(part, kind) for part in parts) for kind in (StateSpace, SelfAttention)
+    )
+    mixing = (SCANNED * inner * spaces + model.hidden * attending) / len(model.blocks)
+    assert cases.mixed[0] == pytest.approx(mixing)
     values, tokens = values_of(cases, saved_fit()), float(cases.tokens[0])
     without = replace(cases, mixed=cases.mixed_width - SCANNED * inner)
     scanning = layer_seconds(cases, values) - layer_seconds(without, values)
