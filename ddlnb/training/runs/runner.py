@@ -22,11 +22,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ddlnb.errors import (
@@ -199,7 +202,9 @@ def key(settings: TrainingSettings) -> str:
     # Catalogued tasks go by name; what a caller makes has no name to rely on.
     catalogued = LEARNING_TASKS.get(task.name) == task
     # Classes of the package are part of made_by; those that a user registered are not.
-    choices = (settings.method.synchronisation, settings.method.compressor)
+    method = settings.method
+    of_method = (method.synchronisation, method.compressor)
+    choices = (*of_method, settings.optimizer, settings.schedule, settings.split)
     kinds = [type(one) for one in choices if one is not None]
     outside = [fingerprint(kind) for kind in kinds if not kind.__module__.startswith("ddlnb.")]
     plain = settings.columns() | {
@@ -251,7 +256,8 @@ class Runner:
 
         if self.folder is None:
             return
-        kept = [_read(path) for path in sorted((self.folder / what).glob("*.json"))]
+        files = sorted((self.folder / what).glob("*.json"))
+        kept = [_read(path).assign(run=path.stem) for path in files]
         if kept:
             text = pd.concat(kept, ignore_index=True).to_csv(index=False)
             write_atomically(self.folder / name, text)
@@ -323,42 +329,69 @@ def _source(thing: Any) -> bytes:
     """Return the whole file, since a function calls others, and what of the thing is in no file."""
     file = getattr(sys.modules.get(thing.__module__), "__file__", None)
     whole = Path(file).read_bytes() if file and file.endswith(".py") else b""
-    return whole + "\n".join(_outside(thing, file, set())).encode()
+    return whole + "\n".join(_outside(thing, file, thing.__module__, set())).encode()
 
 
-PLAIN = (int, float, str, bytes, tuple, type(None))
+PLAIN = (int, float, complex, str, bytes, type(None), type(...))
+INSIDE = ("__func__", "fget", "fset", "func", "__wrapped__")  # what wraps a function has it there
 
 
-def _outside(thing: Any, file: str | None, seen: set[int]) -> Iterator[str]:
+def _outside(thing: Any, file: str | None, module: str, seen: set[int]) -> Iterator[str]:
     """Yield the lines or code of what was defined in a notebook's cell, and of what it uses there.
 
-    Of a class its bases, functions and plain values; of a function what it finds by name.
+    Of a class its bases and all that it has; of a function what it finds by name, its defaults and
+    the variables around it; of other things there what they consist of.
     """
-    thing = getattr(thing, "__func__", getattr(thing, "fget", thing))  # of a method, a property
+    if isinstance(thing, PLAIN):
+        yield repr(thing)
+        return
     if id(thing) in seen:
         return
     seen.add(id(thing))
-    used: list[Any] = []
-    if inspect.isclass(thing):
-        used = [*thing.__bases__, *(vars(thing)[name] for name in sorted(vars(thing)))]
-    elif inspect.isfunction(thing) and thing.__code__.co_filename != file:
+    used: list[Any] = [getattr(thing, name, None) for name in INSIDE]
+    if isinstance(thing, Mapping):
+        used += [*thing.keys(), *thing.values()]
+    elif isinstance(thing, list | tuple):
+        used += thing
+    elif isinstance(thing, set | frozenset):
+        yield repr(sorted("".join(_outside(one, file, module, seen)) for one in thing))
+    elif isinstance(thing, partial):
+        used += [*thing.args, thing.keywords]
+    elif inspect.isfunction(thing):
+        if thing.__code__.co_filename == file:
+            return
         try:
             yield inspect.getsource(thing)
         except (OSError, TypeError):  # nobody kept its lines
             yield repr(_code(thing.__code__))
-        names = inspect.getclosurevars(thing)
-        used = [*names.globals.values(), *names.nonlocals.values()]
+        used += [thing.__globals__.get(name) for name in sorted(_names(thing.__code__))]
+        used += [*(thing.__defaults__ or ()), thing.__kwdefaults__]
+        with suppress(ValueError):  # a variable that is not there yet
+            used += [cell.cell_contents for cell in thing.__closure__ or ()]
+    elif getattr(thing, "__module__", module) != module or inspect.ismodule(thing):
+        return
+    elif inspect.isclass(thing):
+        members = {name: value for name, value in vars(thing).items() if name not in UNSAID}
+        used += [*thing.__bases__, type(thing), *members, *members.values()]
+    elif hasattr(thing, "__dict__"):
+        used += [type(thing), vars(thing)]
     for one in used:
-        if isinstance(one, PLAIN):
-            yield repr(one)
-        elif getattr(one, "__module__", None) == thing.__module__ or not hasattr(one, "__module__"):
-            yield from _outside(one, file, seen)
+        yield from _outside(one, file, module, seen)
+
+
+UNSAID = ("__doc__", "__weakref__", "__dict__", "__abstractmethods__", "_abc_impl")
+
+
+def _names(code: CodeType) -> set[str]:
+    """Return the names that code looks up, that of functions inside of it, too."""
+    inside = [one for one in code.co_consts if isinstance(one, CodeType)]
+    return {*code.co_names, *chain.from_iterable(map(_names, inside))}
 
 
 def _code(code: Any) -> Any:
     """Return what code does, without where it stands."""
     if isinstance(code, frozenset):  # in an order that every process has
         return sorted(map(repr, code))
-    if not inspect.iscode(code):
+    if not isinstance(code, CodeType):
         return code
     return code.co_code, code.co_names, tuple(map(_code, code.co_consts))

@@ -61,7 +61,8 @@ def runs_by(curves: pd.DataFrame, *names: str) -> dict[tuple, Runs]:
             require(
                 run["step"].is_unique,
                 f"curves of {of_cell} have a step of seed {seed} more than once; leave out copies "
-                f"and runs on other clocks or tasks of the same name",
+                f"and runs of other steps, code, clocks or tasks of the same name (curves.csv of a "
+                f"folder has a column `run`)",
             )
             runs[int(seed)] = run.sort_values("step")
         found[cell] = runs
