@@ -227,7 +227,7 @@ def _collective_on(
     return _Again(fabric, collective)
 
 
-CACHES.extend(kept.cache_clear for kept in (_of_few_messages, _curve, _collective_on))
+CACHES.extend(kept.cache_clear for kept in (_of_few_messages, _network, _curve, _collective_on))
 
 
 def _refine(

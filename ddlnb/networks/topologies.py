@@ -18,7 +18,7 @@ from typing import ClassVar
 from ddlnb.errors import require, require_whole
 from ddlnb.networks.infragraph import read_infragraph
 from ddlnb.networks.network import Device, Link, Network
-from ddlnb.registry import Choice, parsed
+from ddlnb.registry import CACHES, Choice, parsed
 
 
 def with_islands(
@@ -198,7 +198,8 @@ class RailOptimised(Topology):
 class InfraGraphFile(Topology):
     """The network of an InfraGraph file, whose links carry what the file says.
 
-    Written as ``infragraph('fabric.yaml')``. Raises what `read_infragraph` raises.
+    Written as ``infragraph('fabric.yaml')``; what is kept of its name is emptied when the file was
+    written again, or is another one. Raises what `read_infragraph` raises.
     """
 
     name = "infragraph"
@@ -206,6 +207,10 @@ class InfraGraphFile(Topology):
 
     def __post_init__(self) -> None:
         require(Path(self.path).is_file(), f"there is no InfraGraph file {self.path!r}")
+        if _seen.setdefault(self.path, self._file) != self._file:
+            _seen[self.path] = self._file
+            for empty in CACHES:
+                empty()
 
     @property
     def hosts(self) -> int:
@@ -232,13 +237,23 @@ class InfraGraphFile(Topology):
         """Return the network of the file, whatever the cluster's links carry."""
         return self.network(between)
 
+    @property
+    def _file(self) -> File:
+        full = Path(self.path).resolve()
+        state = full.stat()
+        return str(full), state.st_mtime_ns, state.st_size
+
     def _read(self) -> Network:
-        return _read(self.path, Path(self.path).stat().st_mtime_ns)
+        return _read(self._file)
+
+
+File = tuple[str, int, int]  # its path, when it was written, its bytes
+_seen: dict[str, File] = {}  # by the path as it is written
 
 
 @lru_cache(maxsize=8)
-def _read(path: str, _: int) -> Network:
-    return read_infragraph(path)
+def _read(file: File) -> Network:
+    return read_infragraph(file[0])
 
 
 @dataclass(frozen=True)

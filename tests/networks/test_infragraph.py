@@ -7,11 +7,13 @@ import networkx as nx
 import pytest
 
 import ddlnb
+from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError
 from ddlnb.networks.infragraph import read_infragraph, write_infragraph
 from ddlnb.networks.network import changed
 from ddlnb.networks.routes import route
-from ddlnb.networks.topologies import get_topology, with_islands
+from ddlnb.networks.topologies import Star, get_topology, with_islands
+from ddlnb.simulator.simulate import simulate
 from tests.networks.random_traffic import as_graph
 
 infragraph = pytest.importorskip("infragraph", reason="InfraGraph files need its package")
@@ -106,3 +108,15 @@ def test_a_file_of_other_machines_than_the_cluster_s_is_refused(tmp_path):
         replace(cluster, topology=f"infragraph('{path}')")
     with pytest.raises(InputError, match="there is no InfraGraph file"):
         replace(cluster, topology="infragraph('nowhere.yaml')")
+
+
+def test_a_file_that_is_written_again_is_another_network(tmp_path, monkeypatch):
+    """In the same process, whose results are kept by the names of topologies."""
+    monkeypatch.chdir(tmp_path)
+    found = []
+    plain = replace(get_cluster("survey-10GbE", 8), gpus_per_node=1, nodes=8)
+    for bandwidth in (1e9, 1e8):
+        write_infragraph(Star(8).network(bandwidth=bandwidth), tmp_path / "fabric.yaml")
+        cluster = replace(plain, topology="infragraph('fabric.yaml')")
+        found.append(simulate("resnet50", cluster, "BSP-A2A").iteration_seconds)
+    assert found[1] > 2 * found[0]

@@ -32,10 +32,11 @@ from ddlnb.training.optimizers import (
     get_schedule,
 )
 from ddlnb.training.runs.compare import EXTENSIONS, SCANNED, SPACING
+from ddlnb.training.runs.runner import key
 from ddlnb.training.runs.train import train
 from ddlnb.training.settings import RATE_SPAN, training_settings
 from ddlnb.training.tasks import made
-from ddlnb.training.tasks.built_in import SYMBOLS, TEXT, logistic, quadratic, source
+from ddlnb.training.tasks.built_in import SYMBOLS, TEXT, logistic, quadratic, seeded, source
 from ddlnb.training.tasks.catalogue import (
     LEARNING_TASKS,
     RECORD,
@@ -44,7 +45,7 @@ from ddlnb.training.tasks.catalogue import (
     wikitext,
 )
 from ddlnb.training.tasks.made import LETTERS_OF, RENDERED, SIDE, TESTED
-from ddlnb.training.tasks.task import get_split
+from ddlnb.training.tasks.task import get_split, validation_task
 
 LARGE_RATES = ("adam", "lars", "lamb")
 
@@ -598,6 +599,47 @@ STRAGGLERS_REFUSED = [
 def test_bad_options_say_the_way_out(call, told):
     with pytest.raises((InputError, UnknownName), match=told):
         call()
+
+
+class InPlace(nn.Module):
+    """A model whose first operation changes its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, inputs):
+        inputs -= 0.5
+        return self.layer(inputs.flatten(1))
+
+
+@pytest.mark.parametrize("tuning", [False, True])
+def test_a_model_that_changes_its_input_changes_no_data(tuning):
+    digits = get_learning_task("digits")
+    task = replace(digits, name="in-place", build=InPlace)
+    found = [
+        (validation_task(one) if tuning else one).evaluate(seeded(InPlace, 0))
+        for one in (task, task)
+    ]
+    assert found[0] == found[1]
+
+
+def test_files_that_are_replaced_are_read_again_and_make_other_runs(tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def written(letter: bytes) -> tuple[object, str]:
+        for name in ("train", "test"):
+            (tmp_path / "data" / f"wiki.{name}.raw").write_bytes(letter * 5000)
+        task = wikitext("data")
+        assert key(training_settings(wikitext(tmp_path / "data"), "bsp")) == key(
+            training_settings(task, "bsp")
+        )
+        return int(task.samples().tensors[0][0, 0]), key(training_settings(task, "bsp"))
+
+    (first, one), (second, other) = written(b"a"), written(b"bb")
+    assert (first, second) == (ord("a"), ord("b"))
+    assert one != other
 
 
 def test_cifar_is_evaluated_image_by_image(tmp_path):

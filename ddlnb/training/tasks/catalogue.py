@@ -5,8 +5,9 @@ Nothing is downloaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, partial
+from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -53,8 +54,33 @@ def _content(folder: Path, name: str, what: str, way_out: str) -> bytes:
     return path.read_bytes()
 
 
-@cache
+def _written(folder: Path, names: Iterable[str]) -> tuple[tuple[int, int], ...]:
+    """Return when these files of a folder were written, and their bytes; none of lacking ones."""
+    found = [path.stat() for name in names if (path := folder / name).is_file()]
+    return tuple((one.st_mtime_ns, one.st_size) for one in found)
+
+
+def _digest(folder: Path, names: Iterable[str]) -> str:
+    """Return the hash of these files of a folder."""
+    names = tuple(names)
+    return _hashed(folder, names, _written(folder, names))
+
+
+@lru_cache(maxsize=8)
+def _hashed(folder: Path, names: tuple[str, ...], written: object) -> str:
+    digest = sha256()
+    for name in names:
+        if (path := folder / name).is_file():
+            digest.update(path.read_bytes())
+    return f"files {digest.hexdigest()[:12]}"
+
+
 def _cifar(folder: Path, *names: str) -> Samples:
+    return _read_cifar(folder, names, _written(folder, [f"{name}.bin" for name in names]))
+
+
+@lru_cache(maxsize=4)
+def _read_cifar(folder: Path, names: tuple[str, ...], written: object) -> Samples:
     content = b"".join(_content(folder, f"{name}.bin", "cifar10", CIFAR_HELP) for name in names)
     if not content or len(content) % RECORD:
         raise MissingPart(f"{folder} holds no whole images of {RECORD} bytes; {CIFAR_HELP}")
@@ -86,22 +112,29 @@ def cifar10(folder: str | Path) -> LearningTask:
 
     Raises MissingPart when a file is needed and is not there.
     """
-    folder = Path(folder)
+    folder = Path(folder).resolve()
+    trained = [f"data_batch_{number}" for number in range(1, 6)]
+    files = tuple(f"{name}.bin" for name in (*trained, "test_batch"))
     return LearningTask(
         "cifar10",
         partial(seeded, _three_convolutions),
-        partial(_cifar, folder, *(f"data_batch_{number}" for number in range(1, 6))),
+        partial(_cifar, folder, *trained),
         classification_loss,
         partial(_evaluate_cifar, folder),
         Constants,
         local_batch=32,
         learning_rate=0.1,
         about="CIFAR-10 from a folder of yours, three convolutions with group normalisation",
+        made_of=partial(_digest, folder, files),
     )
 
 
-@cache
 def _wikitext(folder: Path, name: str) -> Samples:
+    return _read_wikitext(folder, name, _written(folder, [name]))
+
+
+@lru_cache(maxsize=4)
+def _read_wikitext(folder: Path, name: str, written: object) -> Samples:
     content = _content(folder, name, "wikitext", WIKITEXT_HELP)
     if len(content) <= CONTEXT_BYTES:
         raise MissingPart(f"{folder / name} is too short; {WIKITEXT_HELP}")
@@ -117,7 +150,7 @@ def wikitext(folder: str | Path) -> LearningTask:
 
     Raises MissingPart when a file is needed and is not there.
     """
-    folder = Path(folder)
+    folder = Path(folder).resolve()
     return LearningTask(
         "wikitext",
         partial(seeded, SMALL_GPT),
@@ -128,6 +161,7 @@ def wikitext(folder: str | Path) -> LearningTask:
         local_batch=16,
         learning_rate=0.3,
         about="the next byte of WikiText from a folder of yours, two transformer blocks",
+        made_of=partial(_digest, folder, ("wiki.train.raw", "wiki.test.raw")),
     )
 
 

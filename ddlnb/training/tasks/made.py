@@ -199,7 +199,7 @@ def evaluate_on_bytes(module: nn.Module, samples: Samples) -> Evaluation:
     (windows,) = samples.tensors
     every = math.ceil(len(windows) / TESTED_CONTEXTS)
     with torch.no_grad():
-        return Evaluation(loss_of_bytes(module, (windows[::every],)).item())
+        return Evaluation(loss_of_bytes(module, (windows[::every].clone(),)).item())
 
 
 @cache

@@ -283,5 +283,6 @@ def _evaluate(
     total = 0.0
     with torch.no_grad():
         for batch in zip(*(tensor.split(AT_ONCE) for tensor in held.tensors), strict=True):
-            total += len(batch[0]) * loss(module, batch).item()
+            copied = tuple(part.clone() for part in batch)  # a model may change its input
+            total += len(batch[0]) * loss(module, copied).item()
     return Evaluation(total / len(held.labels))
