@@ -302,6 +302,8 @@ def test_what_is_registered_anew_changes_plans_and_sizes():
                     simulate(anew, cluster, name).iteration_seconds
                     for name in ("ByteScheduler-A2A", "ByteScheduler-PS", "searched")
                 ]
+                pushed = iteration_cost(anew, cluster, "asp").iteration_seconds
+                found[anew is workload, times].append(pushed)
     finally:
         del EFFECTS["tax"]
     assert found[True, 50.0] == found[False, 50.0] != found[True, 0.0]
@@ -607,18 +609,12 @@ def test_a_loop_that_does_not_train_is_told_so(damped, monkeypatch, loop, said):
         train("digits", "damped(0.5)", workers=2, steps=4, evaluate_every=4, lr=0.1)
 
 
+@pytest.mark.parametrize("is_mixed_in", [False, True])
 @pytest.mark.parametrize("base", [Synchronisation, BulkSynchronousParallel])
-def test_a_loop_from_outside_costs_what_it_sends_whatever_it_inherits(base):
+def test_a_loop_from_outside_costs_what_it_sends_whatever_it_inherits(base, is_mixed_in):
     """It averages every second gradient: half the bytes of bsp."""
 
-    @dataclass(frozen=True)
-    class Second(base):
-        name = "second"
-        architectures = ("A2A",)
-
-        def cycle(self) -> int:
-            return 2
-
+    class Loop:
         def loop(self, worker: Worker) -> Flow:
             while True:
                 worker.apply((yield NextGradient()))
@@ -626,6 +622,16 @@ def test_a_loop_from_outside_costs_what_it_sends_whatever_it_inherits(base):
                 gradient = yield NextGradient()
                 worker.apply((yield from worker.averaged(gradient)))
                 yield StepDone()
+
+    @dataclass(frozen=True)
+    class Second(*((Loop, base) if is_mixed_in else (base,))):
+        name = "second"
+        architectures = ("A2A",)
+        if not is_mixed_in:
+            loop = Loop.loop
+
+        def cycle(self) -> int:
+            return 2
 
     register_synchronisation(Second)
     try:

@@ -46,7 +46,7 @@ Where = Literal[
 # What a formula of one's own may give, the rest from 0 on.
 BOUNDS: dict[Where, tuple[float, float]] = {
     "message share": (1e-9, 1.0),
-    "task factor": (1e-9, math.inf),
+    "task factor": (1e-9, 1e9),
 }
 
 
@@ -131,10 +131,13 @@ class Effect:
         found = self.formulas[where](value, of)
         if self is not SHIPPED.get(self.name):
             least, most = BOUNDS.get(where, (0.0, sys.float_info.max))
-            given = np.asarray(found, float)  # nothing is no number
+            try:
+                given = np.asarray(found, float)  # nothing is no number
+            except (TypeError, ValueError):
+                given = np.full(1, math.nan)
             require(
                 bool(((given >= least) & (given <= most)).all()),
-                f"effect {self.name!r} gives {found} as {where}; give numbers of {least:g} to "
+                f"effect {self.name!r} gives {found!r} as {where}; give numbers of {least:g} to "
                 f"{most:g}, one or as many as there are messages or tasks",
             )
         return found

@@ -417,7 +417,7 @@ class Uncompressed(Codec):
         return Averaged((total / round_.workers).view_as(tensor), tensor)
 
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
-        return [Traffic(AllReduce, self.payload_bytes(math.prod(shape)))]
+        return [Traffic(AllReduce, self.declared_bytes(math.prod(shape)))]
 
     def error_bound(self, tensor: Tensor) -> Bound:
         return Bound(0.0, CONTRACTION, "nothing is lost", exact=True)

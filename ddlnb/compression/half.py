@@ -65,7 +65,7 @@ class Half(Codec):
         return Averaged(total.float().view_as(tensor), sent.view_as(tensor))
 
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
-        return [Traffic(AllReduce, self.payload_bytes(math.prod(shape)))]
+        return [Traffic(AllReduce, self.declared_bytes(math.prod(shape)))]
 
     def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
         """Return the rounded numbers. Raises NotFinite."""

@@ -101,4 +101,4 @@ class SignVote(Voting):
         return -(-elements // 8)
 
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
-        return [Traffic(AllGather, self.payload_bytes(math.prod(shape)))]
+        return [Traffic(AllGather, self.declared_bytes(math.prod(shape)))]

@@ -63,7 +63,8 @@ class Synchronisation(Choice):
         """Take back what was declared of the loop of another class."""
         super().__init_subclass__(**options)
         for name in ("averages_gradients", "pushes_every_iteration"):
-            if "loop" in vars(cls) and name not in vars(cls):
+            declaring = next(one for one in cls.__mro__ if name in vars(one))
+            if cls.loop is not declaring.loop:  # type: ignore[attr-defined]
                 setattr(cls, name, False)
 
     @property

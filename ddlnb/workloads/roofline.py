@@ -266,7 +266,7 @@ def estimate(
     seconds = workload.with_seconds(forward, backward, source, kind.word)
     if samples_per_second is None:
         found = replace(seconds, spread=_spread(workload, kind, chosen, efficiency, software))
-        if chosen in ON_CORES:
+        if chosen in ON_CORES or "fp32" not in kind.flops:
             return found
         # A library takes what it has for fp32 where that is faster, as on GeForce and on Pascal.
         plain = estimate(workload, kind, "fp32", software=software)

@@ -32,6 +32,7 @@ from ddlnb.errors import InputError, require, require_whole
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.requests import AllGather, AllReduce, Messages
+from ddlnb.registry import CACHES
 from ddlnb.simulator.events import play
 from ddlnb.simulator.program import lower
 from ddlnb.simulator.simulate import plan_on
@@ -204,6 +205,9 @@ def _push_pull_seconds(of: Identity, cluster: Cluster, size: int, method: str) -
     resized = replace(workload, gradients=gradients)
     plan = plan_on(cluster, resized, METHODS[method])
     return play(lower(resized, cluster, plan)).exposed_seconds
+
+
+CACHES.append(_push_pull_seconds.cache_clear)
 
 
 def require_one_switch(cluster: Cluster, what: str) -> None:
