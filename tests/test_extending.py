@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import nbformat
@@ -44,7 +45,7 @@ from ddlnb.files import HARDWARE
 from ddlnb.hardware.catalogue import families, get_gpu, gpus
 from ddlnb.hardware.gpu import generations
 from ddlnb.parallelism.forecast.layouts import scale
-from ddlnb.plans.bucketing import Bucketing, per_tensor
+from ddlnb.plans.bucketing import Bucketing, message_of, per_tensor
 from ddlnb.plans.methods import METHODS, Method, get_method, register_method
 from ddlnb.plans.plan import Gate, Launch, Message
 from ddlnb.plans.requests import Flow
@@ -133,6 +134,38 @@ def test_a_method_from_outside_trains_on_real_ranks(pairs):
     rows = measure("small-conv", [pairs.name], workers=2, iterations=2, warmup=1, repetitions=1)
     assert pairs.name in set(rows["method"])
     assert (rows["throughput_samples_per_s"] > 0).all()
+
+
+def test_a_method_whose_rule_is_defined_anew_replaces_its_former_self():
+    """As in a notebook, or a file given with --with, that is edited and runs again."""
+
+    def method(pieces: int) -> Method:
+        def rule(workload):
+            ends = [*range(0, len(workload.gradients), pieces), len(workload.gradients)]
+            return [message_of(workload, workload.gradients[a:b]) for a, b in pairwise(ends)]
+
+        return replace(METHODS["WFBP-A2A"], name="Edited", bucketing=Bucketing(rule))
+
+    workload, cluster = read_profile("resnet50_b64_rtx2080ti"), get_cluster("survey-10GbE", 8)
+    found = []
+    try:
+        for pieces in (1, 40):
+            register_method(method(pieces))
+            found.append(simulate(workload, cluster, "Edited").iteration_seconds)
+        with pytest.raises(InputError, match="registered with other choices"):
+            register_method(replace(METHODS["Edited"], gate=Gate.OWN_LAYER))
+        with pytest.raises(InputError, match="registered with other choices"):
+            register_method(replace(method(2), name="WFBP-A2A"))
+    finally:
+        del METHODS["Edited"]
+    assert found[0] != found[1]
+
+
+@pytest.mark.parametrize("planner", [lambda *_: None, "x"])
+def test_a_planner_that_makes_no_plan_is_told_so(planner):
+    method = replace(METHODS["WFBP-A2A"], name="Planned", planner=planner)
+    with pytest.raises(InputError, match="planner of 'Planned' makes a NoneType"):
+        simulate("resnet50", "survey-10GbE", method)
 
 
 def test_a_name_that_is_taken_is_refused(pairs):

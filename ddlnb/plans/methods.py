@@ -201,6 +201,15 @@ class Method:
             topology,
         )
 
+    def planned(self, *known: Any) -> Plan:
+        """Return what its planner makes of a workload, and of a cluster if it is given."""
+        plan = self.planner(*known) if callable(self.planner) else None
+        require(
+            isinstance(plan, Plan),
+            f"the planner of {self.name!r} makes a {type(plan).__name__}; let it return a Plan",
+        )
+        return plan  # type: ignore[return-value]
+
     def plan(
         self,
         workload: Workload,
@@ -218,7 +227,7 @@ class Method:
         """
         require_whole(servers=servers)
         if self.planner is not None:
-            return self.planner(workload)
+            return self.planned(workload)
         require_known("placement", placement, PLACEMENTS)
         element_bytes = _element_size(workload)
         messages = self.bucketing.messages(workload, cost)
@@ -367,8 +376,9 @@ def register_method(method: Method) -> None:
     """Add a method to METHODS, as if it were a row of this file.
 
     It is then planned, simulated, forecast, measured and listed by name like the others, in this
-    process. ``del METHODS[name]`` removes it. Raises InputError if another method has its name, and
-    for a name that means something else wherever methods are named.
+    process. A method whose rule is defined anew, as in a notebook whose cell runs again, replaces
+    its former self; ``del METHODS[name]`` removes it. Raises InputError if another method has its
+    name, and for a name that means something else wherever methods are named.
 
     >>> import ddlnb
     >>> from dataclasses import replace
@@ -379,8 +389,9 @@ def register_method(method: Method) -> None:
     29
     >>> del ddlnb.METHODS["WFBP-2MB"]
     """
+    former = METHODS.get(method.name, BASELINES.get(method.name, method))
     require(
-        METHODS.get(method.name, BASELINES.get(method.name, method)) == method,
+        former == method or (method.name not in SHIPPED and _is_anew(former, method)),
         f"method {method.name!r} is registered with other choices; give yours another name, or "
         f"remove it first, if it is yours: del ddlnb.METHODS[{method.name!r}]",
     )
@@ -389,6 +400,14 @@ def register_method(method: Method) -> None:
         f"method {method.name!r} has a name that is taken or empty; give yours another one",
     )
     enter(method.name, method, METHODS)
+
+
+def _is_anew(former: Method, method: Method) -> bool:
+    """Return whether the rules of both are different functions that stand in the same place."""
+    groups = [one.bucketing.group for one in (former, method)]
+    rules = [getattr(group, "func", group) for group in groups]  # of a functools.partial
+    first, second = ((rule.__module__, getattr(rule, "__qualname__", "")) for rule in rules)
+    return groups[0] is not groups[1] and first == second
 
 
 def get_method(name: str | Method) -> Method:

@@ -305,8 +305,7 @@ def _plan_on(of: Identity, method: Method, servers: int, placement: str, cost: C
 
 @lru_cache(maxsize=KEPT)
 def _planned_on(of: Identity, method: Method, cluster: Cluster) -> Plan:
-    assert method.planner is not None
-    return method.planner(of.parts[0], cluster)
+    return method.planned(of.parts[0], cluster)
 
 
 @lru_cache(maxsize=KEPT)
