@@ -205,14 +205,16 @@ def test_functions_of_a_caller_are_known_by_their_source(tmp_path, monkeypatch):
     """A clock's function with another body under the same name is another clock."""
     monkeypatch.syspath_prepend(tmp_path)
     found = []
-    for seconds in ("1.0", "2.0"):
-        (tmp_path / "callers_own.py").write_text(f"def pace(rank, step):\n    return {seconds}\n")
+    text = "from callers_other import PACE\ndef pace(rank, step):\n    return {}\n"
+    for seconds, other in (("1.0", 1), ("2.0", 1), ("2.0", 2)):
+        (tmp_path / "callers_other.py").write_text(f"PACE = {other}\n")
+        (tmp_path / "callers_own.py").write_text(text.format(seconds))
         sys.modules.pop("callers_own", None)
         importlib.invalidate_caches()
         own = importlib.import_module("callers_own")
         found.append(runner.fingerprint(Clock(partial(own.pace))))
-    assert found[0] != found[1]
-    assert found[1] == runner.fingerprint(Clock(partial(own.pace)))
+    assert len({*found}) == 3
+    assert found[2] == runner.fingerprint(Clock(partial(own.pace)))
 
 
 NOTEBOOK = """

@@ -10,6 +10,7 @@ made it (`ddlnb.training.runs.train`), so that a run of other code is made again
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 import io
@@ -326,10 +327,31 @@ class _Pickler(pickle.Pickler):
 
 
 def _source(thing: Any) -> bytes:
-    """Return the whole file, since a function calls others, and what of the thing is in no file."""
+    """Return the whole file, since a function calls others, and what of the thing is in no file.
+
+    With the files beside it that it imports, by their names.
+    """
     file = getattr(sys.modules.get(thing.__module__), "__file__", None)
-    whole = Path(file).read_bytes() if file and file.endswith(".py") else b""
+    whole = b"".join(_files(Path(file), set())) if file and file.endswith(".py") else b""
     return whole + "\n".join(_outside(thing, file, thing.__module__, set())).encode()
+
+
+def _files(file: Path, seen: set[Path]) -> Iterator[bytes]:
+    """Yield the contents of a file of Python, and of those beside it that it imports."""
+    if file in seen or not file.is_file():
+        return
+    seen.add(file)
+    text = file.read_bytes()
+    yield text
+    for one in ast.walk(ast.parse(text)):
+        if isinstance(one, ast.Import):
+            names = [name.name for name in one.names]
+        elif isinstance(one, ast.ImportFrom) and not one.level:
+            names = [one.module or ""]
+        else:
+            continue
+        for name in names:
+            yield from _files(file.parent / f"{name}.py", seen)
 
 
 PLAIN = (int, float, complex, str, bytes, type(None), type(...))
