@@ -75,6 +75,8 @@ class Target:
             words.append("replayed")
         if settings.site.scale != 1:
             words.append(f"scale={settings.site.scale:g}")
+        if settings.site.hosts:
+            words.append(f"hosts={','.join(settings.site.hosts)}")
         if settings.site.ranks_per_node != 1:
             words.append(f"ranks_per_node={settings.site.ranks_per_node}")
         return " ".join(words)

@@ -38,6 +38,8 @@ def test_settings_at_ranks_that_are_up_keep_only_the_name_of_the_network():
         ({"workers": 8, "collective": "torus(2, 4)"}, "collective=torus(2,4)"),
         ({"launcher": "emulated", "network": "10GbE", "scale": 0.01}, "scale=0.01"),
         ({"launcher": "emulated", "network": "10GbE", "ranks_per_node": 2}, "ranks_per_node=2"),
+        ({"launcher": "ssh", "hosts": ["node1", "node2"]}, "hosts=node1,node2"),
+        ({"device": "cuda", "backend": "nccl"}, "backend=nccl"),
     ],
 )
 def test_the_settings_column_says_what_differs_from_a_plain_run(options, text):
