@@ -64,7 +64,7 @@ class Synchronisation(Choice):
         super().__init_subclass__(**options)
         for name in ("averages_gradients", "pushes_every_iteration"):
             declaring = next(one for one in cls.__mro__ if name in vars(one))
-            if cls.loop is not declaring.loop:  # type: ignore[attr-defined]
+            if getattr(declaring, "loop", cls.loop) is not cls.loop:
                 setattr(cls, name, False)
 
     @property

@@ -218,13 +218,15 @@ def test_functions_of_a_caller_are_known_by_their_source(tmp_path, monkeypatch):
 
 
 NOTEBOOK = """
+import torch
 from dataclasses import dataclass
 from ddlnb.compression.top_k import TopK
 
 LIMIT = 3
+DATA = [torch.ones(2), {"rule": TopK(0.1)}]
 
 def scaled(x):
-    return x * 2.0 if x in {"a", "b"} else LIMIT
+    return [x * 2.0 if x in {"a", "b"} else LIMIT for _ in DATA]
 
 @dataclass(frozen=True)
 class Own(TopK):
@@ -244,6 +246,8 @@ class Own(TopK):
         ("x * 2.0", "x * 5.0"),
         ("LIMIT = 3", "LIMIT = 4"),
         ("bits = 8", "bits = 4"),
+        ("torch.ones(2)", "torch.ones(3)"),
+        ("TopK(0.1)", "TopK(0.2)"),
         ("density: float = 0.1", "density: float = 0.2"),
         ("", "# a remark that changes nothing"),
     ],

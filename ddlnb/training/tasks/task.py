@@ -251,13 +251,13 @@ def validation_task(task: LearningTask) -> LearningTask:
     """
     return replace(
         task,
-        samples=partial(_kept, task.samples),
-        evaluate=partial(_evaluate, task.samples, task.loss),
+        samples=partial(_kept, task.samples, task.made_of),
+        evaluate=partial(_evaluate, task.samples, task.made_of, task.loss),
     )
 
 
 @lru_cache(maxsize=2)
-def _parts(samples: Callable[[], Samples]) -> tuple[Samples, Samples]:
+def _parts(samples: Callable[[], Samples], made_of: str) -> tuple[Samples, Samples]:
     """Return the samples that are kept for training, and those that are held out."""
     tensors, labels = samples()
     held_out = min(round(SHARE * len(labels)), MOST_HELD)
@@ -270,16 +270,17 @@ def _parts(samples: Callable[[], Samples]) -> tuple[Samples, Samples]:
     return kept, held
 
 
-def _kept(samples: Callable[[], Samples]) -> Samples:
-    return _parts(samples)[0]
+def _kept(samples: Callable[[], Samples], made_of: Callable[[], str]) -> Samples:
+    return _parts(samples, made_of())[0]
 
 
 def _evaluate(
     samples: Callable[[], Samples],
+    made_of: Callable[[], str],
     loss: Callable[[nn.Module, Batch], Tensor],
     module: nn.Module,
 ) -> Evaluation:
-    held = _parts(samples)[1]
+    held = _parts(samples, made_of())[1]
     total = 0.0
     with torch.no_grad():
         for batch in zip(*(tensor.split(AT_ONCE) for tensor in held.tensors), strict=True):
