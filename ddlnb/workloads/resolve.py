@@ -15,6 +15,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+import sysconfig
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
 ATTRIBUTES = "give a task as FILE.py:NAME or PACKAGE.MODULE:NAME"
 YOURS = "my.py:task, a Hugging Face config.json or architecture (see docs/own_model.md)"
 State = dict[str, tuple[int, int]]  # of files: when they were written, and their bytes
+INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 _as_run: dict[str, State] = {}  # a module that was run: its file, and those beside it that it took
-_beside: dict[str, str] = {}  # modules that such files imported from beside them, by name
+_beside: dict[str, str] = {}  # modules that such files imported from their folder, and their files
+_loaded: State = {}  # these files when they were imported
 
 
 def resolve(model: str | Task | Workload, *, sequence: int | None = None) -> Task | Workload:
@@ -194,27 +197,40 @@ def run_file(path: Path) -> ModuleType:
     if former and former == _state(former):
         _as_run[name] = former
         return sys.modules[name]
-    for other, file in list(_beside.items()):  # another folder may have others of these names
-        if file in former or Path(file).parent != full.parent:
-            del _beside[other]
+    is_elsewhere = any(full.parent not in Path(file).parents for file in _beside.values())
+    if is_elsewhere or _loaded != _state(_loaded):  # another folder may have the same names
+        for other in _beside:
             sys.modules.pop(other, None)
+        _beside.clear()
+        _loaded.clear()
     spec = importlib.util.spec_from_file_location(name, full)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    loaded = set(sys.modules)
+    before = set(sys.modules)
     advice = f"cannot be run: {{error}}; make it one that `python {path}` runs"
-    # As python does, so that files next to it are found.
-    with _on_the_path(full.parent), _of_the_user(f"file {str(path)!r}", advice):
-        spec.loader.exec_module(module)
+    try:  # as python does, so that files next to it are found
+        with _on_the_path(full.parent), _of_the_user(f"file {str(path)!r}", advice):
+            spec.loader.exec_module(module)
+    finally:
+        _beside.update(_from(full.parent, set(sys.modules) - before))
+        _loaded.update(_state(_beside.values()))
     _travels_by_value(module)
-    for other in set(sys.modules) - loaded:
-        file = getattr(sys.modules[other], "__file__", None) or ""
-        if Path(file).resolve().parent == full.parent:
-            _beside[other] = file
-    _as_run[name] = _state([str(full), *_beside.values()])
+    _as_run[name] = _state([str(full)]) | _loaded
     return module
+
+
+def _from(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Return those of these modules that lie in a folder, with their files."""
+    files = {name: getattr(sys.modules.get(name), "__file__", None) or "" for name in names}
+    return {
+        name: file
+        for name, file in files.items()
+        if folder in Path(file).resolve().parents
+        and not file.startswith(INSTALLED)
+        and name.partition(".")[0] != "ddlnb"
+    }
 
 
 def _state(files: Iterable[str]) -> State:

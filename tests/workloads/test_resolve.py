@@ -99,11 +99,30 @@ def test_a_file_takes_the_modules_beside_it_as_they_are(here):
     assert run_file(here / "one" / "my.py") is module
     (here / "one" / "layers.py").write_text("WIDTH = 4096\n")
     assert width("one") == 4096
+    (here / "one" / "your.py").write_text(BESIDE)
+    (here / "one" / "layers.py").write_text("WIDTH = 77\n")
+    assert run_file(here / "one" / "your.py").WIDTH == 77  # edited since my.py took it
+    (here / "one" / "layers.py").write_text("WIDTH = 8\nraise ValueError('half edited')\n")
+    with pytest.raises(ModelError, match="half edited"):
+        width("one")
+    (here / "one" / "layers.py").write_text("WIDTH = 88\n")
+    assert width("one") == 88
     whole = (here / "one" / "my.py").read_text()
     (here / "one" / "my.py").write_text(whole + "1 / 0\n")
     for _ in range(2):  # a file that failed is no module
         with pytest.raises(ModelError, match="ZeroDivisionError"):
             run_file(here / "one" / "my.py")
+
+
+def test_a_file_takes_the_package_beside_it_as_it_is(here):
+    for folder, width in (("one", 3), ("two", 5)):
+        (here / folder / "pkg").mkdir(parents=True)
+        (here / folder / "pkg" / "__init__.py").write_text("")
+        (here / folder / "pkg" / "layers.py").write_text(f"WIDTH = {width}\n")
+        (here / folder / "my.py").write_text("from pkg.layers import WIDTH\n")
+    found = [run_file(here / folder / "my.py").WIDTH for folder in ("one", "two")]
+    (here / "two" / "pkg" / "layers.py").write_text("WIDTH = 222\n")
+    assert [*found, run_file(here / "two" / "my.py").WIDTH] == [3, 5, 222]
 
 
 def test_a_file_has_the_same_name_in_every_process(here):
