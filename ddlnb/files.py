@@ -129,7 +129,7 @@ def require_writable(folder: str | Path) -> None:
     require(
         Path(folder).parts[:1] != ("~",),
         f"folder {str(folder)!r} begins with ~, which a shell expands and Python does not; give "
-        f"{str(Path(folder).expanduser())!r}",
+        f"{os.path.expanduser(folder)!r}",  # noqa: PTH111 - pathlib's raises without a home
     )
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)

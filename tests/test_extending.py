@@ -156,8 +156,15 @@ def test_a_method_whose_rule_is_defined_anew_replaces_its_former_self():
             register_method(replace(METHODS["Edited"], gate=Gate.OWN_LAYER))
         with pytest.raises(InputError, match="registered with other choices"):
             register_method(replace(method(2), name="WFBP-A2A"))
+        edited = replace(METHODS["Edited"], bucketing=Bucketing(lambda _: []))
+        register_method(lambdas := replace(edited, name="Lambdas"))
+        with pytest.raises(InputError, match="registered with other choices"):
+            register_method(
+                replace(lambdas, bucketing=Bucketing(lambda _: []), gate=Gate.OWN_LAYER)
+            )
     finally:
         del METHODS["Edited"]
+        METHODS.pop("Lambdas", None)
     assert found[0] != found[1]
 
 

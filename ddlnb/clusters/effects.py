@@ -133,7 +133,7 @@ class Effect:
             least, most = BOUNDS.get(where, (0.0, sys.float_info.max))
             try:
                 given = np.asarray(found, float)  # nothing is no number
-            except (TypeError, ValueError):
+            except (OverflowError, TypeError, ValueError):
                 given = np.full(1, math.nan)
             require(
                 bool(((given >= least) & (given <= most)).all()),

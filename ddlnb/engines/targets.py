@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any
 
 from ddlnb.engines.catalogue import BASELINES, ENGINES, Engine, get_engine, require_runs
@@ -168,7 +169,7 @@ def _methods(asked: Methods, able: list[Engine], settings: MeasurementSettings) 
     meant = [get_method(one) for one in listed]
     chosen = {method.name: method for method in meant}
     require(
-        len(set(meant)) == len(chosen),
+        all(one == chosen[one.name] for one in meant),
         "two methods or plans that differ have the same name; measure one after the other",
     )
     for method in chosen.values():
@@ -239,15 +240,18 @@ def cells_of(
     ]
 
 
-NOMINAL = AlphaBeta(1e-4, 1e-9)  # seconds of an all-reduce with which rules are told apart
+# Costs of an all-reduce with which rules are told apart.
+NOMINAL = [AlphaBeta(10.0**power, 1e-9) for power in range(-6, 1)]
 
 
 def _plan_words(one: Target, workload: Workload, settings: MeasurementSettings) -> list[str]:
     """Return a word for the plan of a method of one's own, whose rule may be another tomorrow."""
     if one.method is None or is_searched(one.method) or one.name in SHIPPED:
         return []
-    plan = one.method.plan(workload, cost=NOMINAL, servers=max(1, settings.server_count))
-    return [f"plan={plan.digest}"]
+    servers = max(1, settings.server_count)
+    costs = [settings.cost or NOMINAL[0], *(NOMINAL if one.method.needs_cost else ())]
+    plans = [one.method.plan(workload, cost=cost, servers=servers).digest for cost in costs]
+    return [f"plan={sha256(' '.join(plans).encode()).hexdigest()[:16]}"]
 
 
 def missing_runs(

@@ -403,11 +403,25 @@ def register_method(method: Method) -> None:
 
 
 def _is_anew(former: Method, method: Method) -> bool:
-    """Return whether the rules of both are different functions that stand in the same place."""
-    groups = [one.bucketing.group for one in (former, method)]
-    rules = [getattr(group, "func", group) for group in groups]  # of a functools.partial
-    first, second = ((rule.__module__, getattr(rule, "__qualname__", "")) for rule in rules)
-    return groups[0] is not groups[1] and first == second
+    """Return whether its rule, or its planner, is another one that stands in the same place.
+
+    Functions without a name of their own have one place together: then all else must be equal.
+    """
+    pairs = (
+        (former.bucketing.group, method.bucketing.group),
+        (former.planner, method.planner),
+    )
+    places = [(_place(one), _place(other)) for one, other in pairs if one is not other]
+    is_named = all("<lambda>" not in one for one, _ in places)
+    like = replace(former, bucketing=method.bucketing, planner=method.planner)
+    return bool(places) and all(a == b for a, b in places) and (is_named or like == method)
+
+
+def _place(rule: Any) -> str:
+    """Return the module and name of a function, or of the class of another rule."""
+    rule = getattr(rule, "func", rule)  # of a functools.partial
+    named = rule if hasattr(rule, "__qualname__") else type(rule)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def get_method(name: str | Method) -> Method:
