@@ -77,6 +77,12 @@ class Shown:
     finding: str
 
 
+def first_of(shown: Sequence[Shown]) -> list[Shown]:
+    """Return those of READ_FIRST, each once, though some run under several names."""
+    by_stem = {one.notebook.path.stem: one for one in reversed(shown)}
+    return [by_stem[stem] for stem in READ_FIRST if stem in by_stem]
+
+
 def read_executed(path: Path) -> NotebookNode:
     """Return the content of an executed notebook."""
     import nbformat
@@ -292,7 +298,7 @@ def write_site(
         "sections": {
             key: list(own) for key, own in groupby(shown, lambda one: one.notebook.heading)
         },
-        "first": [one for stem in READ_FIRST for one in shown if one.notebook.path.stem == stem],
+        "first": first_of(shown),
         "outcomes": outcomes,
         "origins": _origins(outcomes),
         "labs": [pages[lab.path] for lab in labs if not lab.name.endswith(SOLUTION)],

@@ -13,7 +13,10 @@ from ddlnb.survey.items import Item
 from ddlnb.survey.notebooks import Notebook, Outcome
 from ddlnb.survey.runner import notebook_runs
 from ddlnb.survey.site import (
+    READ_FIRST,
+    Shown,
     finding_of,
+    first_of,
     pictures_of,
     prepare,
     read_executed,
@@ -139,6 +142,12 @@ def test_the_first_page_begins_with_what_was_found_and_what_does_not_hold(site):
     assert contradicted.count("seen in A02") == 1  # what speaks against it, and nothing else
     assert "A01" not in contradicted
     assert "failed: it broke" in said
+
+
+def test_three_notebooks_are_to_be_read_first():
+    """One of them runs under several names."""
+    first = first_of([Shown(one.notebook, [], "") for one in notebook_runs("quick")])
+    assert [one.notebook.path.stem for one in first] == [*READ_FIRST]
 
 
 def test_a_figure_has_its_caption_once_and_a_text_in_its_place(site):
