@@ -100,6 +100,7 @@ IMPORTS = (
     "tests.engines.jobs",
     *("tests.foreign_engines.test_horovod", "tests.engines.test_measure"),
     *("tests.replanning.test_replanner", "tests.launch.test_ranks", "tests.test_extending"),
+    "tests.training.test_extending",
     *("tests.survey.test_sec3_3_1_protocols", "tests.training.test_executors"),
 )
 

@@ -1,24 +1,20 @@
 """What a person adds outside the package works everywhere by its name, with no other edit.
 
-Schedules and frameworks of large models are added in tests/parallelism/test_extending.py.
+Schedules and frameworks of large models are added in tests/parallelism/test_extending.py,
+compressors and synchronisations in tests/training/test_extending.py.
 """
 
 import math
-import pickle
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import nbformat
 import numpy as np
 import pytest
-import torch
 import yaml
-from torch import Tensor
 from typer.testing import CliRunner
 
 import ddlnb
@@ -35,9 +31,6 @@ from ddlnb.clusters.effects import (
     without,
 )
 from ddlnb.clusters.file import get_cluster, read_cluster, write_cluster
-from ddlnb.compression.base import QUANTISATION, Codec, Memory, Round, as_bytes
-from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
-from ddlnb.compression.top_k import TopK
 from ddlnb.engines.catalogue import support
 from ddlnb.engines.measure import measure
 from ddlnb.errors import InputError
@@ -48,21 +41,13 @@ from ddlnb.parallelism.forecast.layouts import scale
 from ddlnb.plans.bucketing import Bucketing, message_of, per_tensor
 from ddlnb.plans.methods import METHODS, Method, get_method, register_method
 from ddlnb.plans.plan import Gate, Launch, Message
-from ddlnb.plans.requests import Flow
 from ddlnb.simulator.draws import draw_clusters
 from ddlnb.simulator.forecast import forecast
 from ddlnb.simulator.simulate import Cell, breakdown, simulate, steady_seconds
 from ddlnb.survey.execution import run_notebook
-from ddlnb.survey.fig2_taxonomy import combinations, taxonomy
+from ddlnb.survey.fig2_taxonomy import taxonomy
 from ddlnb.survey.notebooks import catalogue
 from ddlnb.training.cost.estimate import iteration_cost
-from ddlnb.training.method import SYNCHRONISATIONS, register_synchronisation, training_method
-from ddlnb.training.runs import runner
-from ddlnb.training.runs.runner import key
-from ddlnb.training.runs.train import train
-from ddlnb.training.settings import training_settings
-from ddlnb.training.synchronisation import BulkSynchronousParallel, Synchronisation
-from ddlnb.training.worker import NextGradient, StepDone, Worker
 from ddlnb.workloads.workload import Workload, read_profile
 from tests.toy import TOY
 
@@ -427,269 +412,3 @@ def test_a_figure_and_a_notebook_from_outside_are_listed_run_and_shown(tmp_path)
     *_, shown, _ = nbformat.read(out, as_version=4).cells
     assert "A ladder. More GPUs train faster." in str(shown.outputs)
     assert any("image/png" in output.data for output in shown.outputs)
-
-
-# A compressor: entries rounded to multiples.
-
-
-@dataclass(frozen=True)
-class Rounded(Codec):
-    """Entries rounded to the nearest multiple of ``step``, in one byte each."""
-
-    step: float = 0.01
-
-    name = "rounded"
-    family = QUANTISATION
-    feedback = "optional"
-
-    def payload_bytes(self, elements: int) -> int:
-        return elements
-
-    def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
-        codes = (tensor.detach().flatten() / self.step).round().clamp(-127, 127)
-        return as_bytes(codes.to(torch.int8))
-
-    def decode(self, payload: Tensor, elements: int) -> Tensor:
-        return payload.view(torch.int8).float() * self.step
-
-
-@pytest.fixture
-def rounded() -> Iterator[None]:
-    ddlnb.register_compressor(Rounded)
-    yield
-    del COMPRESSORS["rounded"]
-
-
-METHOD = "bsp + rounded(0.02) + feedback"
-
-
-def test_a_compressor_from_outside_is_named_wherever_compressors_are(rounded):
-    assert get_compressor("rounded(0.02)") == Rounded(0.02)
-    assert str(training_method(METHOD)) == f"{METHOD} on A2A"
-    [branch] = [one for one in taxonomy()[1].branches if one.name == QUANTISATION]
-    assert "rounded" in [leaf.name for leaf in branch.leaves]
-    assert "rounded" in {one.compression for one in combinations() if one.method}
-    listed = CliRunner().invoke(app, ["train", "--list", "--csv"])
-    assert "rounded(step=0.01)" in listed.stdout
-
-
-@pytest.mark.thorough
-def test_a_compressor_from_outside_has_a_cost(rounded):
-    workload, cluster = read_profile("resnet50_b64_rtx2080ti"), get_cluster("survey-10GbE", 8)
-    for method in ("bsp + rounded", "bsp + rounded on PS", "choco + rounded"):
-        with pytest.raises(InputError, match="declare on_gpu"):
-            iteration_cost(workload, cluster, method)
-        cost = iteration_cost(workload, cluster, method, compression="free")
-        assert cost.bytes_sent > 0
-        assert cost.iteration_seconds > 0
-
-
-@pytest.mark.parametrize("method", [METHOD, f"{METHOD} on PS", "choco(gamma=0.5) + rounded"])
-def test_a_compressor_from_outside_learns(rounded, method):
-    curve = train("digits", method, workers=2, steps=20, evaluate_every=20)
-    assert curve["test_loss"].iloc[-1] < curve["test_loss"].iloc[0]
-
-
-@pytest.mark.thorough
-def test_a_compressor_from_outside_reaches_processes_that_did_not_register_it(rounded):
-    """Kept runs are made in new processes, which get the settings by pickle."""
-    settings = training_settings("quadratic", METHOD, workers=2, steps=3)
-    code = "import pickle, sys; from ddlnb.training.runs.train import run; "
-    code += "print(run(pickle.load(sys.stdin.buffer))['test_loss'].iloc[-1])"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        input=pickle.dumps(settings),
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    assert (
-        float(done.stdout) == train("quadratic", METHOD, workers=2, steps=3)["test_loss"].iloc[-1]
-    )
-
-
-def test_a_kept_run_knows_the_source_of_a_compressor_from_outside(rounded, monkeypatch):
-    before = [key(training_settings("quadratic", method)) for method in ("bsp", METHOD)]
-    monkeypatch.setattr(runner, "fingerprint", lambda thing: "another source")
-    after = [key(training_settings("quadratic", method)) for method in ("bsp", METHOD)]
-    assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
-
-
-@pytest.mark.ranks
-def test_a_compressor_from_outside_trains_on_real_ranks(rounded, six_ranks):
-    options = {"workers": 2, "steps": 5, "evaluate_every": 5}
-    real = train("digits", METHOD, executor="distributed", ranks=six_ranks, **options)
-    lockstep = train("digits", METHOD, **options)
-    assert real["test_loss"].tolist() == pytest.approx(lockstep["test_loss"].tolist(), rel=1e-4)
-
-
-@dataclass(frozen=True)
-class Nameless(TopK):
-    name = "Top K"
-
-
-@dataclass(frozen=True)
-class Stateless(Rounded):
-    name = "stateless"
-    family = ""
-
-
-@dataclass(frozen=True)
-class Demanding(Rounded):
-    step: float = field()
-    name = "demanding"
-
-
-@dataclass(frozen=True)
-class Unfinished(Codec):
-    name = "unfinished"
-    family = QUANTISATION
-
-
-@dataclass(frozen=True)
-class Impostor(TopK):
-    """Has the name of another."""
-
-
-@pytest.mark.parametrize(
-    ("kind", "reason"),
-    [
-        (int, "must be a frozen dataclass"),
-        (Nameless, "small letters"),
-        (Stateless, "declares the family ''; choose one of quantisation"),
-        (Demanding, "needs a default for each parameter"),
-        (Unfinished, "does not define decode, encode, feedback, payload_bytes"),
-        (Rounded(), "must be a frozen dataclass that inherits from Compressor"),
-        (Impostor, "has the name 'top-k' of TopK"),
-    ],
-)
-def test_a_compressor_that_cannot_be_registered_is_refused_with_the_reason(kind, reason):
-    known = dict(COMPRESSORS)
-    with pytest.raises(InputError, match=reason):
-        ddlnb.register_compressor(kind)
-    assert known == COMPRESSORS
-
-
-@pytest.mark.parametrize("method", ["bsp + counted", "bsp + counted on PS", "choco + counted"])
-@pytest.mark.parametrize("declared", [lambda n: n / 8 + 4, lambda n: -n, lambda n: None])
-def test_a_compressor_that_declares_no_number_of_bytes_is_refused(method, declared):
-    """Neither a forecast nor a run takes a float, the usual slip with codes of one bit."""
-
-    @dataclass(frozen=True)
-    class Counted(Rounded):
-        name = "counted"
-
-        def payload_bytes(self, elements):
-            return declared(elements)
-
-    ddlnb.register_compressor(Counted)
-    try:
-        with pytest.raises(InputError, match=r"'counted' declares .* let payload_bytes return"):
-            iteration_cost("resnet50", "survey-10GbE", method, compression="free")
-        with pytest.raises(InputError, match=r"'counted' declares .* let payload_bytes return"):
-            train("quadratic", method, workers=2, steps=2, evaluate_every=2)
-    finally:
-        del COMPRESSORS["counted"]
-
-
-def test_a_compressor_may_be_registered_anew(rounded):
-    ddlnb.register_compressor(Rounded)
-    assert COMPRESSORS["rounded"] is Rounded
-
-
-@dataclass(frozen=True)
-class Damped(BulkSynchronousParallel):
-    """BSP whose average gradients are multiplied by ``factor``."""
-
-    factor: float = 0.5
-
-    name = "damped"
-
-    def loop(self, worker: Worker) -> Flow:
-        while True:
-            gradient = yield NextGradient()
-            average = yield from worker.averaged(gradient)
-            worker.apply(self.factor * average)
-            yield StepDone()
-
-
-@pytest.fixture
-def damped() -> Iterator[None]:
-    ddlnb.register_synchronisation(Damped)
-    yield
-    del SYNCHRONISATIONS["damped"]
-
-
-def _nothing(self: Damped, worker: Worker) -> None:
-    return None
-
-
-def _once(self: Damped, worker: Worker) -> Flow:
-    gradient = yield NextGradient()
-    worker.apply(gradient)
-    yield StepDone()
-
-
-def _half(self: Damped, worker: Worker) -> Flow:
-    gradient = yield NextGradient()
-    worker.apply(gradient[::2])
-    yield StepDone()
-
-
-@pytest.mark.parametrize(
-    ("loop", "said"),
-    [
-        (_half, r"a loop applies torch.Size\(\[.*; give the flat gradient of"),
-        (_nothing, "_nothing returned None; it has to yield"),
-        (_once, "_once ended; .* `while True`"),
-    ],
-)
-def test_a_loop_that_does_not_train_is_told_so(damped, monkeypatch, loop, said):
-    monkeypatch.setattr(Damped, "loop", loop)
-    with pytest.raises(InputError, match=said):
-        train("digits", "damped(0.5)", workers=2, steps=4, evaluate_every=4, lr=0.1)
-
-
-@pytest.mark.parametrize("is_mixed_in", [False, True])
-@pytest.mark.parametrize("base", [Synchronisation, BulkSynchronousParallel])
-def test_a_loop_from_outside_costs_what_it_sends_whatever_it_inherits(base, is_mixed_in):
-    """It averages every second gradient: half the bytes of bsp."""
-
-    class Loop:
-        def loop(self, worker: Worker) -> Flow:
-            while True:
-                worker.apply((yield NextGradient()))
-                yield StepDone()
-                gradient = yield NextGradient()
-                worker.apply((yield from worker.averaged(gradient)))
-                yield StepDone()
-
-    @dataclass(frozen=True)
-    class Second(*((Loop, base) if is_mixed_in else (base,))):
-        name = "second"
-        architectures = ("A2A",)
-        if not is_mixed_in:
-            loop = Loop.loop
-
-        def cycle(self) -> int:
-            return 2
-
-    register_synchronisation(Second)
-    try:
-        own, usual = (
-            iteration_cost("resnet50", "survey-10GbE", method).bytes_sent
-            for method in ("second", "bsp")
-        )
-    finally:
-        del SYNCHRONISATIONS["second"]
-    assert own == pytest.approx(usual / 2, rel=1e-6)
-
-
-def test_a_synchronisation_from_outside_trains_and_is_in_the_taxonomy(damped):
-    options = {"workers": 2, "steps": 4, "evaluate_every": 4}
-    ours = train("digits", "damped(0.5) + top-k(0.1) on PS", lr=0.2, **options)
-    bsp = train("digits", "bsp + top-k(0.1) on PS", lr=0.1, **options)
-    assert ours["test_loss"].tolist() == pytest.approx(bsp["test_loss"].tolist())
-    leaves = [leaf.name for leaf in taxonomy()[0].leaves]
-    assert "damped" in leaves
-    with pytest.raises(InputError, match="inherits from Synchronisation"):
-        ddlnb.register_synchronisation(Rounded)

@@ -41,6 +41,7 @@ from ddlnb.training.runs.compare import (
     is_stable,
     tuned,
 )
+from ddlnb.training.runs.fingerprint import fingerprint
 from ddlnb.training.runs.runner import Runner, hand_to, in_parallel, key
 from ddlnb.training.runs.summaries import runs_by, summary, to_target
 from ddlnb.training.runs.train import run, train
@@ -212,9 +213,9 @@ def test_functions_of_a_caller_are_known_by_their_source(tmp_path, monkeypatch):
         sys.modules.pop("callers_own", None)
         importlib.invalidate_caches()
         own = importlib.import_module("callers_own")
-        found.append(runner.fingerprint(Clock(partial(own.pace))))
+        found.append(fingerprint(Clock(partial(own.pace))))
     assert len({*found}) == 3
-    assert found[2] == runner.fingerprint(Clock(partial(own.pace)))
+    assert found[2] == fingerprint(Clock(partial(own.pace)))
 
 
 NOTEBOOK = """
@@ -263,7 +264,7 @@ def test_classes_of_a_cell_are_known_by_what_they_are_made_of(
     monkeypatch.setitem(sys.modules, "a_cell", module)
     for text in (NOTEBOOK, NOTEBOOK.replace(before, after, 1) if before else NOTEBOOK + after):
         exec(compile(text, "<cell>", "exec"), vars(module))
-        found.append(runner.fingerprint(module.Own))
+        found.append(fingerprint(module.Own))
     assert (found[0] == found[1]) == (not before)
 
 
