@@ -42,7 +42,7 @@ def squared_norm(tensor: Tensor) -> float:
 
 def leading_floats(payload: Tensor, count: int) -> Floats:
     """Return the first ``count`` float32 numbers of a payload, which need not be aligned."""
-    floats: Floats = np.frombuffer(payload[: 4 * count].numpy().tobytes(), np.float32)
+    floats: Floats = payload[: 4 * count].clone().numpy().view(np.float32)
     return floats
 
 

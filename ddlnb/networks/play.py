@@ -307,7 +307,9 @@ class Replay:
         traffic, between = self._traffic, self._gates
         counted_down = between._replace(needs=between.needs.copy(), waits=between.waits.copy())
         on = sharing(traffic.channels, bandwidths)
-        return Times(*_play(on, counted_down, traffic.channel, sizes, delay, traffic.release))
+        # In one layout, or the loop would be compiled again for that of a slice.
+        amounts = (np.ascontiguousarray(one) for one in (sizes, delay, traffic.release))
+        return Times(*_play(on, counted_down, traffic.channel, *amounts))
 
 
 @compiled()
