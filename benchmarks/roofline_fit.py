@@ -129,6 +129,11 @@ def measured() -> list[Measured]:
     return [*_survey(), *_foundry(), *_nanotron(), *_iterations(), *on_others, *_tables()]
 
 
+def on_one_h100() -> list[Measured]:
+    """Return what was there when iterations had been measured on an H100: no model is traced."""
+    return [*_survey(), *_foundry(), *_iterations()]
+
+
 @functools.cache
 def _tables() -> list[Measured]:
     """Return the rates of one GPU, or of a node, in tables of data-parallel runs."""

@@ -24,6 +24,7 @@ from benchmarks.roofline_fit import (
     fit_roofline,
     leave_out,
     measured,
+    on_one_h100,
     total_work,
 )
 from ddlnb.files import HARDWARE
@@ -81,11 +82,9 @@ def test_the_kept_rows_are_those_that_were_left_out(observed):
     assert fresh["estimated_seconds"].gt(0).all()
 
 
-def test_iterations_of_an_h100_do_not_tell_what_hopper_sustains(observed):
+def test_iterations_of_an_h100_do_not_tell_what_hopper_sustains():
     """Without nanotron's runs its interval holds Ampere's, and what is taken for Hopper."""
-    fit = fit_roofline(
-        [one for one in observed if one.source in ("survey", "foundry", "iterations")]
-    )
+    fit = fit_roofline(on_one_h100())
     hopper, ampere = (fit.interval(f"matrix units, {name}") for name in ("Hopper", "Ampere"))
     assert hopper == pytest.approx((0.70, 0.51, 0.95), abs=0.01)
     assert ampere == pytest.approx((0.72, 0.64, 0.82), abs=0.01)

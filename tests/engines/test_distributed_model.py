@@ -16,6 +16,7 @@ from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import get_method
 from ddlnb.plans.plan_file import write_plan
 from ddlnb.workloads.workload import read_profile
+from tests.asked import asked
 from tests.engines.plain_script import STEPS, planned
 
 pytestmark = pytest.mark.ranks
@@ -34,17 +35,19 @@ def torchrun(ranks, *words, cwd=ROOT):
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory):
-    """Return the lines of rank 0 of a script that trains by every method, and by a kept plan."""
+def said(tmp_path_factory, request):
+    """Return the lines of rank 0 of a script that trains by methods, and by a kept plan."""
     file = tmp_path_factory.mktemp("plans") / "plan.json"
     write_plan(planned("ByteScheduler-A2A"), file)
-    found = torchrun(4, "-m", "tests.engines.plain_script", *METHODS, file)
+    names = [name for name in asked(request, "name") if name in METHODS]
+    names = dict.fromkeys(["WFBP-A2A", *names])
+    found = torchrun(4, "-m", "tests.engines.plain_script", *names, file)
     assert found.returncode == 0, found.stderr
     rows = [line.split() for line in found.stdout.splitlines() if line.startswith("by ")]
     return {Path(name).name: (far, same, count) for _, name, far, same, count in rows}
 
 
-@pytest.mark.thorough(but=3)
+@pytest.mark.thorough(but=("BSP-A2A", "searched", "plan.json"))
 @pytest.mark.parametrize("name", [*METHODS, "plan.json"])
 def test_ranks_end_with_the_same_bits_and_where_ddp_ends(said, name):
     far, same, messages = said[name]

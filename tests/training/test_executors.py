@@ -27,6 +27,7 @@ from ddlnb.training.method import (
 )
 from ddlnb.training.synchronisation import Synchronisation
 from ddlnb.training.worker import NextGradient, StepDone, Worker
+from tests.asked import asked
 from tests.replay import run_in_lockstep
 from tests.toy import TOY
 from tests.toy_training import WORKERS, batches, broken_batches, finite_error, job_of, straggler
@@ -95,12 +96,14 @@ def run_all(context, jobs):
 
 
 @pytest.fixture(scope="module")
-def both(six_ranks):
-    """Every method's real run, all in one go, and the same in lockstep."""
-    jobs = [job_of(method) for method in METHODS]
+def both(six_ranks, request):
+    """The real run of every method that is asked for, all in one go, and the same in lockstep."""
+    to_run = asked(request, "method")
+    methods = [method for method in METHODS if method in to_run]
+    jobs = [job_of(method) for method in methods]
     by_rank = six_ranks.run(run_all, jobs, count=WORKERS + 1, timeout_seconds=200)
     runs = {}
-    for number, (method, job) in enumerate(zip(METHODS, jobs, strict=True)):
+    for number, (method, job) in enumerate(zip(methods, jobs, strict=True)):
         real = as_run([reports[number] for reports in by_rank])
         runs[method] = real, run_in_lockstep(job, arrivals=real.arrivals if job.servers else None)
     return runs
