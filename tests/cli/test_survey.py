@@ -156,6 +156,13 @@ def test_the_page_lists_every_item_with_its_evidence_and_what_is_missing(tmp_pat
     assert page.count("Missing: ") == sum(bool(item.missing) for item in survey_items().values())
 
 
+def test_what_each_source_says_of_an_item_is_a_paragraph_of_its_cell(tmp_path):
+    found = entries([], tmp_path)
+    parts = [len(one.evidence) + bool(one.item.missing) for one in found.values()]
+    further = sum(count - 1 for count in parts)
+    assert verdicts_page(found).count("\n\n    ") == further > 80
+
+
 # What tests say.
 
 
