@@ -12,7 +12,6 @@ import os
 import re
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -381,7 +380,7 @@ def verdicts_page(found: Mapping[str, Entry]) -> str:
     """Return the page that lists every item with its evidence, in MyST."""
     ordered = sorted(found.values(), key=lambda entry: (entry.item.section, entry.item.id))
     sections = _by(ordered, lambda entry: entry.item.section)
-    counts = Counter(entry.verdict for entry in found.values())
+    counts = {SAID[word][0]: len(own) for word, own in _by_verdict(found.values()).items()}
     return render("verdicts.md", sections=sections, counts=counts)
 
 
