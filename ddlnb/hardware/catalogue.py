@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, TypeVar
 
 from pydantic import Field
@@ -24,17 +24,20 @@ from ddlnb.units import BITS_PER_BYTE, GB
 
 MAKERS = re.compile(r"nvidia|geforce|quadro|tesla|amd|instinct|tensorcore|gpu|accelerator")
 OTHERS = r"(?:ti|super(?!\W*comp)|d|laptop|mobile|max.?q)(?![a-z])"  # of cards by four digits
-UNIT = r"GB/s|GBps|GB(?=E\b|IB\b)|G(?=E\b)|[Gg]ig(?:abit|E)?\b|[MmGgTt]b(?:it)?/?p?s?|G\b"
+UNIT = r"GB/s|GBps|GB(?=E\b|IB\b)|G(?=E\b)|[Gg]ig(?:abit|E)?\b|[MmGgTt]b(?:it)?/?p?s?|[GT]\b"
 WHOLE = r"(?<![\d.,])(?<!\d[eE])(?<!\d[eE][+-])(?<!(?<!\w)-)"  # not the end of another number
 RATE = rf"{WHOLE}(\d+(?:,\d{{3}})*(?:\.\d+)?)\s*({UNIT})"
-TIMES = r"(\d+)\s*[x*]\s*(?:[a-zA-Z][\w-]*\s+)?"
+TIMES = r"(\d+)\s*[x*]\s*(?:[a-zA-Z][\w-]*\s+){0,2}"  # 4x HDR InfiniBand 200 Gb/s
+USUAL_PORTS = rf"{WHOLE}(\d{{1,2}})\s*[x*]\s*(10|25|40|50|56|100|200|400|800)\b"  # RoCE 2x200
+LINKS = r"[\d.,]+\s*[GT]B(?:/s|ps)"  # of NVLink, beside the network
+OF_NVLINK = rf"nv(?:link|switch)[^,;+/]{{0,15}}?{LINKS}|{LINKS}\s*(?:of\s+)?nv(?:link|switch)"
 BYTES = ("GB/s", "GBps")
 PREFIXES = {"m": 1e-3, "g": 1.0, "t": 1e3}
 FDR = 56.25 * 64 / 66
 # Gb/s of data of an InfiniBand port: four lanes, less their code.
 PORTS = {"XDR": 800, "NDR": 400, "HDR": 200, "EDR": 100, "FDR": FDR, "QDR": 32, "DDR": 16, "SDR": 8}
 # HDR100 is half a port. "4x EDR" are four ports; "4X EDR" is one, whose four lanes are counted.
-GENERATION = rf"(?:(\d+)\s*(?-i:x|\*)\s*)?\b({'|'.join(PORTS)})(\d{{3}})?\b"
+GENERATION = rf"(?:(\d+)\s*(?-i:x|\*)\s*|\b)({'|'.join(PORTS)})(\d{{3}})?\b"
 ON_THE_WIRE: dict[float, float] = {
     10: 8,
     20: 16,
@@ -73,19 +76,27 @@ class StatedRate:
 
 
 def stated_rate(words: str) -> StatedRate | None:
-    """Return the rate that words state, or None; in very many words none is looked for.
+    """Return the rate of a network that words state, or None: NVLink's, beside it, is none.
+
+    In very many words none is looked for.
 
     >>> stated_rate("RoCE 8x200 Gb/s")
     StatedRate(port_rate=25000000000.0, ports=8, is_number=True)
     >>> stated_rate("HDR").is_number, stated_rate("fast")
     (False, None)
+    >>> stated_rate("NVLink 900 GB/s, InfiniBand 2xNDR").ports
+    2
     """
     if len(words) > MOST_LETTERS:  # the patterns take the square of that many steps
         return None
+    words = re.sub(OF_NVLINK, "", words, flags=re.IGNORECASE)
     if times := re.search(TIMES + RATE, words):
         return StatedRate(bytes_per_second(times[2], times[3]), int(times[1]))
-    if stated := re.search(RATE, words):
-        return StatedRate(bytes_per_second(stated[1], stated[2]))
+    if stated := re.search(rf"{RATE}(?:\s*[x*]\s*(\d+)\b)?", words):
+        count = int(stated[3]) if stated[3] else None
+        return StatedRate(bytes_per_second(stated[1], stated[2]), count)
+    if several := re.search(USUAL_PORTS, words):
+        return StatedRate(float(several[2]) / BITS_PER_BYTE * GB, int(several[1]))
     if ports := re.search(GENERATION, words, re.IGNORECASE):
         gigabits = float(ports[3]) if ports[3] else PORTS[ports[2].upper()]
         count = int(ports[1]) if ports[1] else None
@@ -166,6 +177,9 @@ def get_interconnect(name: str | Interconnect) -> Interconnect:
     if isinstance(name, Interconnect):
         return name
     found = find(name, interconnects()) if isinstance(name, str) else None
+    several = found is None and re.fullmatch(r"([1-9]\d*) ?[x*] ?(.+)", str(name).strip())
+    if several and (one := find(several[2], interconnects())):
+        return replace(one, name=name.strip(), ports=int(several[1]) * one.ports, aliases=())
     return found or described(name)
 
 
