@@ -240,7 +240,7 @@ def _number(row: dict[str, object], column: str, where: str, whole: bool = False
     if text.casefold() in ("", "nan", "none"):
         return None
     try:
-        value = float(text)
+        value = float(text.replace(",", ""))
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf or (whole and value % 1):

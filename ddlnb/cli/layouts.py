@@ -187,6 +187,11 @@ def _table(table: Path, out: Path, keep_going: bool) -> None:
     from ddlnb.parallelism.forecast.table import forecast_table
 
     require_writable_file(out, "forecast.csv")
+    require(
+        out.resolve() != table.resolve(),
+        f"--out {str(out)!r} is the table itself, whose measurements forecasts would replace; "
+        f"name another file",
+    )
     found = forecast_table(
         table, keep_going=keep_going, say=lambda line: typer.echo(f"note: {line}", err=True)
     )

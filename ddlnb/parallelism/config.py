@@ -182,6 +182,11 @@ ON_THE_HUB = re.compile(
 BESIDE_A_NAME = re.compile(r"\(.*|,.*|(?<=llama.[23])\.\d|(?<=llama[23])\.\d|[^a-z0-9.]")
 
 
+OWNER = re.compile(r"^[\w.-]+/")
+TUNED = re.compile(r"(?:[-_ ](?:instruct|chat|base|hf|it|bf16|v\d\.\d))+$", re.I)
+IN_ALL = re.compile(r"[-_ ]\d+b$", re.I)  # parameters, of a name without them
+
+
 def shape_in(words: str) -> Transformer | None:
     """Return the shape that words of a table name, in any spelling; None where they do not.
 
@@ -189,13 +194,17 @@ def shape_in(words: str) -> Transformer | None:
 
     >>> shape_in("LLAMA3.1_405B").name, shape_in("Nemotron_3_Nano").name, shape_in("Qwen3")
     ('llama3-405b', 'nemotron3-nano-30b-a3b', None)
+    >>> shape_in("deepseek-ai/DeepSeek-V3-Base 671B").name, shape_in("Mixtral-8x7B-v0.1").name
+    ('deepseek-v3', 'mixtral-8x7b')
     """
-
     known = {_plain(name): name for name in (*SHAPES, *names())}
-    said = _plain(words)
-    found = [name for key, name in known.items() if said and key.startswith(said)]
-    name = known.get(said) or (found[0] if len(found) == 1 else "")
-    return get_shape(name) if name else None
+    bare = TUNED.sub("", OWNER.sub("", words.strip()))
+    for spelled in (words, bare, TUNED.sub("", IN_ALL.sub("", bare))):
+        said = _plain(spelled)
+        found = [name for key, name in known.items() if said and key.startswith(said)]
+        if name := known.get(said) or (found[0] if len(found) == 1 else ""):
+            return get_shape(name)
+    return None
 
 
 def _plain(name: str) -> str:

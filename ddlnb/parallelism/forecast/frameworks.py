@@ -120,7 +120,7 @@ FRAMEWORKS = {
         # Megatron's kernels of 2021 under DeepSpeed's ZeRO-1: BigScience, GPT-NeoX.
         Framework(
             "megatron-deepspeed",
-            r"megatron.?deepspeed|neox",
+            r"megatron.?deepspeed|deepspeed\W+megatron|neox",
             splits_transfers=False,
             keeps_scores=True,
             unstated=(0.2, 0.0, 0.8),
@@ -131,7 +131,8 @@ FRAMEWORKS = {
         # Megatron-Bridge on top of it: Transformer Engine, fused attention, overlapped exchanges.
         Framework(
             "nemo",
-            r"nemo|mcore|megatron.?(core|bridge)|transformer.?engine|megatron\S* (core )?v?0\.",
+            r"nemo|mcore|megatron.?(core|bridge)|transformer.?engine"
+            r"|megatron([- _]?lm)?[ ,]*(core)?[ _-]*[rv]*0\.\d",
             in_use=True,
             fuses=True,
             overlaps=True,
@@ -175,7 +176,7 @@ FRAMEWORKS = {
         ),
         Framework(
             "fsdp",
-            r"fsdp|torch.?titan|composer|foundry|deepspeed|zero",
+            r"^(?!.*megatron).*(fsdp|torch.?titan|composer|foundry|deepspeed|zero(?!.?bubble))",
             in_use=True,
             older_attention=True,
             gradient_bytes=2,

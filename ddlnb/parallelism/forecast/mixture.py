@@ -83,7 +83,7 @@ def mixed(asked: Open, fitted: Fitted | None = None, spread: Column | None = Non
     ]
     middle, high, low = (whole[likeliest] / one for one in ends)
     sure = chance[likeliest] > 0.5
-    chance_of_fit = np.bincount(asked.owner, asked.share * found.chance_of_fit)
+    chance_of_fit = np.bincount(asked.owner, chance * found.chance_of_fit)
     return Mixed(
         outlook=found,
         likeliest=likeliest,

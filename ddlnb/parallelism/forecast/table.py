@@ -22,16 +22,20 @@ import numpy as np
 from ddlnb.clusters.named import usual_network
 from ddlnb.errors import InputError, UnknownName, require
 from ddlnb.files import write_atomically
-from ddlnb.hardware.catalogue import get_gpu, get_interconnect, gpus, protocol_of
+from ddlnb.hardware.catalogue import (
+    get_gpu,
+    get_interconnect,
+    gpu_in,
+    gpus,
+    protocol_of,
+    stated_rate,
+)
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.hardware.machine import Interconnect, joined_by_nvlink
 from ddlnb.parallelism.config import shape_in
 from ddlnb.parallelism.forecast.cases import (
     DESCRIBED,
-    FULL,
-    NONE,
     RECOMPUTATIONS,
-    SELECTIVE,
     Cases,
     gpu_columns,
     model_columns,
@@ -40,10 +44,22 @@ from ddlnb.parallelism.forecast.cases import (
 from ddlnb.parallelism.forecast.forecast import rate
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework, framework_in
 from ddlnb.parallelism.forecast.mixture import Open, mixed
+from ddlnb.parallelism.forecast.question import MOST_SEQUENCES
+from ddlnb.parallelism.forecast.words import (
+    SHARDING,
+    affirmed,
+    again_in,
+    columns_meant,
+    has_adapters,
+    month_in,
+    precision_in,
+    zero_in,
+    zero_of_framework,
+)
 from ddlnb.parallelism.model import MOST_LAYERS
 from ddlnb.parallelism.schedules import INTERLEAVED, INTERLEAVES, SCHEDULES
 from ddlnb.reading import read_text, reading
-from ddlnb.units import BITS_PER_BYTE, GB, GIB, counted
+from ddlnb.units import GIB, counted
 
 EMPTY = {"", "nan", "none", "null", "na", "n/a", "not stated", "-"}
 
@@ -58,6 +74,16 @@ class Row:
     line: int
     cells: Mapping[str, str]
     notes: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, line: int, columns: Mapping[str, str], notes: Counter[tuple[str, str]]) -> Row:
+        """Return a row whose columns may have the names that others give them."""
+        cells = columns_meant(columns)
+        for column in columns.keys() - cells.keys():
+            for meant in cells.keys() - columns.keys():
+                if columns[column] and columns_meant({column: ""}) == {meant: ""}:
+                    notes[f"the column {column!r}", f"{meant}"] += 1
+        return cls(line, cells, notes)
 
     def text(self, *columns: str) -> str:
         """Return the first of these columns that has a value, otherwise ''."""
@@ -101,7 +127,6 @@ class Row:
 
 YES = {"1", "1.0", "true", "yes"}
 NO = {"0", "0.0", "false", "no"}
-PORTS = re.compile(r"(\d+)\s*x\s*[^\d]*(\d+)\s*Gb", re.IGNORECASE)  # 8x HDR 200 Gb/s
 
 
 def network_of(row: Row, gpu: Gpu, per_node: int) -> dict[str, float]:
@@ -115,7 +140,8 @@ def network_of(row: Row, gpu: Gpu, per_node: int) -> dict[str, float]:
     named = _named(words)
     across = _line_rate(row, words, named, gpu.port, per_node)
     if across is None:
-        row.notes["the rate of the network", f"that of the ports usual for {gpu.name}"] += 1
+        told = f" (network {words!r})" if words else ""
+        row.notes[f"the rate of the network{told}", f"that of the ports usual for {gpu.name}"] += 1
         across = gpu.port * per_node
     usual = get_interconnect(usual_network(gpu, per_node))
     joined = named or replace(usual, protocol=protocol_of(words) or usual.protocol)
@@ -135,26 +161,34 @@ def _named(words: str) -> Interconnect | None:
 def _line_rate(
     row: Row, words: str, named: Interconnect | None, port: float, per_node: int
 ) -> float | None:
-    """Return the bytes/s of a node that words say, with ``port`` those of a GPU as it is sold."""
-    if ports := PORTS.search(words):
-        return int(ports[1]) * float(ports[2]) / BITS_PER_BYTE * GB
-    if named is None:
+    """Return the bytes/s of a node that words say, with ``port`` those of a GPU as it is sold.
+
+    That of several ports is a node's, and so is one over EFA or TCP. Another one that is small for
+    a node is that of a GPU's port, or says nothing of a node where a GPU's port has less.
+    """
+    stated = stated_rate(words)
+    if named is not None:
+        rate = named.line_rate
+    elif stated is not None and stated.port_rate:
+        rate = stated.port_rate * (stated.ports or 1)
+    else:
         return None
-    is_of_gpu = "per gpu" in words.lower()
-    if not is_of_gpu and "node" not in words.lower() and named.line_rate < port * per_node / 2:
-        row.notes[f"a rate per node (network {words!r})", "that of one GPU's port"] += 1
-        is_of_gpu = True
-    return named.line_rate * (per_node if is_of_gpu else 1)
+    if "per gpu" in words.lower():
+        return rate * per_node
+    is_counted = stated.ports if stated else named and named.ports > 1
+    is_of_node = named is not None and named.protocol.name in ("EFA", "TCP")
+    if is_counted or is_of_node or "node" in words.lower() or rate >= port * per_node / 2:
+        return rate
+    if rate > port:
+        return None
+    row.notes[f"a rate per node (network {words!r})", "that of one GPU's port"] += 1
+    return rate * per_node
 
 
-SHARDING = ("full_shard", "hybrid_shard", "shard_grad_op", "no_shard")
-SHARDINGS = {  # patterns of words, the first that is found counts
-    r"no_shard|^(zero-?)?0(\.0)?$|^ddp$": 0,
-    r"shard_grad|zero-?2$|^2(\.0)?$": 2,
-    r"full|hybrid|fsdp|^(zero-?)?3(\.0)?$": 3,
-    r"optim|distrib|^(zero-?)?1(\.0)?$": 1,
-}
-GATED = ("llama", "mistral", "mixtral", "qwen", "gemma", "deepseek", "nemotron")
+GATED = (
+    *("llama", "mistral", "mixtral", "qwen", "gemma", "deepseek", "nemotron"),
+    *("baichuan", "internlm", "olmo"),
+)
 EXPERTS = re.compile(r"(\d+)x\d+(?:\.\d+)?b", re.IGNORECASE)  # mixtral-8x7b
 TOP_K = 2  # experts of a token, where nobody says
 
@@ -173,15 +207,15 @@ def alternatives(row: Row) -> list[Weighted]:
     Several where it names no framework that is known, or not what is computed again. Raises
     InputError that names row and column.
     """
-    frameworks = _frameworks(row)
     gpu = _gpu(row)
+    frameworks = _frameworks(row, gpu)
     per_node = row.whole("gpus_per_node", default=gpu.gpus_per_node or 8)
     ranks = row.whole("num_gpus", "gpus")
     domain = row.whole("nvlink_domain", default=max(gpu.nvlink_domain, 1))
     together = joined_by_nvlink(domain, per_node, ranks)
     model = _model_named(row) or _model(row) | DESCRIBED
     row = replace(row, cells={**row.cells, "layers": str(model["layers"])})
-    precision = _precision(row)
+    precision = _precision(row, gpu)
     if precision not in gpu.flops:
         raise row.error("precision", f"{gpu.name} has no rate for {precision}; use another one")
     network = network_of(row, gpu, per_node)
@@ -191,6 +225,7 @@ def alternatives(row: Row) -> list[Weighted]:
     for name in frameworks:
         ways = FRAMEWORKS[name]
         columns = {**model, **_layout(row, ways), **machines, "framework": name}
+        columns["ep"] = _expert_ranks(row, columns)
         columns["shard"] = _shard(row, columns)
         batches = _batches(row, columns["dp"], columns["pp"])
         for (again, often), batch in product(_recomputations(row, ways).items(), batches):
@@ -222,40 +257,47 @@ def joined(columns: Sequence[Mapping[str, Any]]) -> Cases:
 
 # What takes the place of a framework that is not known: the kinds of those that are.
 ANY = ("nemo", "fsdp", "megatron")
+SPLITTING = ("nemo", "internevo", "fsdp-compiled")  # models, on newer GPUs
+NEWER = 2022  # of GPUs that the kernels of 2021 were never run on
 
 
-def _frameworks(row: Row) -> tuple[str, ...]:
+def _frameworks(row: Row, gpu: Gpu) -> tuple[str, ...]:
     words = row.text("framework")
     written = row.text("software") or ("eager" if "eager" in row.text("notes") else "")
     said = f"{words} {row.text('framework_version')} {written}"
-    if found := framework_in(said, row.text("source_date")):
+    month = month_in(row.text("source_date"))
+    found = framework_in(said, month)
+    if found and not month and gpu.year >= NEWER and found != (newer := framework_in(said, "9999")):
+        row.notes[f"a date (framework {words!r}, {gpu.name})", f"the {newer} of today"] += 1
+        return (newer,)
+    if found:
         return (found,)
-    if words:
-        row.notes[f"a known framework ({words})", f"a mixture of {', '.join(ANY)}"] += 1
-        return ANY
-    row.notes["framework", "nanotron"] += 1
-    return ("nanotron",)
-
-
-AGAIN = {  # patterns of words, the first that is found counts
-    r"selective": SELECTIVE,
-    r"full|^(1|1\.0|true|yes)$": FULL,
-    r"none|^(0|0\.0|false|no|off)$": NONE,
-}
+    if "framework" not in row.cells:
+        row.notes["framework", "nanotron"] += 1
+        return ("nanotron",)
+    whole = row.whole("tp", default=1) * row.whole("pp", default=1) == 1
+    some = tuple(
+        name
+        for name in ANY
+        if (whole or FRAMEWORKS[name].splits_models)
+        and (FRAMEWORKS[name].in_use or gpu.year < NEWER)
+    )
+    some = some if len(some) > 1 else SPLITTING
+    what = f"a known framework ({words})" if words else "framework"
+    row.notes[what, f"a mixture of {', '.join(some)}"] += 1
+    return some
 
 
 def _recomputations(row: Row, ways: Framework) -> dict[int, float]:
     """Return what a run may compute again, with the share of runs that do."""
     said = str(row.cells.get("activation_checkpointing") or "").strip().lower()
-    if not said or said in EMPTY - {"none"}:
-        if max(ways.unstated) < 1:
-            row.notes["activation_checkpointing", "a mixture, by what fits"] += 1
-        return dict(zip(RECOMPUTATIONS, ways.unstated, strict=True))
-    for pattern, again in AGAIN.items():
-        if re.search(pattern, said):
-            return {again: 1.0}
-    row.notes[f"a known activation_checkpointing ({said})", "none"] += 1
-    return {NONE: 1.0}
+    said = "" if said in EMPTY - {"none"} else said
+    if said and (again := again_in(said)) is not None:
+        return {again: 1.0}
+    if said or max(ways.unstated) < 1:
+        what = f"a known activation_checkpointing ({said})" if said else "activation_checkpointing"
+        row.notes[what, "a mixture, by what fits"] += 1
+    return dict(zip(RECOMPUTATIONS, ways.unstated, strict=True))
 
 
 WATTS = re.compile(r"(\d+) W\b")  # H100 (500 W)
@@ -282,10 +324,13 @@ def _gpu_in(words: str) -> Gpu | None:
     """Return the GPU whose family these words have, with the memory that they name, if any."""
     families = sorted({gpu.family for gpu in gpus().values()}, key=len, reverse=True)
     said = words.upper()
+    memory = re.search(r"(\d+)\s*G(?:I?B)?\b", said)
+    whole = gpu_in(words)
+    if whole and (not memory or whole.memory == int(memory[1]) * GIB):
+        return whole
     for family in families:
-        if not re.search(rf"(?<![A-Z0-9]){re.escape(family.upper())}(?![0-9])", said):
+        if not re.search(rf"(?<![A-WYZ0-9]){re.escape(family.upper())}(?![0-9])", said):
             continue
-        memory = re.search(r"(\d+)\s*GB", said)
         for name in ([f"{family}-{memory[1]}GB"] if memory else []) + [family]:
             try:
                 found = get_gpu(name)
@@ -295,16 +340,18 @@ def _gpu_in(words: str) -> Gpu | None:
     return None
 
 
-def _precision(row: Row) -> str:
-    told = [row.text(one).lower() for one in ("precision", "notes")]
-    known = ("fp4", "fp8", "bf16", "fp16", "tf32", "fp32")
-    found = next((one for text in told for one in known if one in text), "")
-    if told[0] and not found:
-        row.notes[f"a known precision ({told[0]})", "bf16"] += 1
-    return found or "bf16"
+def _precision(row: Row, gpu: Gpu) -> str:
+    told = [row.text(one) for one in ("precision", "notes")]
+    if found := next(filter(None, map(precision_in, told)), ""):
+        return found
+    usual = "bf16" if "bf16" in gpu.flops else "fp16"
+    row.notes[f"a known precision ({told[0]})" if told[0] else "precision", usual] += 1
+    return usual
 
 
 SIZES = ("layers", "hidden", "heads", "kv_heads", "vocab", "experts")
+SHARED = 2  # experts that every token goes through, which some count and some do not
+OF_NAME = re.compile(r"(?<![\dx.])(\d+(?:\.\d+)?)\s*b\b", re.IGNORECASE)  # Yi-34B
 
 
 def _model_named(row: Row) -> dict[str, Any] | None:
@@ -323,13 +370,23 @@ def _model_named(row: Row) -> dict[str, Any] | None:
         if row.text("model") != shape.name:
             row.notes[f"the shape of {row.text('model')}", f"that of {shape.name}"] += 1
         named |= given
-    return None if any(named[name] != value for name, value in given.items()) else named
+    other = {name for name, value in given.items() if named[name] != value}
+    if other == {"experts"} and abs(given["experts"] - named["experts"]) <= SHARED:
+        return named
+    if other <= {"vocab"}:  # which programs fill up, or cut
+        return named | {name: given[name] for name in other}
+    listed = ", ".join(sorted(other))
+    row.notes[f"the shape of {shape.name} (other {listed})", "that of the cells alone"] += 1
+    return None
 
 
 _shape_in = lru_cache(maxsize=256)(shape_in)
 
 
 def _model(row: Row) -> dict[str, int]:
+    if row.text("model") and not row.text("layers"):
+        problem = f"is missing, and {row.text('model')!r} is no model that is known by name"
+        raise row.error("layers", f"{problem} (`ddlnb models --large`); fill in layers and hidden")
     layers, hidden = row.whole("layers"), row.whole("hidden")
     if layers > MOST_LAYERS:
         raise row.error("layers", f"{layers:,} exceed {MOST_LAYERS:,}, the most of a model")
@@ -338,15 +395,18 @@ def _model(row: Row) -> dict[str, int]:
         "layers": layers,
         "hidden": hidden,
         "heads": heads,
-        "kv_heads": row.whole("kv_heads", default=heads),
+        "kv_heads": row.whole("kv_heads", default=heads, told="heads"),
         "ffn": row.whole("ffn", default=4 * hidden, told="4 hidden"),
         "vocab": row.whole("vocab", default=51200, told="51200"),
         "sequence": row.whole("seq_len", "sequence"),
     }
-    billions = row.number("params_b") if row.text("params_b") else 0.0
+    stated = OF_NAME.search(row.text("model")) if not row.text("params_b") else None
+    billions = float(stated[1]) if stated else 0.0
+    billions = row.number("params_b") if row.text("params_b") else billions
     gated, tied = _kind(row, model, billions)
+    tied = 1 - gated if stated else tied  # the head is less than what a name rounds away
     experts = _experts(row, model, billions)
-    top_k = row.whole("top_k", default=min(TOP_K, experts))
+    top_k = row.whole("top_k", default=min(TOP_K, experts), told="2" if experts > TOP_K else "")
     return model | {"gated": gated, "tied": tied, "experts": experts, "top_k": top_k}
 
 
@@ -411,8 +471,19 @@ def _layout(row: Row, ways: Framework) -> dict[str, Any]:
         "overlap": float(row.flag("overlap", usual=ways.overlaps)),
         "zero": _zero(row, ways),
         "sequence_parallel": float(row.flag("sp", "sequence_parallel", usual=split)),
-        "adapters": float("lora" in row.text("training", "table", "notes").lower()),
+        "adapters": float(has_adapters(row.text("training", "table", "notes"))),
     }
+
+
+def _expert_ranks(row: Row, columns: Mapping[str, Any]) -> int:
+    """Return over how many ranks experts are spread: a divisor of both, where a row has more."""
+    ep, experts = int(columns["ep"]), int(columns["experts"])
+    if ep == 1 or experts == 1:
+        return ep
+    found = math.gcd(ep, math.gcd(experts, int(columns["dp"] * columns["tp"] * columns["cp"])))
+    if found < ep:
+        row.notes[f"an ep that {experts} experts and the ranks have ({ep})", f"{found}"] += 1
+    return found
 
 
 def _schedule(row: Row, pp: int) -> tuple[str, int]:
@@ -420,9 +491,15 @@ def _schedule(row: Row, pp: int) -> tuple[str, int]:
 
     Interleaved stages of whose chunks nothing is said have one layer in each.
     """
-    said = " ".join(row.text(one) for one in ("schedule", "framework", "table", "notes")).lower()
-    named = [n for n, one in reversed(SCHEDULES.items()) if re.search(one.words or n, said)]
-    if row.text("schedule") and not named:
+    own = row.text("schedule").lower()
+    said = affirmed(" ".join(row.text(one) for one in ("framework", "table", "notes"))).lower()
+    named = [
+        name
+        for words in (own, said)
+        for name, one in reversed(SCHEDULES.items())
+        if re.search(one.words or re.escape(name), words)
+    ]
+    if own and not named:
         row.notes[f"a known schedule ({row.text('schedule')})", "1f1b"] += 1
     name = named[0] if named else "1f1b"
     chunks = row.whole("vpp", default=1)
@@ -446,6 +523,9 @@ def _batches(row: Row, dp: int, pp: int) -> list[tuple[float, int, int]]:
     """
     columns = ("micro_batch", "grad_accum", "global_batch_seqs")
     micro, accumulated, whole = (row.whole(one) if row.text(one) else 0 for one in columns)
+    if whole > MOST_SEQUENCES:
+        problem = f"{whole:,} must be at most {MOST_SEQUENCES:,} sequences; is it tokens?"
+        raise row.error("global_batch_seqs", f"{problem} Divide these by the sequence")
     each = max(1, whole // dp)
     if not micro and not accumulated and pp == 1 and each > 1:
         row.notes["micro_batch", "the whole batch of a replica, or 1"] += 1
@@ -458,14 +538,19 @@ def _batches(row: Row, dp: int, pp: int) -> list[tuple[float, int, int]]:
     if not accumulated and not whole:
         row.notes["grad_accum", "1"] += 1
     micro = micro or max(1, whole // (dp * accumulated) if accumulated else 1)
-    return [(1.0, micro, accumulated or max(1, round(whole / (dp * micro))))]
+    number = accumulated or max(1, round(whole / (dp * micro)))
+    if whole and dp * micro * number != whole:
+        row.notes[
+            f"a batch of dp {dp} * micro_batch {micro} ({whole:,})", f"{dp * micro * number:,}"
+        ] += 1
+    return [(1.0, micro, number)]
 
 
 def _shard(row: Row, columns: Mapping[str, Any]) -> int:
     """Return over how many ranks hybrid sharding shards: those of a host; 0 without."""
     replicas = columns["dp"] * columns["cp"]
     host = row.whole("gpus_per_node", default=int(columns["gpus_per_node"]))
-    if "hybrid" not in row.text("sharding").lower() or not columns["zero"]:
+    if not re.search("hybrid|hsdp", row.text("sharding").lower()) or not columns["zero"]:
         return 0
     shards = shards_within(host, columns["tp"], replicas) if columns["ep"] == 1 else 0
     if not shards and replicas > 1:
@@ -477,12 +562,14 @@ def _zero(row: Row, ways: Framework) -> int:
     """Return the degree of ZeRO that a row says, in a number or in words, or its framework's."""
     column = next((one for one in ("zero_stage", "zero", "sharding") if row.text(one)), None)
     if column is None:
-        return ways.zero
-    text = row.text(column).lower()
-    for pattern, degree in SHARDINGS.items():
-        if re.search(pattern, text):
-            return degree
-    raise row.error(column, f"{text!r} must be 0, 1, 2 or 3, or one of {', '.join(SHARDING)}")
+        said = zero_of_framework(row.text("framework"))
+        return ways.zero if said is None else said
+    text = row.text(column)
+    zero = zero_in(text)
+    if zero is None:
+        listed = ", ".join(SHARDING)
+        raise row.error(column, f"{text!r} must be 0, 1, 2 or 3, or one of {listed}")
+    return zero
 
 
 ADDED = ("tokens_per_s_per_gpu", "low", "high", "memory_gb", "fits")
@@ -528,8 +615,10 @@ def forecast_table(
     known: dict[int, list[Weighted]] = {}
     failed: list[str] = []
     for index, cells in enumerate(rows):
+        if not any(cells.values()):  # as a spreadsheet leaves them
+            continue
         try:
-            known[index] = alternatives(Row(index + 2, cells, notes))
+            known[index] = alternatives(Row.of(index + 2, cells, notes))
         except InputError as error:
             if not keep_going:
                 raise
@@ -538,6 +627,9 @@ def forecast_table(
         f"{column} is missing in {counted(count, 'row')}: taken as {taken}"
         for (column, taken), count in notes.items()
     ]
+    replaced = [name for name in (*ADDED, *FURTHER) if any(row.get(name) for row in rows)]
+    if replaced:
+        lines.append(f"{', '.join(replaced)} of the file are replaced by what is forecast")
     for line in (*lines, *failed):
         say(line)
     answers = dict(
@@ -561,8 +653,9 @@ def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
         columns = [name.strip() for name in reader.fieldnames or ()]
         reader.fieldnames = columns
         rows = [{k: v or "" for k, v in row.items() if k is not None} for row in reader]
-    missing = [name for name in NEEDED if name not in columns]
-    require(not missing, f"{path} lacks the columns {', '.join(missing)}; add them")
+    missing = [name for name in NEEDED if name not in columns_meant(dict.fromkeys(columns, ""))]
+    apart = " (cells are to be separated by commas)" if len(columns) == 1 else ""
+    require(not missing, f"{path} lacks the columns {', '.join(missing)}; add them{apart}")
     require(bool(rows), f"{path} has no rows; add one per run")
     return columns, rows
 
@@ -571,6 +664,8 @@ def _forecast(asked: Open) -> list[dict[str, str]]:
     found = mixed(asked)
     of = found.outlook
     quick = rate(of.cases, of.step.seconds)
+    # Of a mixture the seconds are those of its tokens, which need not be the likeliest case's.
+    longer = of.tokens_per_s_per_gpu[found.likeliest] / found.tokens_per_s_per_gpu
     return [
         {
             "tokens_per_s_per_gpu": f"{found.tokens_per_s_per_gpu[row]:.6g}",
@@ -581,8 +676,8 @@ def _forecast(asked: Open) -> list[dict[str, str]]:
             "tokens_per_s_per_gpu_not_slow": f"{quick[i]:.6g}",
             "chance_of_slow": f"{of.chance[i]:.3f}",
             "chance_of_fit": f"{found.chance_of_fit[row]:.3f}",
-            "seconds": f"{of.seconds[i]:.6g}",
-            "mfu": f"{of.mfu[i]:.4f}",
+            "seconds": f"{of.seconds[i] * longer[row]:.6g}",
+            "mfu": f"{of.mfu[i] / longer[row]:.4f}",
         }
         for row, i in enumerate(found.likeliest)
     ]

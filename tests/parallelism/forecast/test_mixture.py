@@ -14,7 +14,7 @@ from ddlnb.parallelism.forecast.layouts import Ranking, ranked, ranking_of
 from ddlnb.parallelism.forecast.mixture import mixed
 from ddlnb.parallelism.forecast.published import open_runs
 from ddlnb.parallelism.forecast.question import LayoutQuestion
-from ddlnb.parallelism.forecast.table import Row, alternatives, forecast_table, read_open
+from ddlnb.parallelism.forecast.table import SPLITTING, Row, alternatives, forecast_table, read_open
 from tests.parallelism.forecast.tables import RUN, write_table
 
 GPT = {"model": "gpt", "params_b": "", "framework": "Megatron-LM", "network": "8x400GbIB"}
@@ -49,8 +49,9 @@ def test_words_and_months_name_a_framework(words: str, month: str, name: str) ->
 
 
 def test_an_unknown_framework_is_wider_than_each_that_it_may_be_and_is_said(tmp_path: Path) -> None:
-    known = [width(row(framework=name)) for name in ("nemo", "fsdp", "megatron")]
-    assert width(row(framework="JAX")) > max(known)
+    for gpu, names in (("H100", SPLITTING), ("A100", ("nemo", "megatron"))):
+        known = [width(row(framework=name, gpu=gpu, source_date="2021")) for name in names]
+        assert width(row(framework="JAX", gpu=gpu)) > max(known)
     said: list[str] = []
     forecast_table(write_table(tmp_path / "runs.csv", {"framework": "JAX"}), say=said.append)
     assert any("a known framework (JAX)" in line and "mixture" in line for line in said)
