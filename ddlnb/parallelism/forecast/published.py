@@ -16,7 +16,8 @@ from ddlnb.errors import InputError
 from ddlnb.files import PUBLISHED
 from ddlnb.parallelism.forecast.cases import Cases, Column
 from ddlnb.parallelism.forecast.mixture import Open, mixed
-from ddlnb.parallelism.forecast.table import Row, alternatives, cases, read_open
+from ddlnb.parallelism.forecast.row import Row
+from ddlnb.parallelism.forecast.table import alternatives, cases, read_open
 from ddlnb.results.schema import read_cells
 
 H100 = PUBLISHED / "nanotron_h100_upto64.csv"

@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -19,171 +19,39 @@ from typing import Any
 
 import numpy as np
 
-from ddlnb.clusters.named import usual_network
-from ddlnb.errors import InputError, UnknownName, require
+from ddlnb.errors import InputError, require
 from ddlnb.files import write_atomically
-from ddlnb.hardware.catalogue import (
-    get_gpu,
-    get_interconnect,
-    gpu_in,
-    gpus,
-    protocol_of,
-    stated_rate,
-)
-from ddlnb.hardware.gpu import Gpu
-from ddlnb.hardware.machine import Interconnect, joined_by_nvlink
+from ddlnb.hardware.machine import joined_by_nvlink
 from ddlnb.parallelism.config import shape_in
 from ddlnb.parallelism.forecast.cases import (
     DESCRIBED,
-    RECOMPUTATIONS,
     Cases,
     gpu_columns,
     model_columns,
     shards_within,
 )
 from ddlnb.parallelism.forecast.forecast import rate
-from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework, framework_in
+from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework
 from ddlnb.parallelism.forecast.mixture import Open, mixed
 from ddlnb.parallelism.forecast.question import MOST_SEQUENCES
+from ddlnb.parallelism.forecast.row import (
+    Row,
+    frameworks_of,
+    gpu_of,
+    network_of,
+    precision_of,
+    recomputations_of,
+    zero_of,
+)
 from ddlnb.parallelism.forecast.words import (
-    SHARDING,
     affirmed,
-    again_in,
     columns_meant,
     has_adapters,
-    month_in,
-    precision_in,
-    zero_in,
-    zero_of_framework,
 )
 from ddlnb.parallelism.model import MOST_LAYERS
 from ddlnb.parallelism.schedules import INTERLEAVED, INTERLEAVES, SCHEDULES
 from ddlnb.reading import read_text, reading
-from ddlnb.units import GIB, counted
-
-EMPTY = {"", "nan", "none", "null", "na", "n/a", "not stated", "-"}
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of a table: its number, as an editor counts lines, and its cells.
-
-    ``notes`` counts what rows left open by column and by what was taken instead.
-    """
-
-    line: int
-    cells: Mapping[str, str]
-    notes: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-    @classmethod
-    def of(cls, line: int, columns: Mapping[str, str], notes: Counter[tuple[str, str]]) -> Row:
-        """Return a row whose columns may have the names that others give them."""
-        cells = columns_meant(columns)
-        for column in columns.keys() - cells.keys():
-            for meant in cells.keys() - columns.keys():
-                if columns[column] and columns_meant({column: ""}) == {meant: ""}:
-                    notes[f"the column {column!r}", f"{meant}"] += 1
-        return cls(line, cells, notes)
-
-    def text(self, *columns: str) -> str:
-        """Return the first of these columns that has a value, otherwise ''."""
-        values = (str(self.cells.get(column) or "").strip() for column in columns)
-        return next((value for value in values if value.lower() not in EMPTY), "")
-
-    def number(self, *columns: str, default: float | None = None, told: str = "") -> float:
-        """Return a number above 0; ``told`` says what a default is."""
-        text = self.text(*columns)
-        if not text:
-            if default is None:
-                raise self.error(columns[0], "is missing; fill it in")
-            self.notes.update([(columns[0], told)] if told else [])
-            return default
-        try:
-            value = float(text.replace(",", ""))
-        except ValueError:
-            value = math.nan
-        if not 0 < value < math.inf:
-            raise self.error(columns[0], f"{text!r} must be a number above 0")
-        return value
-
-    def whole(self, *columns: str, default: int | None = None, told: str = "") -> int:
-        """Return a whole number above 0, also one written as 8.0."""
-        value = self.number(*columns, default=default, told=told)
-        if value != round(value):
-            raise self.error(columns[0], f"{value!r} must be a whole number")
-        return round(value)
-
-    def flag(self, *columns: str, usual: bool) -> bool:
-        """Return whether a column says 1 rather than 0, and what is usual where none does."""
-        said = self.text(*columns).lower()
-        if said not in YES | NO | {""}:
-            raise self.error(columns[0], f"{said!r} must be 0 or 1")
-        return said in YES or (not said and usual)
-
-    def error(self, column: str, problem: str) -> InputError:
-        """Return an error that names the row and the column."""
-        return InputError(f"row {self.line}, column {column}: {problem}")
-
-
-YES = {"1", "1.0", "true", "yes"}
-NO = {"0", "0.0", "false", "no"}
-
-
-def network_of(row: Row, gpu: Gpu, per_node: int) -> dict[str, float]:
-    """Return bytes/s of a node to others: ``across`` by the line, ``sockets`` over TCP.
-
-    And ``hop``, the seconds of the latency between nodes.
-
-    A protocol that the words do not name is the usual one for the GPU.
-    """
-    words = row.text("network")
-    named = _named(words)
-    across = _line_rate(row, words, named, gpu.port, per_node)
-    if across is None:
-        told = f" (network {words!r})" if words else ""
-        row.notes[f"the rate of the network{told}", f"that of the ports usual for {gpu.name}"] += 1
-        across = gpu.port * per_node
-    usual = get_interconnect(usual_network(gpu, per_node))
-    joined = named or replace(usual, protocol=protocol_of(words) or usual.protocol)
-    ports = max(1, round(across / joined.port_rate))
-    sockets = replace(joined, ports=ports).socket_bandwidth
-    return {"across": across, "sockets": sockets, "hop": joined.latency.value}
-
-
-@lru_cache(maxsize=256)
-def _named(words: str) -> Interconnect | None:
-    try:
-        return get_interconnect(words) if words else None
-    except InputError:
-        return None
-
-
-def _line_rate(
-    row: Row, words: str, named: Interconnect | None, port: float, per_node: int
-) -> float | None:
-    """Return the bytes/s of a node that words say, with ``port`` those of a GPU as it is sold.
-
-    That of several ports is a node's, and so is one over EFA or TCP. Another one that is small for
-    a node is that of a GPU's port, or says nothing of a node where a GPU's port has less.
-    """
-    stated = stated_rate(words)
-    if named is not None:
-        rate = named.line_rate
-    elif stated is not None and stated.port_rate:
-        rate = stated.port_rate * (stated.ports or 1)
-    else:
-        return None
-    if "per gpu" in words.lower():
-        return rate * per_node
-    is_counted = stated.ports if stated else named and named.ports > 1
-    is_of_node = named is not None and named.protocol.name in ("EFA", "TCP")
-    if is_counted or is_of_node or "node" in words.lower() or rate >= port * per_node / 2:
-        return rate
-    if rate > port:
-        return None
-    row.notes[f"a rate per node (network {words!r})", "that of one GPU's port"] += 1
-    return rate * per_node
-
+from ddlnb.units import counted
 
 GATED = (
     *("llama", "mistral", "mixtral", "qwen", "gemma", "deepseek", "nemotron"),
@@ -207,15 +75,15 @@ def alternatives(row: Row) -> list[Weighted]:
     Several where it names no framework that is known, or not what is computed again. Raises
     InputError that names row and column.
     """
-    gpu = _gpu(row)
-    frameworks = _frameworks(row, gpu)
+    gpu = gpu_of(row)
+    frameworks = frameworks_of(row, gpu)
     per_node = row.whole("gpus_per_node", default=gpu.gpus_per_node or 8)
     ranks = row.whole("num_gpus", "gpus")
     domain = row.whole("nvlink_domain", default=max(gpu.nvlink_domain, 1))
     together = joined_by_nvlink(domain, per_node, ranks)
     model = _model_named(row) or _model(row) | DESCRIBED
     row = replace(row, cells={**row.cells, "layers": str(model["layers"])})
-    precision = _precision(row, gpu)
+    precision = precision_of(row, gpu)
     if precision not in gpu.flops:
         raise row.error("precision", f"{gpu.name} has no rate for {precision}; use another one")
     network = network_of(row, gpu, per_node)
@@ -228,7 +96,7 @@ def alternatives(row: Row) -> list[Weighted]:
         columns["ep"] = _expert_ranks(row, columns)
         columns["shard"] = _shard(row, columns)
         batches = _batches(row, columns["dp"], columns["pp"])
-        for (again, often), batch in product(_recomputations(row, ways).items(), batches):
+        for (again, often), batch in product(recomputations_of(row, ways).items(), batches):
             share, *sizes = batch
             if ways.splits_batches and columns["pp"] > 1 and sizes[1] == 1:
                 sizes.reverse()
@@ -253,100 +121,6 @@ def read_open(found: Sequence[Sequence[Weighted]]) -> Open:
 def joined(columns: Sequence[Mapping[str, Any]]) -> Cases:
     """Return cases of columns with a number each."""
     return Cases.of(**{name: [one[name] for one in columns] for name in columns[0]})
-
-
-# What takes the place of a framework that is not known: the kinds of those that are.
-ANY = ("nemo", "fsdp", "megatron")
-SPLITTING = ("nemo", "internevo", "fsdp-compiled")  # models, on newer GPUs
-NEWER = 2022  # of GPUs that the kernels of 2021 were never run on
-
-
-def _frameworks(row: Row, gpu: Gpu) -> tuple[str, ...]:
-    words = row.text("framework")
-    written = row.text("software") or ("eager" if "eager" in row.text("notes") else "")
-    said = f"{words} {row.text('framework_version')} {written}"
-    month = month_in(row.text("source_date"))
-    found = framework_in(said, month)
-    if found and not month and gpu.year >= NEWER and found != (newer := framework_in(said, "9999")):
-        row.notes[f"a date (framework {words!r}, {gpu.name})", f"the {newer} of today"] += 1
-        return (newer,)
-    if found:
-        return (found,)
-    if "framework" not in row.cells:
-        row.notes["framework", "nanotron"] += 1
-        return ("nanotron",)
-    whole = row.whole("tp", default=1) * row.whole("pp", default=1) == 1
-    some = tuple(
-        name
-        for name in ANY
-        if (whole or FRAMEWORKS[name].splits_models)
-        and (FRAMEWORKS[name].in_use or gpu.year < NEWER)
-    )
-    some = some if len(some) > 1 else SPLITTING
-    what = f"a known framework ({words})" if words else "framework"
-    row.notes[what, f"a mixture of {', '.join(some)}"] += 1
-    return some
-
-
-def _recomputations(row: Row, ways: Framework) -> dict[int, float]:
-    """Return what a run may compute again, with the share of runs that do."""
-    said = str(row.cells.get("activation_checkpointing") or "").strip().lower()
-    said = "" if said in EMPTY - {"none"} else said
-    if said and (again := again_in(said)) is not None:
-        return {again: 1.0}
-    if said or max(ways.unstated) < 1:
-        what = f"a known activation_checkpointing ({said})" if said else "activation_checkpointing"
-        row.notes[what, "a mixture, by what fits"] += 1
-    return dict(zip(RECOMPUTATIONS, ways.unstated, strict=True))
-
-
-WATTS = re.compile(r"(\d+) W\b")  # H100 (500 W)
-
-
-def _gpu(row: Row) -> Gpu:
-    text = row.text("gpu")
-    if not text:
-        raise row.error("gpu", "is missing; fill it in")
-    try:
-        return get_gpu(text)
-    except InputError:
-        found = _gpu_in(text)
-    if found is None:
-        raise UnknownName(f"GPU in row {row.line}", text, gpus())
-    if watts := WATTS.search(text):
-        found = replace(found, power=float(watts[1]))
-    row.notes[f"the usual name of the GPU {text!r}", found.name] += 1
-    return found
-
-
-@lru_cache(maxsize=256)
-def _gpu_in(words: str) -> Gpu | None:
-    """Return the GPU whose family these words have, with the memory that they name, if any."""
-    families = sorted({gpu.family for gpu in gpus().values()}, key=len, reverse=True)
-    said = words.upper()
-    memory = re.search(r"(\d+)\s*G(?:I?B)?\b", said)
-    whole = gpu_in(words)
-    if whole and (not memory or whole.memory == int(memory[1]) * GIB):
-        return whole
-    for family in families:
-        if not re.search(rf"(?<![A-WYZ0-9]){re.escape(family.upper())}(?![0-9])", said):
-            continue
-        for name in ([f"{family}-{memory[1]}GB"] if memory else []) + [family]:
-            try:
-                found = get_gpu(name)
-            except UnknownName:
-                continue
-            return replace(found, memory=int(memory[1]) * GIB) if memory else found
-    return None
-
-
-def _precision(row: Row, gpu: Gpu) -> str:
-    told = [row.text(one) for one in ("precision", "notes")]
-    if found := next(filter(None, map(precision_in, told)), ""):
-        return found
-    usual = "bf16" if "bf16" in gpu.flops else "fp16"
-    row.notes[f"a known precision ({told[0]})" if told[0] else "precision", usual] += 1
-    return usual
 
 
 SIZES = ("layers", "hidden", "heads", "kv_heads", "vocab", "experts")
@@ -469,7 +243,7 @@ def _layout(row: Row, ways: Framework) -> dict[str, Any]:
         "vpp": chunks,
         "schedule": schedule,
         "overlap": float(row.flag("overlap", usual=ways.overlaps)),
-        "zero": _zero(row, ways),
+        "zero": zero_of(row, ways),
         "sequence_parallel": float(row.flag("sp", "sequence_parallel", usual=split)),
         "adapters": float(has_adapters(row.text("training", "table", "notes"))),
     }
@@ -556,20 +330,6 @@ def _shard(row: Row, columns: Mapping[str, Any]) -> int:
     if not shards and replicas > 1:
         row.notes["replicas that hybrid sharding divides", "sharding over all of them"] += 1
     return shards
-
-
-def _zero(row: Row, ways: Framework) -> int:
-    """Return the degree of ZeRO that a row says, in a number or in words, or its framework's."""
-    column = next((one for one in ("zero_stage", "zero", "sharding") if row.text(one)), None)
-    if column is None:
-        said = zero_of_framework(row.text("framework"))
-        return ways.zero if said is None else said
-    text = row.text(column)
-    zero = zero_in(text)
-    if zero is None:
-        listed = ", ".join(SHARDING)
-        raise row.error(column, f"{text!r} must be 0, 1, 2 or 3, or one of {listed}")
-    return zero
 
 
 ADDED = ("tokens_per_s_per_gpu", "low", "high", "memory_gb", "fits")

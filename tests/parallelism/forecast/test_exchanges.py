@@ -33,10 +33,11 @@ from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, saved_fit
 from ddlnb.parallelism.forecast.layouts import ranking_of, scale
 from ddlnb.parallelism.forecast.published import FOUNDRY, H100, observed
 from ddlnb.parallelism.forecast.question import LayoutQuestion
+from ddlnb.parallelism.forecast.row import Row
 from ddlnb.parallelism.forecast.step import (
     step,
 )
-from ddlnb.parallelism.forecast.table import Row, case
+from ddlnb.parallelism.forecast.table import case
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.volumes import exchanges
 from tests.parallelism.forecast.tables import RUN

@@ -14,7 +14,8 @@ from ddlnb.parallelism.forecast.layouts import Ranking, ranked, ranking_of
 from ddlnb.parallelism.forecast.mixture import mixed
 from ddlnb.parallelism.forecast.published import open_runs
 from ddlnb.parallelism.forecast.question import LayoutQuestion
-from ddlnb.parallelism.forecast.table import SPLITTING, Row, alternatives, forecast_table, read_open
+from ddlnb.parallelism.forecast.row import SPLITTING, Row
+from ddlnb.parallelism.forecast.table import alternatives, forecast_table, read_open
 from tests.parallelism.forecast.tables import RUN, write_table
 
 GPT = {"model": "gpt", "params_b": "", "framework": "Megatron-LM", "network": "8x400GbIB"}

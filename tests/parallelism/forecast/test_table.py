@@ -6,7 +6,8 @@ import pytest
 
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.parallelism.config import get_shape
-from ddlnb.parallelism.forecast.table import ADDED, Row, case, cases, forecast_table
+from ddlnb.parallelism.forecast.row import Row
+from ddlnb.parallelism.forecast.table import ADDED, case, cases, forecast_table
 from tests.parallelism.forecast.tables import RUN, write_table
 
 

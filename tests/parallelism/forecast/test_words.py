@@ -8,14 +8,8 @@ from ddlnb.errors import InputError
 from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.parallelism.forecast.frameworks import framework_in
 from ddlnb.parallelism.forecast.mixture import mixed
-from ddlnb.parallelism.forecast.table import (
-    Row,
-    alternatives,
-    case,
-    forecast_table,
-    network_of,
-    read_open,
-)
+from ddlnb.parallelism.forecast.row import Row, network_of
+from ddlnb.parallelism.forecast.table import alternatives, case, forecast_table, read_open
 from ddlnb.parallelism.forecast.words import month_in
 from ddlnb.units import GB
 from tests.command_line import ddlnb
