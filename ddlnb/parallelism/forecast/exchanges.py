@@ -139,9 +139,24 @@ def transferred(cases: Cases) -> Column:
     those by which the pipeline fills and drains, as if a step had one micro batch.
     """
     each = np.select([cases.pp == 1, cases.pp == 2], [0, 2], 4)
-    beside = cases.way("hides_transfers") & (cases.vpp > 1)
+    beside = are_beside(cases)
     rounds = np.where(beside, 1, cases.micro_batches)
     return each * (rounds + cases.pp - 2) * np.where(beside, 1, cases.vpp)
+
+
+def are_beside(cases: Cases) -> NDArray[np.bool_]:
+    """Return where transfers between stages go beside the computation of other chunks."""
+    return np.asarray(cases.way("hides_transfers") & (cases.vpp > 1) & (cases.pp > 1))
+
+
+def transfers_beyond(cases: Cases, computed: Column) -> Column:
+    """Return how much longer hidden transfers take than what is computed beside them.
+
+    A stage sends what each of its chunks makes of a micro batch in both passes, but for the last
+    chunk's outputs. On a slow network that takes longer than computing it.
+    """
+    sent = cases.micro_batches * (2 * cases.vpp - 1) * boundary_seconds(cases)
+    return np.where(are_beside(cases), np.maximum(sent - computed, 0), 0)
 
 
 REDUCED = 2  # passes of an all-reduce: bytes are scattered, then gathered

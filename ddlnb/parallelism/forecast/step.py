@@ -31,6 +31,7 @@ from ddlnb.parallelism.forecast.exchanges import (
     replica_seconds,
     spans,
     transferred,
+    transfers_beyond,
 )
 from ddlnb.parallelism.forecast.frameworks import (
     LIMITS,
@@ -179,7 +180,8 @@ def step(
         tensor=rounds * (slowest - seconds),
         bubble=bubble_seconds(cases, stage, later_share(cases, values, gpu)),
         transfers=transfers * values.transfer * np.where(cases.nodes > 1, 1, NEAR)
-        + transfers * boundary_seconds(cases),
+        + transfers * boundary_seconds(cases)
+        + transfers_beyond(cases, rounds * slowest),
         reduction=replica_seconds(cases, values, slowest, 1 / passes_of(cases)),
         optimizer=optimizer_seconds(cases),
         other=values.fixed + values.launch * OF_STEP * cases.stages.layers.max(axis=1),

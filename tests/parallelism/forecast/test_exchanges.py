@@ -24,9 +24,11 @@ from ddlnb.parallelism.forecast.exchanges import (
     key_bytes,
     shard_group,
     tensor_bytes,
+    transfers_beyond,
 )
 from ddlnb.parallelism.forecast.forecast import (
     footprint,
+    forecast,
     spread_of,
 )
 from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, saved_fit
@@ -351,3 +353,18 @@ def test_hybrid_sharding_beside_tensor_parallelism_stays_within_a_node() -> None
     hybrid_ones = cases.select(np.flatnonzero(cases.shard > 0))
     assert set((hybrid_ones.tp * hybrid_ones.shard).tolist()) == {8}
     assert len(set(hybrid_ones.tp.tolist())) > 1
+
+
+def test_no_pipeline_outruns_the_links_between_its_stages() -> None:
+    """Transfers that go beside computation take what they take where that is longer."""
+    cells = {"framework": "nemo", "tp": "4", "pp": "4", "dp": "1", "vpp": "4", "micro_batch": "1"}
+    cells |= {"grad_accum": "256", "activation_checkpointing": "none"}
+    for network, holds_up in (("8x400 Gb/s IB", False), ("100GbE", True)):
+        columns = case(Row(2, RUN | cells | {"network": network}))
+        one = Cases.of(**columns)
+        sent = 4 * 2 * columns["sequence"] * columns["hidden"] / 4  # by the ranks of a stage
+        least = 256 * (2 * 4 - 1) * sent / columns["across"]
+        computed = np.ones(1)
+        assert (transfers_beyond(one, computed) > 0) == (least > computed) == holds_up
+        assert forecast(one).step.seconds >= least
+    assert not transfers_beyond(Cases.of(**columns | {"vpp": 1}), np.zeros(1))
