@@ -30,6 +30,7 @@ from ddlnb.parallelism.forecast.words import (
     SHARDING,
     again_in,
     columns_meant,
+    meaning,
     month_in,
     precision_in,
     zero_in,
@@ -38,9 +39,7 @@ from ddlnb.parallelism.forecast.words import (
 from ddlnb.units import GIB
 
 EMPTY = {"", "nan", "none", "null", "na", "n/a", "not stated", "-"}
-
 YES = {"1", "1.0", "true", "yes"}
-
 NO = {"0", "0.0", "false", "no"}
 
 
@@ -59,10 +58,10 @@ class Row:
     def of(cls, line: int, columns: Mapping[str, str], notes: Counter[tuple[str, str]]) -> Row:
         """Return a row whose columns may have the names that others give them."""
         cells = columns_meant(columns)
-        for column in columns.keys() - cells.keys():
-            for meant in cells.keys() - columns.keys():
-                if columns[column] and columns_meant({column: ""}) == {meant: ""}:
-                    notes[f"the column {column!r}", f"{meant}"] += 1
+        for column, cell in columns.items():
+            name = meaning(column)
+            if name not in (column, column.lower()) and name not in columns and cell:
+                notes[f"the column {name}", f"that of {column!r}"] += 1
         return cls(line, cells, notes)
 
     def text(self, *columns: str) -> str:
@@ -163,19 +162,22 @@ def _line_rate(
 
 # What takes the place of a framework that is not known: the kinds of those that are.
 ANY = ("nemo", "fsdp", "megatron")
-
 SPLITTING = ("nemo", "internevo", "fsdp-compiled")  # models, on newer GPUs
-
-NEWER = 2022  # of GPUs that the kernels of 2021 were never run on
+NEWER = 2022  # the year of GPUs that the kernels of 2021 were never run on
+TODAY = "9999-12"  # later than any month since which a framework has been another
 
 
 def frameworks_of(row: Row, gpu: Gpu) -> tuple[str, ...]:
+    """Return the framework that a row names, or those that an unknown one may be like.
+
+    One without a date is today's on GPUs that the older was never run on.
+    """
     words = row.text("framework")
     written = row.text("software") or ("eager" if "eager" in row.text("notes") else "")
     said = f"{words} {row.text('framework_version')} {written}"
     month = month_in(row.text("source_date"))
     found = framework_in(said, month)
-    if found and not month and gpu.year >= NEWER and found != (newer := framework_in(said, "9999")):
+    if found and not month and gpu.year >= NEWER and found != (newer := framework_in(said, TODAY)):
         row.notes[f"a date (framework {words!r}, {gpu.name})", f"the {newer} of today"] += 1
         return (newer,)
     if found:
@@ -226,6 +228,7 @@ WATTS = re.compile(r"(\d+) W\b")  # H100 (500 W)
 
 
 def gpu_of(row: Row) -> Gpu:
+    """Return the GPU that a row names, with the power that it says. Raises InputError."""
     text = row.text("gpu")
     if not text:
         raise row.error("gpu", "is missing; fill it in")
@@ -263,6 +266,7 @@ def _gpu_in(words: str) -> Gpu | None:
 
 
 def precision_of(row: Row, gpu: Gpu) -> str:
+    """Return the precision that a row or its notes name, or what is usual on the GPU."""
     told = [row.text(one) for one in ("precision", "notes")]
     if found := next(filter(None, map(precision_in, told)), ""):
         return found

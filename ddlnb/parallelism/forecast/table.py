@@ -45,8 +45,8 @@ from ddlnb.parallelism.forecast.row import (
 )
 from ddlnb.parallelism.forecast.words import (
     affirmed,
-    columns_meant,
     has_adapters,
+    meaning,
 )
 from ddlnb.parallelism.model import MOST_LAYERS
 from ddlnb.parallelism.schedules import INTERLEAVED, INTERLEAVES, SCHEDULES
@@ -314,9 +314,8 @@ def _batches(row: Row, dp: int, pp: int) -> list[tuple[float, int, int]]:
     micro = micro or max(1, whole // (dp * accumulated) if accumulated else 1)
     number = accumulated or max(1, round(whole / (dp * micro)))
     if whole and dp * micro * number != whole:
-        row.notes[
-            f"a batch of dp {dp} * micro_batch {micro} ({whole:,})", f"{dp * micro * number:,}"
-        ] += 1
+        multiple = f"a multiple of dp {dp} * micro_batch {micro} (batch {whole:,})"
+        row.notes[multiple, f"{dp * micro * number:,}"] += 1
     return [(1.0, micro, number)]
 
 
@@ -377,8 +376,10 @@ def forecast_table(
     for index, cells in enumerate(rows):
         if not any(cells.values()):  # as a spreadsheet leaves them
             continue
+        row = Row.of(index + 2, cells, Counter())
         try:
-            known[index] = alternatives(Row.of(index + 2, cells, notes))
+            known[index] = alternatives(row)
+            notes.update([*row.notes])  # once, whatever the row may mean
         except InputError as error:
             if not keep_going:
                 raise
@@ -413,7 +414,7 @@ def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
         columns = [name.strip() for name in reader.fieldnames or ()]
         reader.fieldnames = columns
         rows = [{k: v or "" for k, v in row.items() if k is not None} for row in reader]
-    missing = [name for name in NEEDED if name not in columns_meant(dict.fromkeys(columns, ""))]
+    missing = [name for name in NEEDED if name not in set(map(meaning, columns))]
     apart = " (cells are to be separated by commas)" if len(columns) == 1 else ""
     require(not missing, f"{path} lacks the columns {', '.join(missing)}; add them{apart}")
     require(bool(rows), f"{path} has no rows; add one per run")
@@ -424,7 +425,7 @@ def _forecast(asked: Open) -> list[dict[str, str]]:
     found = mixed(asked)
     of = found.outlook
     quick = rate(of.cases, of.step.seconds)
-    # Of a mixture the seconds are those of its tokens, which need not be the likeliest case's.
+    # Of a mixture all are those of its tokens, which need not be the likeliest case's.
     longer = of.tokens_per_s_per_gpu[found.likeliest] / found.tokens_per_s_per_gpu
     return [
         {
@@ -433,7 +434,7 @@ def _forecast(asked: Open) -> list[dict[str, str]]:
             "high": f"{found.high[row]:.6g}",
             "memory_gb": f"{of.memory_gib[i]:.4g}",
             "fits": str(bool(found.fits[row])),
-            "tokens_per_s_per_gpu_not_slow": f"{quick[i]:.6g}",
+            "tokens_per_s_per_gpu_not_slow": f"{quick[i] / longer[row]:.6g}",
             "chance_of_slow": f"{of.chance[i]:.3f}",
             "chance_of_fit": f"{found.chance_of_fit[row]:.3f}",
             "seconds": f"{of.seconds[i] * longer[row]:.6g}",

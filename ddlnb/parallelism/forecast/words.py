@@ -35,12 +35,30 @@ ALSO = {
     "activation_checkpointing": "recompute recomputation activationrecomputation "
     "activationrecompute gradientcheckpointing checkpointing",
     "zero_stage": "zerostage",
+    "gpu": "gputype gpumodel accelerator",
+    "gpus_per_node": "gpuspernode",
+    "params_b": "paramsb parametersb",
 }
+# Those that others call the same, but for capitals and signs.
+SAME = (
+    *("model", "framework", "framework_version", "software", "source_date", "network", "table"),
+    *("sharding", "schedule", "overlap", "sp", "sequence_parallel", "top_k", "nvlink_domain"),
+    *("training", "notes"),
+)
 MEANT = {
     other.replace("_", ""): column
     for column, others in ALSO.items()
     for other in (column, *others.split())
-}
+} | {column.replace("_", ""): column for column in SAME}
+
+
+def meaning(column: str) -> str:
+    """Return what a column is called here, or its own name where it is none of those known.
+
+    >>> meaning("Tensor-parallel size"), meaning("GPU"), meaning("tp2")
+    ('tp', 'gpu', 'tp2')
+    """
+    return MEANT.get(re.sub(r"[^a-z0-9]", "", column.lower()), column)
 
 
 def columns_meant(columns: Mapping[str, str]) -> dict[str, str]:
@@ -49,12 +67,12 @@ def columns_meant(columns: Mapping[str, str]) -> dict[str, str]:
     Of several columns for one thing the first that is not empty counts.
 
     >>> columns_meant({"TP": "4", "Micro batch size": "1", "tensor_parallel": "", "MFU": "0.4"})
-    {'tp': '4', 'micro_batch': '1', 'MFU': '0.4'}
+    {'MFU': '0.4', 'tp': '4', 'micro_batch': '1'}
     """
     found: dict[str, str] = {}
-    exact = sorted(columns, key=lambda name: name not in ALSO)
-    for column in exact:
-        name = MEANT.get(re.sub(r"[^a-z]", "", column.lower()), column)
+    ours_first = sorted(columns, key=lambda name: name != meaning(name))
+    for column in ours_first:
+        name = meaning(column)
         if not str(found.get(name) or "").strip():
             found[name] = columns[column]
     return found
