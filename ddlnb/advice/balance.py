@@ -19,7 +19,8 @@ from ddlnb.clusters.named import cluster_of, usual_gpus
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.parallelism.config import find_shape, get_shape
-from ddlnb.parallelism.forecast.question import BATCH_TOKENS
+from ddlnb.parallelism.forecast.layouts import ranking_of
+from ddlnb.parallelism.forecast.question import BATCH_TOKENS, LayoutQuestion
 from ddlnb.parallelism.heterogeneous import (
     EQUAL,
     PIPELINE,
@@ -31,6 +32,7 @@ from ddlnb.parallelism.heterogeneous import (
     way_table,
     ways_to_share,
 )
+from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.model import Transformer, model_of
 from ddlnb.simulator.questions import Held
 from ddlnb.units import GIB, counted, digits, show_rate
@@ -75,8 +77,9 @@ def balance(
     shares, shares by speed, one kind alone, and one pipeline of all GPUs with equal layers and with
     layers by speed (none where there are more GPUs than blocks). A kind alone trains as
     `ddlnb.forecast` says of it, in nodes and on a network as they are usual with such GPUs; where
-    it holds the model in no way, its speed is what layers of large models get on it. ``reached`` is
-    instead the share of its peak that each GPU reaches, which then holds all states or its stage.
+    it holds the model in no way, its speed is that of a stage: of a GPU that holds all states and
+    computes nothing again. ``reached`` is instead the share of its peak that each GPU reaches,
+    which then holds all states or its stage.
     A V100 has no bf16: give fp16.
 
     A task, or a model that is traced, trains as `ddlnb.forecast` says at its own batch, by default
@@ -116,9 +119,10 @@ def balance(
     if reached is None:
         batch = None if traced else samples
         asked = Held(model, "", sequence=sequence, precision=precision)  # type: ignore[arg-type]
-        kinds = by_speed(
-            [_by_itself(kind, asked, layers.iteration_flops(1), batch) for kind in kinds]
-        )
+        flops = layers.iteration_flops(1)
+        if not traced:
+            kinds = tuple(_as_stage(kind, asked, flops, samples, micro_batch) for kind in kinds)
+        kinds = by_speed([_by_itself(kind, asked, flops, batch) for kind in kinds])
     ways = ways_to_share(layers, kinds, samples, micro_batch, widths, pipelines=pipelines)
     rows = way_table(ways, samples, layers)
     order = rows.sort_values(["fits", "seconds"], ascending=[False, True]).index
@@ -192,6 +196,28 @@ def _by_itself(kind: Kind, asked: Held, flops: float, samples: int | None) -> Ki
     return replace(kind, speed=speed, way=found.way, held=found.way_bytes)
 
 
+def _as_stage(kind: Kind, asked: Held, flops: float, samples: int, micro_batch: int) -> Kind:
+    """Return a kind at the FLOP/s of a GPU that holds all states and computes nothing again.
+
+    A stage is as fast, which holds and updates its part of the model, and computes its part of
+    every sample.
+    """
+    on = LayoutQuestion(
+        asked.model,  # type: ignore[arg-type]
+        kind.name,  # type: ignore[arg-type]
+        nodes=1,
+        gpus_per_node=1,
+        sequence=asked.sequence,  # type: ignore[arg-type]
+        global_batch=samples,
+        precision=asked.precision,
+    )
+    layout = Layout(micro_batch=micro_batch, micro_batches=max(samples // micro_batch, 1))
+    found = ranking_of(on, layout)
+    assert found is not None  # a case describes it
+    speed = layout.samples * flops / float(found.outlook.seconds[0])
+    return replace(kind, speed=speed, stage_speed=speed)
+
+
 def _traced(model: object, sequence: int | None) -> Workload | None:
     """Return the workload of a task at its own batch, without seconds; None for other names."""
     if isinstance(model, str) and not is_task(model):
@@ -209,7 +235,7 @@ def _unknowns(reached: float | None, kinds: Kinds, no_pipelines: str) -> list[st
         taken = [f"By itself a kind trains as forecasts say ({', '.join(alone)})"] * bool(alone)
         taken += [
             f"In no layout is it held by {' or by '.join(other)} alone, taken to train as "
-            f"fast as layers of large models do there"
+            f"fast as if memory did not matter"
         ] * bool(other)
     said = [
         f"{'. '.join(taken)}: time a few steps on one GPU of each kind.",

@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise, permutations
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -29,10 +28,6 @@ from ddlnb.parallelism.partition import (
 from ddlnb.parallelism.schedules import play, schedule
 from ddlnb.units import GIB
 
-if TYPE_CHECKING:
-    pass
-
-
 PIPELINE = "pipeline"
 EQUAL, BY_SPEED = "equal shares", "shares by speed"
 FORWARD = 1 / 3  # of the FLOPs of an iteration; the backward pass takes the rest
@@ -45,7 +40,9 @@ class Kind:
     ``port`` are the bytes/s of each one's share of the network, ``memory`` its bytes, infinite
     where it does not matter. ``way`` is the layout or method in which the kind trains by itself, if
     that is known: then ``held`` bytes lie on each of its GPUs, and ``speed`` is what remains of
-    theirs when they have exchanged with one another. Raises InputError for what no GPU has.
+    theirs when they have exchanged with one another and computed again what they did not keep. A
+    stage of a pipeline does neither: ``stage_speed`` is its FLOP/s, 0 for ``speed``. Raises
+    InputError for what no GPU has.
 
     >>> Kind("fast", 2, speed=1e14, port=1e10).total
     200000000000000.0
@@ -58,6 +55,7 @@ class Kind:
     memory: float = math.inf
     way: str = ""
     held: float = 0.0
+    stage_speed: float = 0.0
 
     def __post_init__(self) -> None:
         require_whole(count=self.count)
@@ -107,7 +105,7 @@ def by_speed(kinds: Kinds | list[Kind]) -> Kinds:
     names = [kind.name for kind in kinds]
     twice = sorted({name for name in names if names.count(name) > 1})
     require(not twice, f"GPU {', '.join(twice)} is named twice; add up how many there are")
-    return tuple(sorted(kinds, key=lambda kind: -kind.speed))
+    return tuple(sorted(kinds, key=lambda kind: (-kind.speed, kind.name)))
 
 
 def speeds(kinds: Kinds) -> tuple[float, ...]:
@@ -150,11 +148,11 @@ def ways_to_share(
     """Return every way to train a model with these GPUs on batches of so many samples.
 
     Data parallelism with equal shares, with shares by speed, and on GPUs of one kind only; one
-    pipeline of all GPUs (1F1B) with equal numbers of blocks, and cut by speed, kinds in the order
-    that is quicker. Data parallelism exchanges after the slowest worker has ended (BSP), in a ring
-    at the pace of the slowest port; where all kinds have a way of their own, they exchange with one
-    another alone, every GPU its part of the gradients. Pipelines send at the pace of the slowest
-    port, too.
+    pipeline of all GPUs (1F1B) with equal numbers of blocks, and cut by speed and by memory, kinds
+    in the order that is quickest of those that fit. Data parallelism exchanges after the slowest
+    worker has ended (BSP), in a ring at the pace of the slowest port; where all kinds have a way of
+    their own, they exchange with one another alone, every GPU its part of the gradients. Pipelines
+    send at the pace of the slowest port, too.
 
     Without ``pipelines`` there are none, as for more GPUs than the model has blocks. Raises
     InputError, with the numbers that would do, for a batch or layers that do not divide.
@@ -190,7 +188,7 @@ def ways_to_share(
                 _pipeline(model, order, is_equal, samples // micro_batch, micro_batch, precision)
                 for order in permutations(kinds)
             ]
-            ways.append(min(orders, key=lambda way: way.seconds))
+            ways.append(min(orders, key=lambda way: (not way.fits, way.seconds)))
     return ways
 
 
@@ -265,13 +263,15 @@ def _pipeline(
     micro_batch: int,
     precision: Precision,
 ) -> Way:
-    everyone = speeds(kinds)
+    everyone = [kind.stage_speed or kind.speed for kind in kinds for _ in range(kind.count)]
+    memory = [kind.memory for kind in kinds for _ in range(kind.count)]
+    sizes = [float(precision.states * layer.parameters) for layer in model.layers]
     if is_equal:
         name, even = f"{PIPELINE}, equal layers", pipeline_stages(model, len(everyone))
         held = tuple(sum(count for _, count in stage.layers) for stage in even)
     else:
         name, flops = f"{PIPELINE} by speed", [layer.forward_flops for layer in model.layers]
-        held = cut_layers(flops, everyone, micro_batches)
+        held = cut_layers(flops, everyone, micro_batches, sizes, memory)
     costs = [layer.forward_flops * micro_batch / FORWARD for layer in model.layers]
     stages = stage_seconds(costs, everyone, held)
     seconds = [{"F": one * FORWARD, "B": one * (1 - FORWARD)} for one in stages]
@@ -279,11 +279,7 @@ def _pipeline(
     width = max(layer.output_elements for layer in model.layers[:-1])
     send = width * micro_batch * precision.activation / _port(kinds)
     alone = play(order, seconds).seconds
-    states = [
-        precision.states * sum(layer.parameters for layer in model.layers[start:stop])
-        for start, stop in pairwise(accumulate(held, initial=0))
-    ]
-    memory = (kind.memory for kind in kinds for _ in range(kind.count))
+    states = [sum(sizes[start:stop]) for start, stop in pairwise(accumulate(held, initial=0))]
     most, room = max(zip(states, memory, strict=True), key=lambda pair: pair[0] / pair[1])
     communication = play(order, seconds, send).seconds - alone
     return Way(name, kinds, held, alone, communication, most, most <= room)

@@ -100,24 +100,39 @@ Numbers = NDArray[np.float64]
 
 
 def cut_layers(
-    costs: Sequence[float], speeds: Sequence[float], micro_batches: int
+    costs: Sequence[float],
+    speeds: Sequence[float],
+    micro_batches: int,
+    sizes: Sequence[float] = (),
+    room: Sequence[float] = (),
 ) -> tuple[int, ...]:
     """Return how many layers each stage holds for the shortest iteration, at least one each.
 
     ``costs`` are of every layer in order, ``speeds`` of the GPU of every stage in order, in units
     that divide to seconds. For every possible slowest stage, from the quickest on, dynamic
     programming finds the least sum of stages that are no slower; it stops once no slower one can
-    pay. Raises InputError for more stages than layers, and numbers that are not.
+    pay. ``sizes`` are the bytes of every layer, of which stages hold no more than their ``room``,
+    if any cut does that. Raises InputError for more stages than layers, and numbers that are not.
 
     >>> cut_layers([1.0] * 9, [2.0, 1.0], micro_batches=8)
     (6, 3)
+    >>> cut_layers([1.0] * 9, [2.0, 1.0], micro_batches=8, sizes=[1.0] * 9, room=[5.0, 5.0])
+    (5, 4)
     """
     _check(costs, speeds, micro_batches)
     ends = np.concatenate([[0.0], np.cumsum(costs)])
     whole = ends[None, :] - ends[:, None]  # the cost of layers i to j - 1
     allowed = np.arange(len(ends))[:, None] < np.arange(len(ends))[None, :]
     stages = [np.where(allowed, whole / speed, np.inf) for speed in speeds]
-    times = np.unique(np.concatenate([one[allowed] for one in stages]))
+    if len(sizes):
+        held = np.concatenate([[0.0], np.cumsum(sizes)])
+        bytes_held = held[None, :] - held[:, None]
+        within = [
+            np.where(bytes_held <= most, one, np.inf)
+            for one, most in zip(stages, room, strict=True)
+        ]
+        stages = within if np.isfinite(_quickest(within)) else stages
+    times = np.unique(np.concatenate([one[np.isfinite(one)] for one in stages]))
     least_sum = ends[-1] / max(speeds)
     best, found = np.inf, None
     for slowest in times[np.searchsorted(times, _quickest(stages)) :]:

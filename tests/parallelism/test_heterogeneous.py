@@ -3,7 +3,7 @@
 import math
 import re
 from dataclasses import replace
-from itertools import combinations, pairwise
+from itertools import accumulate, combinations, pairwise
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -78,6 +78,35 @@ def test_no_other_cut_of_layers_ends_earlier_under_gpipe(costs, speeds, micro_ba
     formula = sum(stages) + (micro_batches - 1) * max(stages)
     assert played(cut) == pytest.approx(formula)
     assert played(cut) == pytest.approx(min(map(played, all_cuts(len(costs), len(speeds)))))
+
+
+@settings(max_examples=60)
+@given(
+    sizes=st.lists(st.integers(1, 5), min_size=4, max_size=8),
+    gpus=st.lists(
+        st.tuples(st.sampled_from([0.5, 1.0, 2.5]), st.integers(2, 20)), min_size=1, max_size=4
+    ),
+    micro_batches=st.integers(1, 9),
+)
+def test_a_cut_keeps_to_the_memory_of_every_stage_where_any_does(sizes, gpus, micro_batches):
+    """Layers cost as much as they hold; among the cuts that fit none is quicker."""
+    speeds, room = zip(*gpus, strict=True)
+
+    def fits(cut):
+        ends = [0, *accumulate(cut)]
+        return all(
+            sum(sizes[a:b]) <= most for (a, b), most in zip(pairwise(ends), room, strict=True)
+        )
+
+    def seconds(cut):
+        stages = stage_seconds(sizes, speeds, cut)
+        return sum(stages) + (micro_batches - 1) * max(stages)
+
+    every = list(all_cuts(len(sizes), len(speeds)))
+    within = [cut for cut in every if fits(cut)]
+    found = cut_layers(sizes, speeds, micro_batches, sizes, room)
+    assert fits(found) or not within
+    assert seconds(found) == pytest.approx(min(map(seconds, within or every)))
 
 
 @pytest.mark.parametrize(
@@ -223,6 +252,32 @@ def test_stages_hold_the_states_of_their_layers():
     assert way.fits
     assert not lacking["pipeline, equal layers"].fits
     assert Kind("any", 1, 1e12, 1e9).memory == math.inf
+
+
+@pytest.mark.parametrize("sequence", [1024, 2048])
+def test_what_a_kind_does_by_itself_says_nothing_of_its_stages(sequence):
+    """Alone three A10 gather, and compute again; in a pipeline they hold a part and do neither."""
+    counts = {"T4": 2, "A10": 3}
+    rows = ddlnb.balance("qwen3-4b", counts, samples=20, sequence=sequence, precision="fp16").rows
+    ways = rows.set_index("way")
+    assert ways.loc["pipeline by speed", "shares"] == "A10: 1 x 12, 2 x 11; T4: 1 x 3, 1 x 1"
+    assert rows["way"].iloc[0] == "pipeline by speed"
+    assert rows["fits"].iloc[0]
+
+
+def test_layers_go_where_memory_is_and_kinds_in_the_order_that_fits():
+    """By speed alone an A10 would hold more than it has, in the quickest order as well."""
+    for counts, samples in (({"A100": 3, "A10": 2}, 20), ({"A10": 3, "A100": 1}, 16)):
+        rows = ddlnb.balance(
+            "llama3-8b", counts, samples=samples, sequence=1024, precision="fp16"
+        ).rows
+        assert rows["way"].iloc[0] == "pipeline by speed"
+        assert rows["fits"].iloc[0]
+        other = dict(reversed(counts.items()))
+        again = ddlnb.balance(
+            "llama3-8b", other, samples=samples, sequence=1024, precision="fp16"
+        ).rows
+        assert again.equals(rows)
 
 
 def test_the_batch_is_by_default_one_that_divides():
