@@ -181,15 +181,18 @@ def _planned(setting: Setting, sizes: Array, p: Parameters) -> dict[tuple[str, s
 def by_algorithm(setting: Setting, sizes: Array, p: Parameters) -> dict[tuple[str, str], Array]:
     """Return the seconds of every (algorithm, protocol) that is allowed, each (draws, sizes).
 
-    Where what the settings ask for does not exist for the collective, NCCL chooses freely.
+    Where what the settings ask for does not exist for the collective, NCCL chooses freely; of
+    reductions in the network it has to be told. LL128 alone is taken on every network.
     """
+    if setting.protocols == {"LL128"}:
+        p = replace(p, fine=np.full_like(p.fine, np.inf))
     p = replace(p, between=p.between * setting.joined, inside=p.inside * setting.linked)
     found = dict(_candidates(setting, sizes, p))
+    if "CollNet" not in setting.algorithms:
+        found = {key: time for key, time in found.items() if key[0] != "CollNet"}
     for number, allowed in enumerate((setting.algorithms, setting.protocols)):
         kept = {key: time for key, time in found.items() if not allowed or key[number] in allowed}
         found = kept or found
-    if not setting.algorithms:
-        found = {key: time for key, time in found.items() if key[0] != "CollNet"} or found
     slower = np.exp(p.spread * (slowest(setting.nodes) - slowest(2))) if setting.nodes > 2 else 1.0
     besides = setting.outside + p.host + sizes / p.copying * (setting.collective in COPIED)
     return {key: besides + slower * time for key, time in found.items()}
@@ -335,7 +338,8 @@ def _chain(s: Setting, sizes: Array, p: Parameters, protocol: str) -> Array:
     """From rank to rank, in parts that follow each other: all links carry the size once."""
     inside = (s.ranks - s.nodes) * hop_seconds("NVLINK", "Ring", protocol)
     latency = (base_seconds("Ring", protocol) + inside) * _scale(p, protocol)
-    latency = latency + (s.nodes - 1) * _hop(p, protocol, "Ring")
+    if s.nodes > 1:
+        latency = latency + (s.nodes - 1) * _hop(p, protocol, "Ring")
     rate = _narrowest(s, p, protocol)
     return latency * _growth(sizes, protocol) + sizes / rate
 

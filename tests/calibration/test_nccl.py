@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings, strategies as st
 
+import ddlnb
 from ddlnb.calibration.collective_tables import COLLECTIVES, bus_factor
 from ddlnb.calibration.collectives import NAMES, parameters, prior_of
 from ddlnb.calibration.nccl import (
@@ -145,6 +147,29 @@ def test_ll128_is_not_chosen_between_nodes_that_it_does_not_work_between():
     assert np.isfinite(
         by_algorithm(Setting("all_reduce", 1, 8), SIZES, without)["Ring", "LL128"]
     ).all()
+
+
+@pytest.mark.parametrize("settings", ["", "LL128", "NVLS", "CollNet", "Tree", "LL"])
+@pytest.mark.parametrize(("gpu", "network"), [("V100", "10GbE"), ("H100", "8x400GbIB")])
+@pytest.mark.parametrize(("nodes", "each"), [(1, 8), (2, 1), (8, 8)])
+def test_every_collective_takes_seconds_with_every_setting(settings, gpu, network, nodes, each):
+    """Within one node no hop between nodes counts, and who asks for LL128 gets it anywhere.
+
+    A setting that the GPUs have no hardware for leaves NCCL what it had, and nothing more.
+    """
+    rows = pd.DataFrame(
+        {"collective": name, "nodes": nodes, "gpus_per_node": each, "size_bytes": size,
+         "gpu": gpu, "network": network, "settings": settings and f"NCCL_ALGO={settings}"}
+        for name in COLLECTIVES
+        for size in (KIB, GIB)
+    )  # fmt: skip
+    if settings.startswith("LL"):
+        rows["settings"] = f"NCCL_PROTO={settings}"
+    found = ddlnb.collectives(rows, draws=20)
+    assert np.isfinite(found[["time_us", "low", "high"]]).all(axis=None)
+    if settings == "NVLS" and gpu == "V100":
+        free = ddlnb.collectives(rows.assign(settings=""), draws=20)
+        assert np.allclose(found["time_us"], free["time_us"])
 
 
 def test_the_slowest_of_more_nodes_is_slower():
