@@ -21,7 +21,7 @@ from ddlnb.calibration.collective_tables import SECONDS, with_seconds
 from ddlnb.calibration.observations import AllReduceTime, Observation, observe
 from ddlnb.calibration.parameters import WITHIN, Parameter
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.clusters.fabric import NCCL
+from ddlnb.clusters.fabric import NCCL, NCCL_TREE
 from ddlnb.clusters.named import cluster_of, most_of
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect
@@ -114,7 +114,7 @@ def fit_log(
     )
     most = max(nodes or 0, int(reduced["nodes"].max()))
     base = cluster_of(gpu, most, int(reduced["gpus_per_node"].max()), network)
-    names = dict.fromkeys([base.all_reduce, NCCL, "ring", "double-tree"] if most > 1 else ["ring"])
+    names = dict.fromkeys([base.all_reduce, NCCL, "ring", NCCL_TREE] if most > 1 else ["ring"])
     fits = [_fitted(replace(base, all_reduce=name), reduced) for name in names]
     best, found = min(fits, key=lambda one: one[1].cost)
     return FittedLog(

@@ -19,6 +19,8 @@ from ddlnb.clusters.effects import EFFECTS, SHIPPED, UNLIMITED, Effects, Unit, e
 from ddlnb.clusters.fabric import (
     ALL_REDUCES,
     NCCL,
+    NCCL_TREE,
+    Asked,
     Curve,
     Fabric,
     Form,
@@ -60,16 +62,17 @@ class Cluster:
     """Workers, how they are joined, and the effects that cost time.
 
     ``workers`` fill nodes of ``gpus_per_node`` one after the other. ``all_reduce`` is the name of
-    the algorithm, ``nccl`` for NCCL's choice of ring or double tree by size and ranks, or ``auto``
-    for the best one by size. ``topology`` says how nodes are joined, as
-    ``fat-tree(4)``, ``routing`` and ``changes`` how routes are chosen and what differs, as
-    ``cut(host0, edge0_0)``; without a topology, nodes are on one switch. ``server_place`` is None
-    when there are no parameter servers. ``planning`` is the cost of an all-reduce by which methods
-    merge gradients, where it is not the cluster's own. ``model_error`` is the relative standard
-    deviation of measured from simulated seconds that no uncertainty of an effect explains;
-    ASSUMED_ERROR where nobody measured it. ``hardware`` is the word for its GPU in the names of
-    profiles. ``fitted_workers`` is the most that were seen when it was fitted, 0 if it was not:
-    what grows with more is known less, and `error` says so.
+    the algorithm, ``nccl`` for NCCL's choice of ring or double tree by size and ranks,
+    ``nccl-tree`` for its double tree alone, or ``auto`` for the best one by size. ``topology`` says
+    how nodes are joined, as ``fat-tree(4)``, ``routing`` and ``changes`` how routes are chosen and
+    what differs, as ``cut(host0, edge0_0)``; without a topology, nodes are on one switch.
+    ``server_place`` is None when there are no parameter servers. ``planning`` is the cost of an
+    all-reduce by which methods merge gradients, where it is not the cluster's own. ``model_error``
+    is the relative standard deviation of measured from simulated seconds that no uncertainty of an
+    effect explains; ASSUMED_ERROR where nobody measured it. ``hardware`` is the word for its GPU in
+    the names of profiles. ``fitted_workers`` is the most that were seen when it was fitted, 0 if it
+    was not: what grows with more is known less, and `error` says so. ``drawn_around`` are the
+    effects that those of a draw differ from by chance: collectives on a graph are played with them.
 
     ``cost`` is the time of an all-reduce among the workers in use, ``with_workers(8)`` the cluster
     with another number in use, ``with_effects(between_bandwidth=3e9)`` one with other effects, in
@@ -109,6 +112,7 @@ class Cluster:
     about: str = field(default="", compare=False)
     facts: Mapping[str, str] = field(default_factory=dict, compare=False)
     fits: Mapping[str, Fit] = field(default_factory=dict, compare=False)
+    drawn_around: Effects | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         require_whole(nodes=self.nodes, gpus_per_node=self.gpus_per_node)
@@ -220,7 +224,8 @@ class Cluster:
         """
         if self.all_reduce != NCCL or self.nodes_in_use == 1:
             is_box = self.nodes_in_use == 1 and self.workers <= IN_A_BOX
-            rings = self.all_reduce == NCCL or (is_box and self.all_reduce == "double-tree")
+            is_tree = self.all_reduce in ("double-tree", NCCL_TREE)
+            rings = self.all_reduce == NCCL or (is_box and is_tree)
             only = self._form("ring" if rings else self.all_reduce)
             return only, only, 0.0
         ring = self._form("ring")
@@ -347,23 +352,29 @@ class Cluster:
         return sum(self.effects.terms("collective latency", self.workers), 0.0)
 
     def _curve(self, primitive: Primitive) -> Curve:
-        return self.fabric.curve(*self._on_links(primitive))
+        return self.fabric.curve(self._links(), self._asked(primitive), self._near())
 
-    def _on_links(
-        self, primitive: Primitive, *, computing: bool = False
-    ) -> tuple[Links, int, int, str, Primitive]:
-        """Return the links, the workers and the algorithm of a collective."""
-        between, closed = self._collective_bandwidth, self.nodes_in_use == 1
-        links = Links.of(self.effects, between, computing=computing, closed=closed)
+    def _asked(self, primitive: Primitive) -> Asked:
         name = self.all_reduce if primitive == "all-reduce" else "ring"
-        return links, self.nodes_in_use, self.workers_per_node, name, primitive
+        return Asked(self.nodes_in_use, self.workers_per_node, name, primitive)
+
+    def _links(self, *, computing: bool = False) -> Links:
+        between, closed = self._collective_bandwidth, self.nodes_in_use == 1
+        return Links.of(self.effects, between, computing=computing, closed=closed)
+
+    def _near(self, *, computing: bool = False) -> Links | None:
+        """Return the links of what this cluster was drawn around, None if it was not drawn."""
+        if self.drawn_around is None:
+            return None
+        return replace(self, effects=self.drawn_around)._links(computing=computing)
 
     def _on_fabric(self, primitive: Primitive) -> tuple[float, float, float]:
         if self.workers == 1:
             return 0.0, 0.0, 1.0
-        free = self._curve(primitive)
+        asked, free = self._asked(primitive), self._curve(primitive)
         free_seconds, busy_seconds = (
-            self.fabric.large_seconds(*self._on_links(primitive, computing=one)) - free.latency
+            self.fabric.large_seconds(self._links(computing=one), asked, self._near(computing=one))
+            - free.latency
             for one in (False, True)
         )
         share = free_seconds / busy_seconds if busy_seconds else 1.0

@@ -103,10 +103,12 @@ def hierarchical(nodes: int, per_node: int) -> Load:
     return Load(inside, between, inside / per_node, between / nodes, overlaps=False)
 
 
+NCCL_TREE = "nccl-tree"  # its double tree, in as many parts as are quickest for the size
 ALL_REDUCES = {
     "ring": ring,
     "tree": tree,
     "double-tree": double_tree,
+    NCCL_TREE: double_tree,
     "hierarchical": hierarchical,
 }
 NCCL = "nccl"  # the double tree for small messages between nodes, else the ring: `nccl_choice`
@@ -200,17 +202,22 @@ class ServerLoads(NamedTuple):
     link: int
 
 
+class Asked(NamedTuple):
+    """A collective among all workers of the first nodes, by the name of its algorithm."""
+
+    nodes: int
+    per_node: int
+    name: str
+    primitive: Primitive = "all-reduce"
+
+
 class Fabric(Protocol):
     """How the machines of a cluster are joined; hosts beyond its nodes are for servers."""
 
-    def curve(
-        self, links: Links, nodes: int, per_node: int, name: str, primitive: Primitive
-    ) -> Curve:
-        """Return the seconds of a collective against bytes, among workers of the first nodes."""
+    def curve(self, links: Links, asked: Asked, near: Links | None = None) -> Curve:
+        """Return the seconds of a collective against bytes, linear around links that are near."""
 
-    def large_seconds(
-        self, links: Links, nodes: int, per_node: int, name: str, primitive: Primitive
-    ) -> float:
+    def large_seconds(self, links: Links, asked: Asked, near: Links | None = None) -> float:
         """Return the seconds of the largest message, which bandwidth alone decides."""
 
     def require_all_reduce(self, links: Links, name: str) -> None:

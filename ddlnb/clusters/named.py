@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from ddlnb.clusters.cluster import IN_A_BOX, Cluster, Fit
 from ddlnb.clusters.effects import EFFECTS, Effects
-from ddlnb.clusters.fabric import NCCL
+from ddlnb.clusters.fabric import NCCL, NCCL_TREE
 from ddlnb.errors import InputError, require, require_whole
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect, get_machine, parts_of
 from ddlnb.hardware.gpu import Gpu
@@ -108,7 +108,7 @@ def cluster_of(
         nodes=nodes,
         gpus_per_node=gpus_per_node,
         effects=Effects(**{effect: one.value for effect, one in known.items()}),
-        all_reduce="double-tree"
+        all_reduce=NCCL_TREE
         if kind.nvlink and gpus_per_node > (1 if nodes > 1 else IN_A_BOX)
         else NCCL,
         server_place=server_place if nodes > 1 else None,

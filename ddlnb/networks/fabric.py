@@ -17,7 +17,7 @@ from itertools import permutations
 
 import numpy as np
 
-from ddlnb.clusters.fabric import AUTO, NCCL, Curve, Links, ServerLoads
+from ddlnb.clusters.fabric import AUTO, NCCL, NCCL_TREE, Asked, Curve, Links, ServerLoads
 from ddlnb.errors import UnknownName, require
 from ddlnb.launch.topology import EmulatedTopology, Link, Route, Wire, get_link
 from ddlnb.networks.collectives.catalogue import (
@@ -37,8 +37,10 @@ from ddlnb.registry import CACHES
 LARGEST, SMALLEST = 2.0**32, 2.0**8  # bytes between which a curve is looked at
 STRAIGHT = 5e-3  # relative: a curve that is off by less between two points is a line there
 MOST_HALVINGS = 6
-# All-reduces of which NCCL chooses by size; on a graph the quicker one is taken.
-CHOICES = {NCCL: ("ring", "double-tree")}
+STEP, LEAST_STEP = 0.5, 1e-12  # of a cost, to see how seconds grow with it; of none, seconds
+# All-reduces of which NCCL chooses by size; on a graph the quickest one is taken.
+TREES = ("double-tree", "double-tree(32)")
+CHOICES = {NCCL: ("ring", *TREES), NCCL_TREE: TREES}
 FEW = 4  # messages that a rank sends at once, in algorithms that ``auto`` takes
 
 
@@ -91,32 +93,22 @@ class Fabric:
         """
         return _network(self, links)
 
-    def curve(
-        self,
-        links: Links,
-        nodes: int,
-        per_node: int,
-        name: str,
-        primitive: Primitive = "all-reduce",
-    ) -> Curve:
+    def curve(self, links: Links, asked: Asked, near: Links | None = None) -> Curve:
         """Return the seconds of a collective against bytes, among the workers of the first nodes.
 
-        With ``nccl`` they are those of the quicker one of ring and double tree. With ``auto`` they
-        are those of the best algorithm for each size, of those in which no rank sends more than a
-        few messages at once: a message has a latency here, and takes no time of a core, which is
-        the best case of algorithms of many messages. Raises what `get_collective` raises.
+        With ``nccl`` they are those of the quickest of a ring and a double tree in few or many
+        parts, with ``nccl-tree`` those of the quicker tree. With ``auto`` they are those of the
+        best algorithm for each size, of those in which no rank sends more than a few messages at
+        once: a message has a latency here, and takes no time of a core, which is the best case of
+        algorithms of many messages. ``near`` are links around which seconds are taken as linear in
+        latencies and seconds per byte: many draws are played with these alone. Raises what
+        `get_collective` raises.
         """
-        return _curve(self, links, nodes, per_node, name, primitive)
+        return _curve(self, links, asked, near)
 
-    def large_seconds(
-        self, links: Links, nodes: int, per_node: int, name: str, primitive: Primitive
-    ) -> float:
+    def large_seconds(self, links: Links, asked: Asked, near: Links | None = None) -> float:
         """Return the seconds of the largest message, which bandwidth alone decides."""
-        known = _of_few_messages(nodes * per_node, per_node, primitive)
-        return min(
-            _collective_on(self, nodes, per_node, one, primitive).seconds(links, LARGEST)
-            for one in CHOICES.get(name, known if name == AUTO else (name,))
-        )
+        return min(_seconds(self, links, one, near, LARGEST) for one in _meant(asked))
 
     def require_all_reduce(self, links: Links, name: str) -> None:
         """Raise UnknownName or InputError for an all-reduce, or a cable, that is not there."""
@@ -143,12 +135,6 @@ class Fabric:
         """Return the loads of every server, of machines by number."""
         return server_loads(self.network(links), nodes, servers)
 
-    def _candidates(
-        self, links: Links, nodes: int, per_node: int, primitive: Primitive
-    ) -> dict[str, Curve]:
-        names = _of_few_messages(nodes * per_node, per_node, primitive)
-        return {name: self.curve(links, nodes, per_node, name, primitive) for name in names}
-
 
 @lru_cache(maxsize=256)
 def _of_few_messages(workers: int, per_node: int, primitive: Primitive) -> tuple[str, ...]:
@@ -163,6 +149,14 @@ def _of_few_messages(workers: int, per_node: int, primitive: Primitive) -> tuple
     return tuple(found)
 
 
+def _meant(asked: Asked) -> list[Asked]:
+    """Return the algorithms among which one is taken by size, or the one that is asked for."""
+    names = CHOICES.get(asked.name, (asked.name,))
+    if asked.name == AUTO:
+        names = _of_few_messages(asked.nodes * asked.per_node, asked.per_node, asked.primitive)
+    return [asked._replace(name=name) for name in names]
+
+
 @lru_cache(maxsize=1024)
 def _network(fabric: Fabric, links: Links) -> Network:
     network = fabric.joined.with_gpus(
@@ -173,22 +167,62 @@ def _network(fabric: Fabric, links: Links) -> Network:
 
 
 @lru_cache(maxsize=4096)
-def _curve(
-    fabric: Fabric, links: Links, nodes: int, per_node: int, name: str, primitive: Primitive
-) -> Curve:
-    if name == AUTO:
-        return _best(list(fabric._candidates(links, nodes, per_node, primitive).values()))
-    if name in CHOICES:
-        return _best([fabric.curve(links, nodes, per_node, one) for one in CHOICES[name]])
-    again = _collective_on(fabric, nodes, per_node, name, primitive)
+def _curve(fabric: Fabric, links: Links, asked: Asked, near: Links | None) -> Curve:
+    if asked.name == AUTO or asked.name in CHOICES:
+        return _best([fabric.curve(links, one, near) for one in _meant(asked)])
 
     def seconds(size: float) -> float:
-        return again.seconds(links, size)
+        return _seconds(fabric, links, asked, near, size)
 
+    if near is not None:
+        sizes = fabric.curve(near, asked).sizes
+        return Curve(sizes, tuple(map(seconds, sizes)))
     known = {size: seconds(size) for size in (0.0, SMALLEST, LARGEST)}
     _refine(seconds, known, SMALLEST, LARGEST, MOST_HALVINGS)
     points = sorted(known)
     return Curve(tuple(points), tuple(known[size] for size in points))
+
+
+def _seconds(fabric: Fabric, links: Links, asked: Asked, near: Links | None, size: float) -> float:
+    """Return the seconds of a collective, by a tangent where other links are near."""
+    if near is None:
+        return _collective_on(fabric, asked).seconds(links, size)
+    there, slopes = _slopes(fabric, near, asked, size)
+    moved = (
+        each[int(cost > at)] * (cost - at)
+        for each, cost, at in zip(slopes, _costs(links), _costs(near), strict=True)
+    )
+    return max(there + sum(moved), 0.0)
+
+
+def _costs(links: Links) -> tuple[float, ...]:
+    """Return what seconds grow with: latencies, and seconds per byte."""
+    inside, inside_rate, between, between_rate = links
+    return inside, 1 / inside_rate, between, 1 / between_rate
+
+
+@lru_cache(maxsize=4096)
+def _slopes(
+    fabric: Fabric, links: Links, asked: Asked, size: float
+) -> tuple[float, tuple[tuple[float, float], ...]]:
+    """Return the seconds with these links, and how they shrink and grow with each of their costs.
+
+    Seconds are those of the longest way through a collective, which may be another one with a
+    smaller cost than with a larger one.
+    """
+    again = _collective_on(fabric, asked)
+    there, slopes = again.seconds(links, size), []
+    for number, cost in enumerate(_costs(links)):
+        if cost == 0 and number % 2:  # a rate without end, of links that nobody has
+            slopes.append((0.0, 0.0))
+            continue
+        each = []
+        for step in (-STEP * cost or LEAST_STEP, STEP * cost or LEAST_STEP):
+            values = list(links)
+            values[number] = 1 / (cost + step) if number % 2 else cost + step
+            each.append((again.seconds(Links(*values), size) - there) / step)
+        slopes.append((each[0], each[1]))
+    return there, tuple(slopes)
 
 
 class _Again:
@@ -214,20 +248,21 @@ class _Again:
 
 
 @lru_cache(maxsize=256)
-def _collective_on(
-    fabric: Fabric, nodes: int, per_node: int, name: str, primitive: Primitive
-) -> _Again:
-    workers = nodes * per_node
-    collective = get_collective(name, workers, per_node=per_node, primitive=primitive)
+def _collective_on(fabric: Fabric, asked: Asked) -> _Again:
+    collective = get_collective(
+        asked.name, asked.nodes * asked.per_node, per_node=asked.per_node, primitive=asked.primitive
+    )
     require(
         collective.servers == 0,
-        f"all-reduce {name!r} takes machines for its {collective.servers} servers; choose a method "
-        f"with parameter servers instead, or servers beside the workers",
+        f"all-reduce {asked.name!r} takes machines for its {collective.servers} servers; choose a "
+        f"method with parameter servers instead, or servers beside the workers",
     )
     return _Again(fabric, collective)
 
 
-CACHES.extend(kept.cache_clear for kept in (_of_few_messages, _network, _curve, _collective_on))
+CACHES.extend(
+    kept.cache_clear for kept in (_of_few_messages, _network, _curve, _slopes, _collective_on)
+)
 
 
 def _refine(

@@ -112,14 +112,16 @@ def draw_clusters(cluster: Cluster, count: int, seed: int = 0) -> list[Cluster]:
 
     Intervals are those of `Cluster.intervals`, which assumes one where none is given. An effect is
     drawn by its name and seed alone, so two clusters with the same fit of an effect get the same
-    draws of it.
+    draws of it. They keep what they are drawn around: collectives on a graph are played
+    with it once, and taken as linear around it.
     """
     values = {
         effect: _draw(effect, getattr(cluster.effects, effect), fit, count, seed)
         for effect, fit in cluster.intervals.items()
     }
+    drawn_from = replace(cluster, drawn_around=cluster.effects)
     return [
-        cluster.with_effects(**{effect: float(drawn[i]) for effect, drawn in values.items()})
+        drawn_from.with_effects(**{effect: float(drawn[i]) for effect, drawn in values.items()})
         for i in range(count)
     ]
 

@@ -9,6 +9,7 @@ import ddlnb
 from ddlnb.clusters.file import read_cluster, write_cluster
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.networks.routes import NoRoute
+from ddlnb.simulator.draws import draw_clusters
 
 MESSAGE = 100e6
 
@@ -48,6 +49,46 @@ def test_a_double_tree_in_many_blocks_comes_near_its_formula(cluster):
     )
     assert formula < many < few
     assert many == pytest.approx(formula, rel=0.15)
+
+
+def test_a_change_of_nothing_moves_a_cluster_by_name_little():
+    """Its formula is of a tree in many parts, and so is what is played of a large message."""
+    sizes = np.array([1e5, 1e7, 1e9])
+    plain = ddlnb.cluster_of("V100", nodes=16, gpus_per_node=4, network="25GbE")
+    (latency, work, _), (hops, played, _) = (
+        one.all_reduce_work(sizes) for one in (plain, on(plain, "star(16)"))
+    )
+    assert (hops + played)[1:] == pytest.approx((latency + work)[1:], rel=0.15)
+    few, _, _ = on(plain, "star(16)", all_reduce="double-tree(32)").all_reduce_work(sizes)
+    assert hops < few  # in many parts a small one waits for all of them
+
+
+@pytest.mark.parametrize(
+    ("gpu", "topology", "all_reduce", "off"),
+    [
+        ("A100", "star(4)", "nccl-tree", 0.3),  # of the spread of draws, that links differ in
+        ("A100", "two-tier(2, 2)", "ring", 0.5),
+        ("T4", "star(4)", "auto", 1e-3),  # links of one kind: a sum of two costs
+    ],
+)
+def test_draws_on_a_graph_are_near_what_is_played_of_each(gpu, topology, all_reduce, off):
+    sizes = np.array([1e4, 1e6, 1e8])
+    each = 8 if gpu == "A100" else 1
+    expected = on(
+        ddlnb.cluster_of(gpu, nodes=4, gpus_per_node=each), topology, all_reduce=all_reduce
+    )
+
+    def seconds(one):
+        latency, work, _ = one.all_reduce_work(sizes)
+        return latency + work
+
+    drawn = draw_clusters(expected, 24)
+    near = np.log([seconds(one) for one in drawn])
+    played = np.log([seconds(replace(one, drawn_around=None)) for one in drawn])
+    assert ((near - played).std(axis=0) < off * played.std(axis=0)).all()
+    assert seconds(replace(expected, drawn_around=expected.effects)) == pytest.approx(
+        seconds(expected)
+    )
 
 
 def test_a_star_changes_nothing_for_parameter_servers(cluster):

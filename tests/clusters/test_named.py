@@ -29,7 +29,7 @@ def test_every_gpu_makes_a_cluster_whose_effects_have_intervals_and_sources(name
     gpu = gpus()[name]
     assert cluster.fits["inside_bandwidth"].high <= gpu.inside_bandwidth
     several = cluster.nodes > 1 or cluster.gpus_per_node > 8  # NVLink makes one node of GB200
-    assert cluster.all_reduce == ("double-tree" if gpu.nvlink and several else "nccl")
+    assert cluster.all_reduce == ("nccl-tree" if gpu.nvlink and several else "nccl")
 
 
 @pytest.mark.parametrize(
