@@ -88,6 +88,18 @@ def test_fewer_bytes_are_never_slower_when_compression_is_free(name, base):
     assert seconds[-1] >= compute_seconds(WORKLOAD, cluster(name))
 
 
+@pytest.mark.parametrize("text", ["qsgd(127)", "qsgd(4)", "top-k(0.01)", "powersgd(4)", "fp16"])
+@pytest.mark.parametrize("model", ["resnet50", "bert-large"])
+def test_merging_by_its_rule_loses_little_to_merging_by_bytes(model, text):
+    """The rule neglects unpacking, here of what 64 workers sent, behind the next message."""
+    here = ddlnb.cluster_of("V100", nodes=16, gpus_per_node=4, network="25GbE")
+    merged, buckets = (
+        iteration_cost(model, here, f"bsp + {text}", base=base).iteration_seconds
+        for base in ("MG-WFBP", "DDP")
+    )
+    assert merged <= 1.03 * buckets
+
+
 def test_the_plain_player_agrees_with_the_compiled_one():
     here = cluster("survey-10GbE")
     program = lower(WORKLOAD, here, plan_on(here, WORKLOAD, "WFBP-A2A"))

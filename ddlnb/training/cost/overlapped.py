@@ -56,6 +56,8 @@ from ddlnb.training.worker import Compression
 from ddlnb.workloads.workload import Workload
 
 T = TypeVar("T")
+UNPACKING = 0.1  # of the seconds of messages: less is not worth smaller ones
+PARTS = (1 / 8, 1 / 32)  # of all elements, in such messages
 NOTHING, BACKWARD, BOTH_PASSES = "nothing", "backward pass", "backward and next forward pass"
 
 
@@ -279,23 +281,31 @@ class Compressing:
     def plans(self, base: Method) -> list[Plan]:
         """Return the plans of a base for compressed tensors, of which the quickest is taken.
 
-        One is the plan for dense tensors. A base that weighs costs has another for what is sent;
-        its rule neglects what unpacking takes, so that it may be the slower one. Raises InputError
-        for a base that cuts tensors.
+        One is the plan for dense tensors. A base that weighs costs has another for what is sent.
+        Its rule neglects what unpacking takes: where that is much, there are more, in which one
+        message is unpacked while the next is on its way. Raises InputError for a base that cuts
+        tensors.
         """
         here = with_own_plans(self.cluster)
         dense = plan_on(here, self.workload, base)
         pieces_of_messages(dense, self.pieces)  # raises InputError where tensors are cut
-        bytes_sent = self.message(*self.pieces).bytes
+        whole = self.message(*self.pieces)
+        bytes_sent = whole.bytes
         if not base.bucketing.needs_cost or not bytes_sent:
             return [dense]
         sent = base.plan(self._as_sent(), cost=self.cost_by(bytes_sent))
         elements = {gradient.name: gradient.elements for gradient in self.workload.gradients}
-        messages = tuple(
-            replace(message, pieces=tuple(Piece(name, 0, elements[name]) for name in names))
-            for message, names in zip(sent.messages, map(dict.fromkeys, _names(sent)), strict=True)
-        )
-        return [dense] if messages == dense.messages else [dense, replace(dense, messages=messages)]
+        found = {dense.messages: dense}
+        has_more = whole.decode_seconds > UNPACKING * whole.cost.seconds
+        for share in (1.0, *PARTS) if has_more else (1.0,):
+            most = share * sum(elements.values())
+            messages = tuple(
+                replace(message, pieces=tuple(Piece(name, 0, elements[name]) for name in part))
+                for message, names in zip(sent.messages, _names(sent), strict=True)
+                for part in _parts({name: elements[name] for name in names}, most)
+            )
+            found.setdefault(messages, replace(dense, messages=messages))
+        return list(found.values())
 
     def cost_by(self, bytes_: float) -> AlphaBeta:
         """Return the seconds of a message while workers compute, where all gradients count so many.
@@ -369,6 +379,19 @@ def messages_of(plan: Plan, by_text: Mapping[str, Compressing]) -> list[Compress
 
 def _names(plan: Plan) -> list[list[str]]:
     return [[piece.gradient for piece in message.pieces] for message in plan.messages]
+
+
+def _parts(elements: Mapping[str, int], most: float) -> list[list[str]]:
+    """Return neighbouring tensors in groups of no more elements, or of one tensor."""
+    parts: list[list[str]] = [[]]
+    held = 0
+    for name, count in elements.items():
+        if parts[-1] and held + count > most:
+            parts.append([])
+            held = 0
+        parts[-1].append(name)
+        held += count
+    return parts
 
 
 # Costs.
