@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -60,9 +61,8 @@ def goodput(
         seconds_from(checkpoint),
         seconds_from(restart),
         seconds_from(repair),
+        interval_seconds=math.nan if interval is None else seconds_from(interval),
     )
-    if interval is not None:
-        job = replace(job, interval_seconds=seconds_from(interval))
     rate = None if mtbf is None else FailureRate.seen(seconds_from(mtbf), gpus)
     counts = spares or sorted({0, max(1, job.nodes // 64), max(1, job.nodes // 16)})
     jobs = [

@@ -67,6 +67,7 @@ SOFTWARE = (EAGER, "compiled", "tuned")  # how a program was written; the defaul
 # layers of transformers' BERT that do so.
 MASKED, PREDICTING = 0.15, "cls."
 WINOGRAD_PRECISION = "fp32"  # in which libraries take the algorithm
+MOST_WINOGRAD = 4.0  # times fewer products of 3 x 3, F(4 x 4, 3 x 3): Lavin and Gray, CVPR 2016
 WITHOUT = Known(1.0, 1.0, 1.0, "no faster algorithm is taken")
 
 
@@ -278,9 +279,19 @@ def estimate(
 
 
 def _require_possible(workload: Workload, gpu: Gpu, samples_per_second: float) -> None:
-    """Raise InputError for a rate that would be more FLOP/s than the GPU has, or next to none."""
+    """Raise InputError for a rate that would be more FLOP/s than the GPU has, or next to none.
+
+    Products that a library may save are none that a GPU needs.
+    """
     require_positive(samples_per_second=samples_per_second)
-    rate = workload.flops / workload.local_batch * samples_per_second
+    faster = sum(
+        (layer.forward_flops + layer.backward_flops)
+        * (layer.forward_winograd_flops / layer.forward_flops)
+        for layer in workload.layers
+        if layer.forward_flops
+    )
+    needed = workload.flops - faster * (1 - 1 / MOST_WINOGRAD)
+    rate = needed / workload.local_batch * samples_per_second
     most = max(gpu.flops.values())
     require(
         SLOWEST <= rate / most <= 1,

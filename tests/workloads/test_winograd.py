@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from ddlnb.errors import InputError
 from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.workloads.roofline import efficiency_of, estimate, gpu_seconds
 from ddlnb.workloads.task import task
@@ -89,3 +90,15 @@ def test_fewer_multiplications_are_done_in_single_precision_only():
     busy = replace(gpu, flops={**gpu.flops, "fp32": 1e9})  # so that no host holds it up
     before, after = (estimate(one, busy, "fp32").compute_seconds for one in (plain, workload))
     assert after < before < after * fp32.winograd.value
+
+
+@pytest.mark.parametrize("gpu", ["GTX 1080 Ti", "K80", "V100"])
+def test_a_rate_that_is_forecast_is_taken_as_measured(gpu):
+    """Of 3 x 3 convolutions a GPU computes fewer products than are counted, up to a quarter."""
+    vgg = trace("vgg16", 64)
+    forecast = estimate(vgg, gpu, "fp32", software="tuned")
+    rate = 64 / forecast.compute_seconds
+    told = estimate(vgg, gpu, "fp32", samples_per_second=rate)
+    assert told.compute_seconds == pytest.approx(forecast.compute_seconds)
+    with pytest.raises(InputError, match="give the samples per second of one GPU"):
+        estimate(vgg, gpu, "fp32", samples_per_second=100 * rate)

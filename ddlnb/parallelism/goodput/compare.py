@@ -120,13 +120,15 @@ def goodput_sentences(job: Job, table: pd.DataFrame, rate: FailureRate | None = 
     """
     mean = in_hours((rate or fit_failure_rate()).mean_time_to_failure(job.gpus))
     span = f"{digits(mean.low, 2)} to {digits(mean.high, 3)} on 90 % of clusters"
-    daly = named_intervals(job, rate)["Daly"] / 60
+    often = "as often as you like, for it stops nothing"
+    if job.checkpoint_seconds > 0:
+        often = f"every {digits(named_intervals(job, rate)['Daly'] / 60, 3)} minutes of work"
     paid = table["goodput"] * table["nodes"] / (table["nodes"] + table["spare_nodes"])
     waits, elastic = paid[~table["elastic"]], paid[table["elastic"]]
     said = [
         f"A job on {counted(job.gpus, 'GPU')} fails every {digits(mean.estimate, 3)} hours "
-        f"({'as told' if mean.low == mean.high else span}); write a checkpoint every "
-        f"{digits(daly, 3)} minutes of work.",
+        f"({'as told' if mean.low == mean.high else span}); write a checkpoint "
+        f"{often}.",
     ]
     if len(waits):
         row = table.loc[waits.idxmax()]

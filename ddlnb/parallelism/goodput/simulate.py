@@ -129,6 +129,13 @@ class Job:
             )
         if not math.isnan(self.interval_seconds):  # NaN: Daly's
             require_positive(interval_seconds=self.interval_seconds)
+        else:
+            require(
+                self.checkpoint_seconds > 0,
+                f"checkpoint_seconds {self.checkpoint_seconds!r} would be written without end by "
+                f"Daly's interval; give the interval (interval_seconds, --interval), or seconds "
+                f"above 0",
+            )
 
     @property
     def nodes(self) -> int:
