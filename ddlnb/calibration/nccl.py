@@ -556,15 +556,20 @@ _ALGORITHMS = {
     "Tree": r"\btree\b",
 }
 _PROTOCOLS = {"LL128": r"\bLL128\b", "LL": r"\bLL\b", "Simple": r"\bSimple\b"}
+_SOCKETS = r"NCCL_IB_DISABLE\s*=\s*1|NCCL_NET\s*=\s*\W?Socket"
+_WITHOUT_PEERS = r"NCCL_P2P_DISABLE\s*=\s*1|NCCL_P2P_LEVEL\s*=\s*(LOC|0)"
 _WITHOUT_SWITCHES = r"NVLS_ENABLE\s*=\s*0|no[- ]nvls|without nvls|nvls[ =:]*(?:off|disabled)"
 
 
 def hardware_of(row: Mapping[str, Any]) -> tuple[Gpu, Network]:
-    """Return the GPU and the network that a row's words name."""
-    gpu = gpu_of(_text(row, "gpu"))
+    """Return the GPU and the network that a row's words name, and its settings leave in use."""
     words = _words(row)
+    apart = re.search(_WITHOUT_PEERS, words, re.IGNORECASE) is not None
+    gpu = gpu_of(_text(row, "gpu") + " PCIe" * apart)
     network = network_of(_text(row, "network"), gpu, int(row["gpus_per_node"]))
     network = replace(network, domain=_domain_of(row, gpu, network))
+    if re.search(_SOCKETS, words, re.IGNORECASE):
+        network = replace(network, kind="TCP")
     shared = re.search(r"\bshared|production", words, re.IGNORECASE) is not None
     copied = re.search(r"torch", words, re.IGNORECASE) is not None
     other = re.search(r"\bmpi\b|gloo", words, re.IGNORECASE) and not re.search(r"nccl", words, re.I)
@@ -588,7 +593,8 @@ def setting_of(row: Mapping[str, Any]) -> Setting:
     """Return the circumstances of a row with collective, nodes, GPUs per node, and words.
 
     Settings force an algorithm or a protocol if they name it, such as "Ring" and
-    "NCCL_ALGO=NVLSTree"; those that begin with "default" name what NCCL chose, and force nothing.
+    "NCCL_ALGO=NVLSTree", sockets by NCCL_IB_DISABLE=1, and PCIe by NCCL_P2P_DISABLE=1; those that
+    begin with "default" name what NCCL chose, and force nothing.
     """
     gpu, network = hardware_of(row)
     machines, each = int(row["nodes"]), int(row["gpus_per_node"])

@@ -172,6 +172,23 @@ def test_every_collective_takes_seconds_with_every_setting(settings, gpu, networ
         assert np.allclose(found["time_us"], free["time_us"])
 
 
+def test_settings_that_switch_hardware_off_leave_what_is_slower():
+    row = {"collective": "all_reduce", "nodes": 4, "gpus_per_node": 8, "gpu": "H100"}
+    row |= {"network": "8x400 Gb/s InfiniBand", "settings": ""}
+    gpu, network = hardware_of(row)
+    _, sockets = hardware_of(row | {"settings": "NCCL_IB_DISABLE=1 NCCL_DEBUG=INFO"})
+    assert (network.kind, sockets.kind) == ("InfiniBand", "TCP")
+    assert sockets == replace(network, kind="TCP")
+    apart, same = hardware_of(row | {"settings": "NCCL_P2P_DISABLE=1"})
+    assert apart.inside < gpu.inside / 5
+    assert not apart.has_switch_reduction
+    assert same == network
+    assert hardware_of(row | {"settings": "NCCL_IB_DISABLE=0, NCCL_P2P_DISABLE=0"}) == (
+        gpu,
+        network,
+    )
+
+
 def test_the_slowest_of_more_nodes_is_slower():
     assert slowest(1) == 0.0
     assert slowest(2) < slowest(4) < slowest(64)
