@@ -41,6 +41,7 @@ from ddlnb.units import GIB
 EMPTY = {"", "nan", "none", "null", "na", "n/a", "not stated", "-"}
 YES = {"1", "1.0", "true", "yes"}
 NO = {"0", "0.0", "false", "no"}
+MOST = 1e12  # of anything that runs count
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,20 @@ class Row:
         value = self.number(*columns, default=default, told=told)
         if value != round(value):
             raise self.error(columns[0], f"{value!r} must be a whole number")
+        if value > MOST:
+            raise self.error(columns[0], f"{value:g} must be at most {MOST:g}")
         return round(value)
+
+    def ranks(self, usual: int) -> int:
+        """Return how many GPUs a run has: what a row says, or its nodes times those of each.
+
+        ``usual`` are those of a node that the row does not tell.
+        """
+        if self.text("num_gpus") or not self.text("nodes"):
+            return self.whole("num_gpus")
+        each = self.whole("gpus_per_node", default=usual, told=str(usual))
+        self.notes["num_gpus", "nodes * gpus_per_node"] += 1
+        return self.whole("nodes") * each
 
     def flag(self, *columns: str, usual: bool) -> bool:
         """Return whether a column says 1 rather than 0, and what is usual where none does."""

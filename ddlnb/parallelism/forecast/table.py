@@ -78,7 +78,7 @@ def alternatives(row: Row) -> list[Weighted]:
     gpu = gpu_of(row)
     frameworks = frameworks_of(row, gpu)
     per_node = row.whole("gpus_per_node", default=gpu.gpus_per_node or 8)
-    ranks = row.whole("num_gpus", "gpus")
+    ranks = row.ranks(per_node)
     domain = row.whole("nvlink_domain", default=max(gpu.nvlink_domain, 1))
     together = joined_by_nvlink(domain, per_node, ranks)
     model = _model_named(row) or _model(row) | DESCRIBED
@@ -92,7 +92,7 @@ def alternatives(row: Row) -> list[Weighted]:
     found = []
     for name in frameworks:
         ways = FRAMEWORKS[name]
-        columns = {**model, **_layout(row, ways), **machines, "framework": name}
+        columns = {**model, **_layout(row, ways, ranks), **machines, "framework": name}
         columns["ep"] = _expert_ranks(row, columns)
         columns["shard"] = _shard(row, columns)
         batches = _batches(row, columns["dp"], columns["pp"])
@@ -219,8 +219,7 @@ def _experts(row: Row, model: Mapping[str, float], billions: float) -> int:
     return max(1, round(billions / each))
 
 
-def _layout(row: Row, ways: Framework) -> dict[str, Any]:
-    ranks = row.whole("num_gpus", "gpus")
+def _layout(row: Row, ways: Framework, ranks: int) -> dict[str, Any]:
     tp, pp, cp = (row.whole(axis, default=1) for axis in ("tp", "pp", "cp"))
     if ranks % (tp * pp * cp):
         raise row.error("num_gpus", f"{ranks} is no multiple of tp {tp} * pp {pp} * cp {cp}")
@@ -414,7 +413,10 @@ def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
         columns = [name.strip() for name in reader.fieldnames or ()]
         reader.fieldnames = columns
         rows = [{k: v or "" for k, v in row.items() if k is not None} for row in reader]
-    missing = [name for name in NEEDED if name not in set(map(meaning, columns))]
+    meant = set(map(meaning, columns))
+    missing = [name for name in NEEDED if name not in meant]
+    if "nodes" in meant:
+        missing = [name for name in missing if name != "num_gpus"]
     apart = " (cells are to be separated by commas)" if len(columns) == 1 else ""
     require(not missing, f"{path} lacks the columns {', '.join(missing)}; add them{apart}")
     require(bool(rows), f"{path} has no rows; add one per run")

@@ -23,6 +23,7 @@ ALSO = {
     "grad_accum": "gradientaccumulation gradientaccumulationsteps gradaccumsteps gas",
     "global_batch_seqs": "gbs globalbatch globalbatchsize",
     "num_gpus": "gpus ngpus numberofgpus worldsize",
+    "nodes": "numnodes nnodes numberofnodes",
     "seq_len": "sequence seqlen seqlength sequencelength contextlength",
     "vocab": "vocabsize",
     "hidden": "hiddensize dmodel",

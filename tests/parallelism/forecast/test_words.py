@@ -56,6 +56,20 @@ def test_columns_may_have_the_names_of_others(tmp_path: Path) -> None:
         forecast_table(path)
 
 
+def test_nodes_stand_for_gpus_where_a_table_has_those() -> None:
+    ours = RUN | NEMO
+    per_node, gpus = int(ours["gpus_per_node"]), int(ours["num_gpus"])
+    theirs = {name: cell for name, cell in ours.items() if name != "num_gpus"}
+    theirs |= {"Num nodes": str(gpus // per_node)}
+    found, said = noted(theirs)
+    assert found == noted(ours)[0]
+    assert "num_gpus nodes * gpus_per_node" in said
+    with pytest.raises(InputError, match=r"column seq_len: 1e\+300 must be at most 1e\+12"):
+        noted(ours | {"seq_len": "1e300"})
+    with pytest.raises(InputError, match="row 2, column num_gpus: is missing"):
+        noted(ours | {"num_gpus": ""})
+
+
 @pytest.mark.parametrize(
     ("words", "gpu", "gigabits"),
     [
