@@ -16,8 +16,8 @@ cache=${DDLNB_WHEELS:-${XDG_CACHE_HOME:-$HOME/.cache}/ddlnb/wheels}
 versions=$("$python" -c 'import sys, platform, torch; print(sys.implementation.cache_tag, platform.machine(), torch.__version__)') || exit 1
 folder_of() { # SCRIPT: of its wheel
     name=$(basename "$1" .sh)
-    # shellcheck disable=SC2046
-    recipe=$(cat "$1" $(find "$here/engines/$name" -type f 2>/dev/null | sort) | sha256sum | cut -c1-12)
+    recipe=$({ cat "$1"; find "$here/engines/$name" -type f -print0 2>/dev/null | sort -z | xargs -0r cat; } |
+        sha256sum | cut -c1-12)
     echo "$cache/$name-$(echo "$versions $(sh "$1" variant)" | tr ' +' '--')-$recipe"
 }
 
