@@ -17,6 +17,10 @@ of the computation. Where one of these sums allows no more, the layers in it sta
 are ready earlier go on: the earlier a gradient is ready, the more computation is left to hide it.
 So no density can be raised without lowering one that is no larger, and none is smaller than the
 largest fixed density that ends as soon. Where all entries cost less than some, all are sent.
+
+Which gradients make a message depends on what is sent of them (`Compressing.plans`): of all plans
+that a fixed density may have, the one is taken on which the least density is largest, and then
+most entries are sent.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.layer_top_k import LayerTopK
 from ddlnb.compression.profile import FREE, CompressionProfile, compression_profile
+from ddlnb.compression.top_k import TopK
 from ddlnb.errors import require
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
@@ -40,11 +45,14 @@ from ddlnb.simulator.simulate import plan_on
 from ddlnb.simulator.tasks import Numbers
 from ddlnb.training.cost.estimate import BASE
 from ddlnb.training.cost.overlapped import (
+    Compressing,
     compressed_message,
     pieces_of_messages,
     require_all_to_all,
+    with_own_plans,
 )
 from ddlnb.training.cost.requests import Shape, compressed_pieces, is_built_in, tensor_shapes
+from ddlnb.training.worker import Compression
 from ddlnb.workloads.workload import Workload
 
 LEAST, MOST = 0.001, 1.0  # at MOST a layer is not compressed
@@ -93,16 +101,43 @@ def layer_densities(
         f"candidates {list(candidates)} must be densities from {LEAST} to {MOST:g}",
     )
     require(0 <= longer < math.inf, f"longer {longer!r} must be a share of the computation")
-    plan = plan_on(cluster, workload, base)
-    program = lower(workload, cluster, plan)
-    groups = pieces_of_messages(plan, tensor_shapes(workload))
     densities = sorted(set(candidates))
-    seconds = [
-        [_seconds(group, density, program, cluster, profile, feedback) for group in groups]
-        for density in densities
-    ]
-    chosen = _raised(_cheapest(np.array(seconds), densities), program, longer)
-    return LayerTopK(_by_parameter(workload, plan, chosen))
+    found = []
+    for plan in _plans(workload, cluster, profile, base, densities, feedback):
+        program = lower(workload, cluster, plan)
+        groups = pieces_of_messages(plan, tensor_shapes(workload))
+        seconds = [
+            [_seconds(group, density, program, cluster, profile, feedback) for group in groups]
+            for density in densities
+        ]
+        found.append((plan, program, _cheapest(np.array(seconds), densities)))
+    soonest = min(_end(_ready_seconds(program), first.seconds) for _, program, (first, *_) in found)
+    chosen = []
+    for plan, program, levels in found:
+        latest = soonest + longer * program.compute_seconds
+        if _end(_ready_seconds(program), levels[0].seconds) <= latest:
+            chosen.append(_by_parameter(workload, plan, _raised(levels, program, latest)))
+    elements = [math.prod(shape) for shape in tensor_shapes(workload).values()]
+    return LayerTopK(max(chosen, key=lambda one: (min(one), np.dot(one, elements))))
+
+
+def _plans(
+    workload: Workload,
+    cluster: Cluster,
+    profile: CompressionProfile,
+    base: Method,
+    densities: Sequence[float],
+    feedback: bool,
+) -> list[Plan]:
+    """Return the plans that the base has for some density of all layers, each once."""
+    dense = plan_on(with_own_plans(cluster), workload, base)
+    found = {dense.messages: dense}
+    for density in densities:
+        if density < MOST:
+            compression = Compression(TopK(density), feedback)
+            made = Compressing(workload, cluster, profile, compression)
+            found |= {plan.messages: plan for plan in made.plans(base)}
+    return list(found.values())
 
 
 def density_table(workload: Workload, chosen: LayerTopK) -> pd.DataFrame:
@@ -115,11 +150,10 @@ def density_table(workload: Workload, chosen: LayerTopK) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["tensor", "elements", "density"])
 
 
-def _raised(levels: Sequence[Level], program: Program, longer: float) -> Numbers:
+def _raised(levels: Sequence[Level], program: Program, latest: float) -> Numbers:
     """Return the density of every message, raised from the first level as far as time allows."""
     ready = _ready_seconds(program)
     seconds, densities = levels[0].seconds.copy(), levels[0].densities.copy()
-    latest = _end(ready, seconds) + longer * program.compute_seconds
     rising = len(ready)  # the messages before this one
     for level in levels[1:]:
         while rising > 0:
