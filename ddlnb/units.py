@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 from ddlnb.errors import InputError, require
 
@@ -219,6 +220,15 @@ def counted(count: int, one: str, several: str = "") -> str:
     ('1 message', '1,200 messages', '2 processes')
     """
     return f"{count:,} {one if count == 1 else several or f'{one}s'}"
+
+
+def listed(words: Sequence[str], last: str = "and") -> str:
+    """Return words with commas between them, and one before the last.
+
+    >>> listed(["4", "5", "8"], "or"), listed(["ring", "tree"]), listed([])
+    ('4, 5 or 8', 'ring and tree', '')
+    """
+    return f" {last} ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def gpus_in_words(count: int) -> str:

@@ -33,7 +33,7 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.results.schema import KEY
-from ddlnb.units import counted
+from ddlnb.units import counted, listed
 
 RATE = "throughput_samples_per_s"
 
@@ -131,7 +131,7 @@ def simulated_against_measured(simulated: pd.DataFrame, measured: pd.DataFrame) 
     within = (rows["error"].abs() <= BAND).sum()
     figure.suptitle(
         f"{within} of {len(rows)} cells within {100 * BAND:.0f} %, "
-        f"median absolute error {100 * rows['error'].abs().median():.1f} %"
+        f"median error of throughput {100 * rows['error'].abs().median():.1f} %"
     )
     sizes = [legend_mark(OTHER_COLOUR, m, counted(n, "worker")) for n, m in marker_of.items()]
     legend(figure, [*sizes, *legend_methods(methods), legend_band()])
@@ -358,14 +358,10 @@ def _missing(published: pd.DataFrame, methods: list[str], counts: list[int]) -> 
         return "no published cells of this panel in this edition"
     lacking = {gpus: [m for m in methods if (m, gpus) not in there] for gpus in counts}
     whole = [str(gpus) for gpus, names in lacking.items() if names == methods]
-    said = [f"no published cells with {_listed(whole)} GPUs"] if whole else []
+    said = [f"no published cells with {listed(whole)} GPUs"] if whole else []
     said += [
-        f"none of {_listed(names)} with {gpus}"
+        f"none of {listed(names)} with {gpus}"
         for gpus, names in lacking.items()
         if names and names != methods
     ]
     return "; ".join(said) or "every cell has a published one"
-
-
-def _listed(words: list[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if words[:-1] else words)

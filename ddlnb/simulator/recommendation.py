@@ -10,7 +10,7 @@ from ddlnb.clusters.cluster import ASSUMED_ERROR, Cluster
 from ddlnb.clusters.effects import EFFECTS
 from ddlnb.plans.methods import BASELINES, METHODS, Method
 from ddlnb.results.schema import RATE
-from ddlnb.units import bytes_from, show_bytes, show_rate
+from ddlnb.units import bytes_from, listed, show_bytes, show_rate
 
 POOR = 0.5  # of linear speed-up: below, GPUs wait for one another more than they compute
 TIE = 0.02  # of the best throughput: less is not worth a change
@@ -155,7 +155,7 @@ def _left_out(on: Cluster, methods: Sequence[Method]) -> str:
     able = [one.name for one in METHODS.values() if one.architecture != "PS"]
     if on.takes_servers or ours != able:
         return ""  # chosen by name
-    lacking = _listed([name for name in METHODS if name not in able])
+    lacking = listed([name for name in METHODS if name not in able])
     why = "(server_place)" if on.server_place is None else f"on {on.topology or 'its network'}"
     return f"{on.name} has no parameter servers {why}, so that {lacking} are left out."
 
@@ -165,8 +165,8 @@ def _within_a_node(rows: pd.DataFrame, on: Cluster, methods: Sequence[Method]) -
     within = rows[rows["method"].isin(served) & rows["gpus"].between(2, on.gpus_per_node)]
     if within.empty:
         return ""
-    counts = _listed([str(count) for count in sorted(within["gpus"].unique())])
-    names = _listed(list(dict.fromkeys(within["method"])))
+    counts = listed([str(count) for count in sorted(within["gpus"].unique())])
+    names = listed(list(dict.fromkeys(within["method"])))
     verb = "reduces" if within["method"].nunique() == 1 else "reduce"
     return (
         f"On {counts} GPUs, within one node, no parameter server takes part, as in BytePS: {names} "
@@ -183,7 +183,7 @@ def _tuned(rows: pd.DataFrame, methods: Sequence[Method]) -> str:
         return ""
     return (
         f"Partition and credit are tuned in simulation (--partition and --credit take yours): on "
-        f"{gpus} GPUs {_listed(found)}."
+        f"{gpus} GPUs {listed(found)}."
     )
 
 
@@ -210,9 +210,5 @@ def _assumed(on: Cluster) -> str:
         return ""
     return (
         f"Intervals are wide where {on.name} gives none, and assume to be known: "
-        f"{_listed(known)}. Give your own to narrow them (docs/own_cluster.md)."
+        f"{listed(known)}. Give your own to narrow them (docs/own_cluster.md)."
     )
-
-
-def _listed(words: list[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if words[:-1] else words)

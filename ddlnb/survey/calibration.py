@@ -69,6 +69,7 @@ from ddlnb.survey.testbed import (
     quoted_observations,
     survey_setup,
 )
+from ddlnb.units import listed
 
 TAILS = (0.05, 0.95)  # of a 90 % interval
 
@@ -412,4 +413,4 @@ def forecast_errors() -> Findings:
 def _by_gpus(percent: pd.Series, digits: str = ".1f") -> str:
     """Return percentages in words; the index is the number of GPUs."""
     said = [f"{value:{digits}} % with {gpus:.0f} GPUs" for gpus, value in percent.items()]
-    return " and ".join(filter(None, [", ".join(said[:-1]), said[-1]]))
+    return listed(said)

@@ -19,6 +19,7 @@ from ddlnb.files import PUBLISHED
 from ddlnb.results.schema import Column, Kind, Rule, Schema
 from ddlnb.results.statistics import Verdict
 from ddlnb.survey.claims import CLAIMS
+from ddlnb.units import listed
 
 HOW = ("computed", "simulated", "emulated", "measured", "published")
 STATED = "stated"
@@ -114,6 +115,19 @@ class Findings(str):
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
         return {ITEMS_TYPE: [asdict(verdict) for verdict in self.items]} if self.items else {}
+
+
+SAME = 1e-6  # relative: a difference of rounding
+
+
+def ties(seconds: pd.Series[float], of: float) -> str:
+    """Return the names of all that take as long as this, but for rounding.
+
+    >>> import pandas as pd
+    >>> ties(pd.Series({"ring": 0.15, "tree": 0.15 + 1e-12, "star": 0.2}), of=0.15)
+    'ring and tree'
+    """
+    return listed([str(name) for name in seconds.index[(seconds / of - 1).abs() < SAME]])
 
 
 def findings(*sentences: str, items: Iterable[ItemVerdict] = ()) -> Findings:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ddlnb.units import listed
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -28,9 +30,8 @@ def as_run(rows: pd.DataFrame, on: Cluster, methods: Sequence[Method]) -> str:
     names = [one.name for one in methods if one.name in OTHERWISE]
     if not is_of_figure or not names or on.label != on.name:
         return ""
-    *most, last = names
     return (
         f"Each method is forecast as its paper describes it. In the survey's Fig. 4 "
-        f"{' and '.join([', '.join(most), last] if most else names)} ran differently, with "
+        f"{listed(names)} ran differently, with "
         f"{SCRIPTS}; --fig4 forecasts that, and shows other numbers for the same cell."
     )

@@ -62,8 +62,8 @@ def fit_sentences(table: pd.DataFrame) -> list[str]:
         f"{table['fits'].sum()} of {len(table)} layouts fit, before what allocators and libraries "
         f"take.",
         *(
-            f"`{layout}` does not: it needs {row['share']:.1f} times the memory of a GPU, most of "
-            f"it for {PARTS[largest[layout]]} ({row[largest[layout]]:,.0f} GiB)."
+            f"`{layout}` does not: it needs {row['share']:.1f} times the memory of a GPU; the "
+            f"largest part is for {PARTS[largest[layout]]} ({row[largest[layout]]:,.0f} GiB)."
             for layout, row in lacks.iterrows()
         ),
     ]

@@ -79,8 +79,8 @@ def failure_findings(rows: pd.DataFrame) -> Findings:
     quantities = published_failures().set_index("quantity")["value"]
     published = float(quantities["GPU-hours wasted by stragglers"])
     return findings(
-        f"Left out of the fit, published times between failures are off by a factor of "
-        f"{factor('forecast'):.2f} (median of {len(seen)}); those of the nearest job by "
+        f"Forecasts of published times between failures, left out of the fit, are off by a factor "
+        f"of {factor('forecast'):.2f} (median of {len(seen)}); those of the nearest job by "
         f"{factor('nearest'):.2f}, their mean by {factor('mean'):.2f}.",
         f"{inside} of {len(seen)} lie in their 90 % intervals, of which half have ends that differ "
         f"by a factor of {wide:.1f} or more: clusters differ.",

@@ -122,7 +122,9 @@ def findings_of(rows: pd.DataFrame) -> Findings:
         f"{score('gpus', f'{most} GPUs', OURS, 'pick'):.1%} of the best measured throughput.",
         f"Without the chance of slow runs it would pick one with "
         f"{score('gpus', f'{most} GPUs', NEVER_SLOW, 'pick'):.0%}.",
-        f"{score('model', 'all', OURS, 'held'):.0%} of these runs are in their 90 % interval.",
+        f"{score('gpus', f'{most} GPUs', OURS, 'held'):.0%} of the runs on {most} GPUs are in "
+        f"their 90 % interval, and {score('model', 'all', OURS, 'held'):.0%} of those of models "
+        f"left out.",
         f"Furthest off is what was left out with {worst['left_out']}: {worst['median']:.0%}.",
     )
 

@@ -374,12 +374,12 @@ def large_batch_findings(*studies: pd.DataFrame) -> Findings:
     for curves in studies:
         means = _mean_accuracies(curves)
         smallest, largest = means.columns.min(), means.columns.max()
-        change = means[largest] / means[smallest] - 1
-        changes = [f"{recipe} {share:+.0%}" for recipe, share in change.items()]
+        change = 100 * (means[largest] - means[smallest])
+        changes = [f"{recipe}: {points:+.0f}" for recipe, points in change.items()]
         task, judged = str(curves["task"].iloc[0]), verdicts(curves)
         sentences.append(
             f"{task.capitalize()}: from batch {smallest} to batch {largest} mean accuracies change "
-            f"by {', '.join(changes)}."
+            f"by percentage points ({'; '.join(changes)})."
         )
         for verdict, expected in judged.groupby("verdict")["expected"].agg("; ".join).items():
             sentences.append(f"{task.capitalize()}, {verdict} in accuracy: {expected}.")

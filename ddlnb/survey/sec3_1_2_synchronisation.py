@@ -51,7 +51,15 @@ from ddlnb.plans.requests import PushPull
 from ddlnb.plans.server_rules import Rule
 from ddlnb.results.statistics import Verdict, mean_interval, paired_comparison
 from ddlnb.results.timeline import Span
-from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled, with_half_widths
+from ddlnb.survey.items import (
+    Findings,
+    Rows,
+    findings,
+    item_verdict,
+    tabled,
+    ties,
+    with_half_widths,
+)
 from ddlnb.survey.launchers import train_at as train_at
 from ddlnb.survey.sec3_1_1_large_batch import QUALITIES, possible
 from ddlnb.training.cost.estimate import compute_seconds, iteration_cost
@@ -271,10 +279,11 @@ def slow_worker_findings(slowed: pd.DataFrame) -> Findings:
         slow = "all equal" if factor == 1 else f"one of which takes {factor:g} times as long"
         told.append(
             f"With {slowed['workers'].iloc[0]} workers, {slow}, the lossless methods take "
-            f"{show_seconds(among.min())} ({among.idxmin()}) to "
-            f"{show_seconds(among.max())} ({among.idxmax()}) per iteration; "
+            f"{show_seconds(among.min())} ({ties(among, among.min())}) to "
+            f"{show_seconds(among.max())} ({ties(among, among.max())}) per iteration; "
             + ", ".join(f"{name} {show_seconds(took)}" for name, took in others.items())
-            + f"; computation, as a mean of workers, {show_seconds(computing[factor].iloc[0])}."
+            + f"; computation at the mean rate of all workers, "
+            f"{show_seconds(computing[factor].iloc[0])}."
         )
     for name in seconds.index[~lossless]:
         pays = seconds.columns[seconds.loc[name] < seconds[lossless].min()]
@@ -640,7 +649,7 @@ def iteration_with_a_slow_worker(slowed: pd.DataFrame) -> plt.Figure:
     bound = slowed.drop_duplicates("factor")
     alone: dict[str, Any] = {"color": OTHER_COLOUR, "linewidth": 3, "zorder": 1}
     computing = bound["computing_seconds"] / MS
-    handles += ax.plot(bound["factor"], computing, label="computation, mean of workers", **alone)
+    handles += ax.plot(bound["factor"], computing, label="computation, mean rate", **alone)
     doubling_axis(ax, bound["factor"], lambda factor: f"{factor:g}")
     ax.set(
         ylim=(0, None), xlabel="times that one worker is slower (doubling)", ylabel="iteration (ms)"

@@ -23,8 +23,8 @@ from ddlnb.networks.structure import (
 from ddlnb.networks.topologies import BCube, FatTree, Topology, Torus
 from ddlnb.plans.transfers import Collective
 from ddlnb.results.statistics import Verdict
-from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled
-from ddlnb.units import MB, bandwidth_from
+from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled, ties
+from ddlnb.units import MB, bandwidth_from, counted
 
 SAME = 1.01  # times: equal but for the last digits
 
@@ -201,9 +201,10 @@ def topology_findings(played: dict[tuple[str, str], Played]) -> Findings:
     told = []
     for name in dict.fromkeys(network for network, _ in played):
         times = {exchange: one.seconds for (of, exchange), one in played.items() if of == name}
-        best = min(times, key=times.__getitem__)
-        ports = _ports(played[name, best])
-        told.append(f"{name} {1e3 * times[best]:.0f} ms ({best}, {ports} ports per host)")
+        seconds = pd.Series(times)
+        ports = counted(_ports(played[name, seconds.idxmin()]), "port")
+        quickest = ties(seconds, seconds.min())
+        told.append(f"{name} {1e3 * seconds.min():.0f} ms ({quickest}; {ports} per host)")
     table = verdicts(played)
     items = []
     for item, part in table.groupby(level="item"):
@@ -211,4 +212,4 @@ def topology_findings(played: dict[tuple[str, str], Played]) -> Findings:
         verdict = Verdict(words.pop()) if len(words) == 1 else Verdict.UNDECIDED
         said = "; ".join(f"{one.claim}: {one.verdict}" for one in part.itertuples())
         items.append(item_verdict(str(item), [verdict], "simulated", said))
-    return findings("The quickest exchange of each: " + ", ".join(told) + ".", items=items)
+    return findings("The quickest exchange of each: " + "; ".join(told) + ".", items=items)

@@ -289,19 +289,19 @@ def _about_simulator(agrees: pd.Series) -> str:
     return f"The simulator agrees on {both - len(no)} of the {both} claims that both judge{but}."
 
 
-VERBS = {
-    "holds": "hold",
-    "fails": "fail",
-    UNDECIDED: "cannot be decided with these cells",
-    NOT_JUDGED: "are not judged",
+VERBS = {  # of one claim, and of several
+    "holds": ("holds", "hold"),
+    "fails": ("fails", "fail"),
+    UNDECIDED: ("cannot be decided with these cells",) * 2,
+    NOT_JUDGED: ("is not judged", "are not judged"),
 }
 
 
 def _summary(source: str, judged: pd.DataFrame) -> str:
     by_word = judged["claim"].groupby(verdict_words(judged)).agg(list)
     groups = [
-        f"{len(by_word[word])} {verb} ({', '.join(by_word[word])})"
-        for word, verb in VERBS.items()
+        f"{counted(len(by_word[word]), *verbs)} ({', '.join(by_word[word])})"
+        for word, verbs in VERBS.items()
         if word in by_word
     ]
     return f"Of {len(judged)} claims, judged on {source} cells, {'; '.join(groups)}."

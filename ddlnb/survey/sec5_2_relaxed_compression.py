@@ -321,7 +321,7 @@ def similarity_findings(alike: pd.DataFrame) -> Findings:
     return findings(
         *(
             f"By {names[row['measure']]}, gradients of {row['method']} are "
-            f"{'alike' if row['alike'] else 'unlike'} those of BSP: {row['overlap']:.1%} in "
+            f"{'like' if row['alike'] else 'unlike'} those of BSP: {row['overlap']:.1%} in "
             f"common, where two runs of BSP have {row['base_overlap']:.1%}, "
             f"{row['base_least']:.1%} at least."
             for row in others.to_dict("records")

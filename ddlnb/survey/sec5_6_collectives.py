@@ -37,7 +37,7 @@ from ddlnb.networks.topologies import BCube, FatTree, Star, Topology, Torus, Two
 from ddlnb.plans.transfers import Collective
 from ddlnb.results.statistics import Verdict
 from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled
-from ddlnb.units import MS, bandwidth_from, seconds_from, size_in_words
+from ddlnb.units import MS, bandwidth_from, listed, seconds_from, size_in_words
 
 # Those in which everyone sends to everyone at once are left out: a message has a latency here and
 # takes no time of a core, which flatters them.
@@ -141,15 +141,15 @@ def map_findings(rows: pd.DataFrame) -> Findings:
     each = ", ".join(f"{name} in {count}" for name, count in wins.items())
     each += ", ties counted for each" * bool(wins.sum() > cells)
     ends = {
-        size_in_words(size): " or ".join(
-            best["algorithm"][best["bytes"] == size].value_counts().index
+        size_in_words(size): listed(
+            best["algorithm"][best["bytes"] == size].value_counts().index.to_list(), "or"
         )
         for size in (int(rows["bytes"].min()), int(rows["bytes"].max()))
     }
     (small, of_small), (large, of_large) = ends.items()
     return findings(
         f"Of {cells} cells the best algorithm is {each}: no algorithm fits all networks.",
-        f"For messages of {small} it is {of_small}, for {large} {of_large}.",
+        f"By the network, it is {of_small} for messages of {small}, and {of_large} for {large}.",
     )
 
 

@@ -183,7 +183,7 @@ def error_sentence(errors: pd.DataFrame) -> str:
     noise = errors["noise"].median()
     noisy = "" if noise != noise else f"; one run varies by {noise:.1%} (median)"
     return (
-        f"Over {len(errors)} cells the median error of the forecast is {size.median():.1%} and the "
+        f"Over {len(errors)} cells the median error of the seconds is {size.median():.1%} and the "
         f"largest {size.max():.1%}; {(size <= CLOSE).sum()} are within {CLOSE:.0%}, and "
         f"{errors['inside'].sum()} measured values lie inside the 90 % interval{noisy}."
     )

@@ -1,6 +1,7 @@
 """How commands end, whatever they have to say, and how wide their tables are."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -92,7 +93,7 @@ def test_tables_outside_a_terminal_are_as_wide_as_columns_says(monkeypatch, caps
 )
 def test_a_closed_or_full_output_and_an_old_locale_are_no_tracebacks(shell, status, said):
     done = subprocess.run(
-        shell.replace("ddlnb", f"{sys.executable} -m ddlnb"),
+        shell.replace("ddlnb", f"{shlex.quote(sys.executable)} -m ddlnb"),
         shell=True,
         env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
         capture_output=True,

@@ -267,7 +267,7 @@ def test_a_bar_passes_the_line_of_what_is_needed_only_if_its_claim_holds():
 def test_cells_that_only_one_source_has_are_not_compared():
     simulated = rows("simulated", methods=("BSP-PS", "MG-WFBP")).assign(std=math.nan)
     figure = figures.simulated_against_measured(simulated, rows(methods=("BSP-PS", "WFBP-PS")))
-    assert "1 of 1 cells within 15 %, median absolute error 0.0 %" in text_of(figure)
+    assert "1 of 1 cells within 15 %, median error of throughput 0.0 %" in text_of(figure)
 
 
 def test_an_effect_that_clusters_share_is_drawn_once():

@@ -150,7 +150,7 @@ def test_findings_and_tables_are_those_of_the_curves():
         }
     )
     said = large_batch_findings(made)
-    assert f"{WARM.name} -25%, {TUNED.name} -10%" in said
+    assert f"percentage points ({WARM.name}: -25; {TUNED.name}: -10)" in said
     assert "Digits, holds in accuracy: SGD loses even with a rate tuned there" in said
     assert {one.verdict for one in said.items} == {Verdict.UNDECIDED}  # most samples in one batch
     assert all("of 1437 samples decides nothing" in one.said for one in said.items)

@@ -37,7 +37,7 @@ def test_every_claim_is_judged_or_says_why_not():
     assert list(verdicts.index[verdicts == "not judged"]) == ["A57"]  # for want of a second batch
     said = section.claim_findings(found)
     assert said.startswith(f"- Of {len(CLAIMS)} claims, judged on simulated cells, ")
-    assert "1 are not judged (A57)." in said
+    assert "1 is not judged (A57)." in said
     assert "second local_batch" in found["simulated"].set_index("claim").loc["A57", "reason"]
 
 
