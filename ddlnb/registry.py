@@ -36,6 +36,7 @@ def several(given: Any) -> list[Any]:
     >>> ddlnb.several(2), ddlnb.several([2, 4]), ddlnb.several("all")
     ([2], [2, 4], ['all'])
     """
+    given = given.tolist() if hasattr(given, "tolist") else given  # of NumPy, pandas or torch
     is_many = isinstance(given, Iterable) and not isinstance(given, str | bytes)
     return list(given) if is_many else [given]
 

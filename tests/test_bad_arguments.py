@@ -7,6 +7,7 @@ import math
 import pickle
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -21,6 +22,7 @@ from ddlnb.networks.fabric import emulated_topology
 from ddlnb.networks.network import changed
 from ddlnb.networks.routes import route
 from ddlnb.networks.topologies import get_topology, with_islands
+from ddlnb.parallelism.goodput.failures import fit_failure_rate
 from ddlnb.plans.plan_file import plan_from_json
 from ddlnb.training.gossip import make_graph
 from ddlnb.workloads.roofline import from_throughput
@@ -28,6 +30,15 @@ from ddlnb.workloads.workload import Gradient
 from tests.toy import TOY
 
 SURVEY = ddlnb.get_cluster("survey-10GbE")
+
+
+def named_bsp(name):
+    return replace(ddlnb.get_method("BSP-A2A"), name=name)
+
+
+def slowed(factor):
+    return ddlnb.iteration_cost(TOY, SURVEY, "MG-WFBP", slower=lambda *_: factor)
+
 
 WORKLOAD = "it is neither a task nor the name of one"
 
@@ -57,6 +68,18 @@ WORKLOAD = "it is neither a task nor the name of one"
         (lambda: ddlnb.results.check(None), "rows None must be a pandas DataFrame, such as"),
         (lambda: ddlnb.results.check(pd.DataFrame()), "lacks the columns model, local_batch"),
         (lambda: ddlnb.throughput_table(None), "rows None must be a pandas DataFrame"),
+        (lambda: ddlnb.register_method(named_bsp("bsp")), "a name that is taken, or no word"),
+        (lambda: ddlnb.register_method(named_bsp("local(8)")), "a name that is taken, or no word"),
+        (lambda: ddlnb.register_method(named_bsp("a,b")), "a name that is taken, or no word"),
+        (lambda: slowed(math.nan), "slower must return finite factors above 0"),
+        (lambda: slowed(-1.0), "slower must return finite factors above 0"),
+        (lambda: SURVEY.with_heterogeneity(compute=[]), "0 factors for 32 workers"),
+        (lambda: SURVEY.with_heterogeneity(delay=0.02), "delay 0.02 is no Delay; give one"),
+        (lambda: fit_failure_rate([]), "0 sources of failures are too few"),
+        (lambda: ddlnb.goodput(ddlnb.parallelism.Job(gpus=64), seed=-1), "seed -1 must be a whole"),
+        (lambda: ddlnb.Prices(True), "price of a GPU per hour, True, must be a number"),
+        (lambda: ddlnb.advise_layouts("llama3-8b", nodes=2, within_days=3), "say how many tokens"),
+        (lambda: ddlnb.read_profile("x", "data/profiles"), "unknown profile 'x'; choose one of"),
         (lambda: ddlnb.throughput_table(pd.DataFrame()), "lacks the columns gpus, method"),
         (lambda: ddlnb.survey.evaluate_claims(None), "rows None must be a pandas DataFrame"),
         (
@@ -186,3 +209,32 @@ def test_one_method_and_one_number_need_no_list():
     one = ddlnb.compare("quadratic", "bsp", seeds=1, workers=2, steps=2, jobs=1).curves
     listed = ddlnb.compare("quadratic", ["bsp"], seeds=1, workers=[2], steps=2, jobs=1).curves
     pd.testing.assert_frame_equal(one, listed)
+
+
+def test_numbers_and_lists_of_numpy_and_pandas_are_as_good_as_others():
+    for made in (
+        TOY.at_batch(np.int64(3)),
+        TOY.accumulated(np.int64(2)),
+        TOY.scaled(np.float32(2), ""),
+    ):
+        assert ddlnb.Workload.from_json(made.to_json()) == made
+    assert ddlnb.several(np.array(3)) == [3]
+    twice = SURVEY.with_heterogeneity(compute=[2.0] * 32)
+    assert SURVEY.with_heterogeneity(compute=pd.Series([2.0] * 32)) == twice
+    assert SURVEY.with_heterogeneity(compute=2 * np.ones(32)) == twice
+    assert ddlnb.Prices(np.float32(2.5)).are_given
+    asked = (n for n in (8, 16))
+    assert ddlnb.forecast(TOY, SURVEY, "DDP", gpus=asked, draws=0).rows["gpus"].tolist() == [8, 16]
+    assert TOY.accumulated(2).accumulated(2).local_batch == 4 * TOY.local_batch
+    assert ddlnb.get_cluster("survey-10GbE", folder="data/clusters") == SURVEY
+    found = ddlnb.iteration_cost(TOY, SURVEY, "searched", workers=8).iteration_seconds
+    assert found <= ddlnb.iteration_cost(TOY, SURVEY, "MG-WFBP", workers=8).iteration_seconds
+
+
+def test_speed_ups_and_tables_compare_what_is_alike():
+    rows = ddlnb.forecast(TOY, SURVEY, ["DDP", "MG-WFBP"], gpus=[4, 8], draws=0).rows
+    over = ddlnb.speedups(rows, "DDP").set_index(["gpus", "method"])["speedup"]
+    assert over[4, "DDP"] == over[8, "DDP"] == 1.0
+    two = pd.concat([rows, rows.assign(local_batch=2 * TOY.local_batch)])
+    assert ddlnb.throughput_table(two).index.is_unique
+    assert ddlnb.throughput_table(pd.concat([rows, rows.assign(source="measured")])).index.is_unique

@@ -73,7 +73,7 @@ def balance(
     """Return how to share the batch, or the layers, of a model among GPUs of several kinds.
 
     ``gpus`` says how many there are of each kind. ``samples`` are the sequences of an iteration, by
-    default as many as divide equally and have four million tokens or fewer. Compared are equal
+    default as many as divide equally and have 4 Mi tokens or fewer. Compared are equal
     shares, shares by speed, one kind alone, and one pipeline of all GPUs with equal layers and with
     layers by speed (none where there are more GPUs than blocks). A kind alone trains as
     `ddlnb.forecast` says of it, in nodes and on a network as they are usual with such GPUs; where

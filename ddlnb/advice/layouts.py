@@ -29,7 +29,7 @@ from ddlnb.advice.splits import (
     split_options,
     verdict_of,
 )
-from ddlnb.errors import InputError, require_whole
+from ddlnb.errors import InputError, require, require_whole
 from ddlnb.hardware.gpu import Gpu
 from ddlnb.parallelism.forecast.forecast import FITTED_GPUS, alike, memory_spread
 from ddlnb.parallelism.forecast.frameworks import (
@@ -434,6 +434,10 @@ def advise_layouts(
         nodes,
         prices=prices or Prices(),
         **options,
+    )
+    require(
+        tokens is not None or within_days is None,
+        f"within_days {within_days!r} is of a run; say how many tokens it has (tokens, --tokens)",
     )
     run = None if tokens is None else Run(asked, asked.prices, count_from(tokens), within_days)
     return advise_on_layouts(asked, run, top=top, draws=draws, seed=seed)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass, field, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Annotated
 
 from ddlnb.errors import InputError, ModelError, require
@@ -49,7 +50,8 @@ class Prices:
     def __post_init__(self) -> None:
         for name, of in (("gpu_hour", "a GPU"), ("server_hour", "a server")):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or value < 0 or math.isinf(value):
+            is_number = isinstance(value, Real) and not isinstance(value, bool)
+            if not is_number or value < 0 or math.isinf(value):
                 raise InputError(
                     f"the price of {of} per hour, {value!r}, must be a number from 0, in any "
                     f"currency ({name})"

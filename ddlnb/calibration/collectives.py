@@ -162,6 +162,7 @@ def fit_collectives(rows: pd.DataFrame, *, draws: int = 600, seed: int = 0) -> F
     Twice: the second time, every cluster's prior knows what the first found of the others.
     """
     require_whole(0, seed=seed)
+    require_whole(2, draws=draws)
     require(len(rows) > 0, "there are no rows to fit; give a table with at least one")
     parts = list(_clusters(rows))
     first: dict[Key, Cluster] = {}

@@ -611,8 +611,8 @@ def setting_of(row: Mapping[str, Any]) -> Setting:
         math.ceil(machines * each / nodes),
         gpu.generation,
         gpu.has_switch_reduction and not off,
-        frozenset() if free else _named(_ALGORITHMS, words, re.IGNORECASE),
-        usable if free else _named(_PROTOCOLS, words, 0) or usable,
+        frozenset() if free else _named("ALGO", _ALGORITHMS, words, re.IGNORECASE),
+        usable if free else _named("PROTO", _PROTOCOLS, words, 0) or usable,
         machines / nodes,
         gpu.nvlink.among(each) if gpu.nvlink and machines == nodes else 1.0,
         PYTHON_CALL if re.search(r"torch|\.py\b", _words(row), re.IGNORECASE) else 0.0,
@@ -623,8 +623,18 @@ def _words(row: Mapping[str, Any]) -> str:
     return " ".join(_text(row, name) for name in ("network", "library", "settings"))
 
 
-def _named(known: dict[str, str], words: str, flags: int) -> frozenset[str]:
-    return frozenset(name for name, pattern in known.items() if re.search(pattern, words, flags))
+def _named(what: str, known: dict[str, str], words: str, flags: int) -> frozenset[str]:
+    """Return the algorithms or protocols that words name, or all but these after NCCL's "^"."""
+    found = frozenset(name for name, pattern in known.items() if re.search(pattern, words, flags))
+    told = re.search(rf"NCCL_{what}\s*=\s*(\^?)([^\s;]+)", words)
+    if told is None:
+        return found
+    require(
+        bool(found),
+        f"settings {words!r} have NCCL_{what}={told[2]}, which is unknown; write one of "
+        f"{', '.join(known)}, or leave it out",
+    )
+    return frozenset(known) - found - {"CollNet"} if told[1] else found
 
 
 def _text(row: Mapping[str, Any], name: str) -> str:

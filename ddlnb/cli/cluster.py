@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 app = App(
     cls=Family,
-    help="Clusters: list, show, make, import and fit them; expect judges logs of collectives.",
+    help="Clusters: list, show, new, import and fit them; expect judges logs of collectives.",
 )
 KINDS = ("clusters", "hardware", "gpus", "networks", "machines", "topologies")
 

@@ -364,9 +364,7 @@ def balance(
     model: Annotated[str, typer.Option(help="A large model, or a task of yours.")] = "llama3-1b",
     samples: Annotated[
         int | None,
-        typer.Option(
-            help="Samples of an iteration; default: four million tokens, or a task's own."
-        ),
+        typer.Option(help="Samples of an iteration; default: 4 Mi tokens, or a task's own."),
     ] = None,
     sequence: Annotated[int | None, typer.Option(help="Tokens of a sequence.")] = None,
     micro_batch: Annotated[int, typer.Option(help="Sequences of a pipeline's micro batch.")] = 1,

@@ -8,8 +8,9 @@ import typer
 
 from ddlnb.cli.options import App, Batch, Csv, Model, print_table, refuse_unused, say
 from ddlnb.engines.catalogue import ENGINES, support
+from ddlnb.errors import require
 from ddlnb.plans.methods import METHODS
-from ddlnb.units import MB, show_bytes
+from ddlnb.units import MB, listed, show_bytes
 from ddlnb.workloads.workload import Workload, intensity
 
 GIGA = 1e9
@@ -46,7 +47,8 @@ def models(
     Examples: `ddlnb models --large` and `ddlnb models gpt2 bert-large --batch 8`.
     """
     if large:
-        refuse_unused("--large lists shapes, which have no batch", name=name, batch=batch)
+        require(not name, f"--large lists all shapes; leave out {listed(name or [])}")
+        refuse_unused("--large lists shapes, which have no batch", batch=batch)
         return print_table(_large(), csv, "Large models; `ddlnb layouts scale --model NAME`")
     if name:
         return _traced(name, batch, sequence, csv)

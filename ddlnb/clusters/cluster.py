@@ -507,8 +507,8 @@ class Cluster:
         True
         """
         given = Heterogeneity(
-            named("compute", "worker", compute, self.workers) if compute else (),
-            named("link", "node", link, self.nodes_in_use) if link else (),
+            named("compute", "worker", compute, self.workers),
+            named("link", "node", link, self.nodes_in_use),
             delay,
         )
         return replace(self, heterogeneity=given)

@@ -38,7 +38,7 @@ Fact = Annotated[str, BeforeValidator(str)]  # free text, which may look like a 
 
 
 def get_cluster(
-    name: str | Path | Cluster, workers: int | None = None, folder: Path = CLUSTERS
+    name: str | Path | Cluster, workers: int | None = None, folder: str | Path = CLUSTERS
 ) -> Cluster:
     """Return the named cluster of data/clusters, the one at a path, or the Cluster itself.
 
@@ -55,7 +55,7 @@ def get_cluster(
     elif str(name).endswith((".yaml", ".yml")):
         cluster = read_cluster(Path(name))
     else:
-        known = cluster_names(folder)
+        known = cluster_names(folder := Path(folder))
         if name not in known:
             raise UnknownName("cluster", name, [*known, "or the path of a .yaml file"])
         cluster = read_cluster(folder / f"{name}.yaml")

@@ -133,6 +133,10 @@ class Heterogeneity:
     def __post_init__(self) -> None:
         object.__setattr__(self, "compute", _sound("compute", "worker", self.compute))
         object.__setattr__(self, "link", _sound("link", "node", self.link))
+        require(
+            self.delay is None or isinstance(self.delay, Delay),
+            f"delay {self.delay!r} is no Delay; give one, such as Delay('exponential', 0.02)",
+        )
         if self.delay is not None and self.delay.mean == 0:
             object.__setattr__(self, "delay", None)
 
@@ -198,6 +202,9 @@ def named(what: str, of: str, factors: Factors, count: int) -> Named:
     """
     if isinstance(factors, Mapping):
         return tuple(factors.items())
+    factors = factors.tolist() if hasattr(factors, "tolist") else factors
+    if factors == ():
+        return ()
     require(
         not isinstance(factors, str) and isinstance(factors, Sequence),
         f"{what} {factors!r} must be factors by {of}, such as {{0: 2.0}}, or one for each {of}",

@@ -35,6 +35,7 @@ from ddlnb.seeding import generator
 
 # What travels of a tensor: few bits of every entry, few entries, or few directions.
 QUANTISATION, SPARSIFICATION, LOW_RANK = "quantisation", "sparsification", "low rank"
+FEEDBACKS = ("needed", "optional", "refused")
 FAMILIES = (QUANTISATION, SPARSIFICATION, LOW_RANK)
 
 # The kinds of law that bound an error.
@@ -167,7 +168,7 @@ class Compressor(Choice):
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
         """Yield requests and return `Averaged`, its tensors of the given shape and dtype.
 
-        The given tensor has any shape and is not written to.
+        The given tensor, of float32, has any shape and is not written to.
         """
 
     @abstractmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 
-from ddlnb.compression.base import FAMILIES, Compressor
+from ddlnb.compression.base import FAMILIES, FEEDBACKS, Compressor
 from ddlnb.compression.dgc import DeepGradientCompression
 from ddlnb.compression.gtop_k import GTopK
 from ddlnb.compression.half import BFloat16, Float16
@@ -70,5 +70,10 @@ def register_compressor(kind: type[Compressor]) -> None:
     require(
         not (isinstance(kind, type) and issubclass(kind, Compressor)) or family in FAMILIES,
         f"compressor {kind!r} declares the family {family!r}; choose one of {', '.join(FAMILIES)}",
+    )
+    feedback = getattr(kind, "feedback", "")
+    require(
+        not isinstance(feedback, str) or feedback in FEEDBACKS,
+        f"compressor {kind!r} declares feedback {feedback!r}; choose one of {', '.join(FEEDBACKS)}",
     )
     register("compressor", kind, Compressor, COMPRESSORS, chain.from_iterable(RESERVED))

@@ -13,12 +13,21 @@ compression, scheduling, architecture, protocol, topology. `Method.sentence` pri
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, ClassVar, Protocol
 
-from ddlnb.errors import InputError, UnknownName, require, require_known, require_whole
+from ddlnb.errors import (
+    InputError,
+    MissingPart,
+    UnknownName,
+    require,
+    require_known,
+    require_whole,
+)
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.bucketing import (
     BUFFERED,
@@ -223,7 +232,7 @@ class Method:
         ``cost`` is the time of one all-reduce of M bytes among the workers; MG-WFBP and
         ByteScheduler-A2A need it and raise InputError without. ``servers`` counts parameter
         servers; the all-to-all methods ignore it. No message exceeds the share of one server, so
-        that all servers have work. ``placement`` is one of PLACEMENTS.
+        that all servers have work if they are balanced. ``placement`` is one of PLACEMENTS.
         """
         require_whole(servers=servers)
         if self.planner is not None:
@@ -395,11 +404,21 @@ def register_method(method: Method) -> None:
         f"method {method.name!r} is registered with other choices; give yours another name, or "
         f"remove it first, if it is yours: del ddlnb.METHODS[{method.name!r}]",
     )
+    is_word = bool(method.name) and not re.search(r"^\s|\s$|[,;]", method.name)
     require(
-        bool(method.name.strip()) and method.name not in (*RESERVED, *supplied_names("method")),
-        f"method {method.name!r} has a name that is taken or empty; give yours another one",
+        is_word
+        and method.name not in (*RESERVED, *supplied_names("method"))
+        and not _is_of_training(method.name),
+        f"method {method.name!r} has a name that is taken, or no word; give yours another one",
     )
     enter(method.name, method, METHODS)
+
+
+def _is_of_training(name: str) -> bool:
+    """Return whether this is also how a training method is written."""
+    with suppress(InputError, MissingPart):
+        return bool(supplied("training method")(name))
+    return False
 
 
 def _is_anew(former: Method, method: Method) -> bool:

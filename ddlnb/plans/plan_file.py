@@ -95,7 +95,7 @@ def write_plan(plan: Plan, path: str | Path) -> Path:
     >>> workload = ddlnb.read_profile("small-conv_b64_cpu-1thread")
     >>> plan = ddlnb.get_method("WFBP-A2A").plan(workload)
     >>> path = ddlnb.write_plan(plan, "plan.json")  # doctest: +SKIP
-    >>> ddlnb.read_plan(path) == plan  # doctest: +SKIP
+    >>> ddlnb.read_plan(path).digest == plan.digest  # doctest: +SKIP
     True
     """
     require_writable_file(path, "plan.json")

@@ -253,7 +253,8 @@ def speedups(rows: pd.DataFrame, baseline: str = "single") -> pd.DataFrame:
     """Return the rows with a column ``speedup``: throughput over that of the baseline's row.
 
     The baseline is that of the same model, batch, network, optimizer, machine and source, whatever
-    its engine and number of workers. Raises InputError where there is none.
+    its engine; where it ran on several numbers of workers, on the same number. Raises InputError
+    where there is none.
 
     >>> import ddlnb
     >>> import pandas as pd
@@ -266,6 +267,8 @@ def speedups(rows: pd.DataFrame, baseline: str = "single") -> pd.DataFrame:
     free = {"method", "gpus", "engine", "servers", "settings"}
     keys = [column for column in CELL if column in rows and column not in free]
     single = rows[rows["method"] == baseline]
+    if "gpus" in rows and single["gpus"].nunique() > 1:
+        keys.append("gpus")
     require(
         len(single) > 0,
         f"the table has no row of {baseline!r} to compare with; measure it, too, or name another "
@@ -292,9 +295,10 @@ MEASURED = {
 def throughput_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return throughput and what belongs to it by method, and by whatever else varies.
 
-    The index is the number of GPUs and the method, after those of network, model and engine that
-    differ between the rows. Throughput and its standard deviation are in samples per second,
-    exposed communication in milliseconds; messages are NaN where an engine does not count them.
+    The index is the number of GPUs and the method, after those of network, model, batch and
+    engine that differ between the rows, and of the source where these tell rows not apart.
+    Throughput and its standard deviation are in samples per second, exposed communication in
+    milliseconds; messages are NaN where an engine does not count them.
     Rows without a column, such as ``speedup``, give a table without it.
 
     >>> import ddlnb
@@ -307,7 +311,10 @@ def throughput_table(rows: pd.DataFrame) -> pd.DataFrame:
     [1.46, 3.19]
     """
     require_frame(rows, "gpus", "method")
-    varying = [name for name in ("network", "model", "engine") if _varies(rows, name)]
+    names = ("network", "model", "local_batch", "engine")
+    varying = [name for name in names if _varies(rows, name)]
+    if rows.duplicated([*varying, "gpus", "method"]).any() and _varies(rows, "source"):
+        varying.append("source")
     table = rows.set_index([*varying, "gpus", "method"])
     columns = {
         header: (table[name].astype(float) / unit).round(digits)

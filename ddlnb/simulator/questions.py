@@ -6,7 +6,7 @@ only when there is something to answer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -133,3 +133,7 @@ class ForecastQuestion(Sent, Held):
     ] = None
     draws: Draws = DRAWS
     seed: Natural = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.gpus, Iterator):  # read more than once
+            object.__setattr__(self, "gpus", list(self.gpus))

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ddlnb.clusters.cluster import Cluster
-from ddlnb.errors import require_whole
+from ddlnb.errors import require, require_whole
 from ddlnb.simulator.path import Each, Shape
 from ddlnb.simulator.tasks import Indices, Numbers
 
@@ -90,6 +90,10 @@ def workers_of(
             factor[rank] *= [slower(rank, step, workers) for step in range(columns)]
         if given.delay is not None:
             delay[rank] = given.delay.seconds(rank, columns)
+    require(
+        bool(((factor > 0) & (factor < np.inf)).all()),
+        "slower must return finite factors above 0: 2 is a worker that is twice as slow",
+    )
     if given.delay is None and (factor == factor[:, :1]).all():
         factor, delay = factor[:, :1], delay[:, :1]
     elif warm_up:

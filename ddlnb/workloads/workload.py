@@ -323,7 +323,8 @@ class Workload:
             return self
         more = micro_batches - 1
         work = sum((layer.forward + layer.backward for layer in self.layers), Work()).times(more)
-        passes = Layer.of(MICRO_BATCHES, work, Work())
+        before = sum(layer.name.startswith(MICRO_BATCHES) for layer in self.layers)
+        passes = Layer.of(MICRO_BATCHES + f" {before + 1}" * (before > 0), work, Work())
         passes = replace(passes, forward_seconds=more * self.compute_seconds)
         return replace(
             self,
@@ -358,7 +359,7 @@ class Workload:
             for what in LATER:
                 if not (layer[f"forward_{what}"] or layer[f"backward_{what}"]):
                     del layer[f"forward_{what}"], layer[f"backward_{what}"]
-        text = json.dumps(values, indent=1)
+        text = json.dumps(values, indent=1, default=lambda one: one.item())  # NumPy's numbers
         return SHAPE.sub(lambda found: "".join(found.group().split()).replace(",", ", "), text)
 
     @classmethod
@@ -385,7 +386,7 @@ def _gradient(row: dict[str, Any]) -> Gradient:
     return Gradient(**{**row, **shape})
 
 
-def read_profile(name: str, folder: Path = PROFILES) -> Workload:
+def read_profile(name: str, folder: str | Path = PROFILES) -> Workload:
     """Return the named profile of data/profiles, or of another folder.
 
     Raises UnknownName with the names that exist, InputError for a file that is no profile.
@@ -394,12 +395,12 @@ def read_profile(name: str, folder: Path = PROFILES) -> Workload:
     >>> ddlnb.read_profile("small-conv_b64_cpu-1thread")
     Workload('small-conv', batch=64, 28 gradients, 3.82 MB, 28.1 ms)
     """
-    path = folder / f"{name}.json"
+    path = Path(folder) / f"{name}.json"
     if not path.is_file():
         raise UnknownName(
             "profile",
             name,
-            sorted(file.stem for file in folder.glob("*.json")),
+            sorted(file.stem for file in path.parent.glob("*.json")),
             otherwise="a file of yours is given as the model (--model mine.json)",
         )
     return Workload.from_json(read_text(path), repr(str(path)))

@@ -38,7 +38,7 @@ def test_a_forecast_is_compared_with_our_engine_and_its_error_is_said():
     assert table.loc[("small-conv", 2, "MG-WFBP"), "measured (ms)"] == 1000.0
     assert table["error (%)"].tolist() == [25.0]
     assert error_sentence(errors) == (
-        "Over 1 cells the median error of the forecast is 25.0% and the largest 25.0%; 0 are "
+        "Over 1 cells the median error of the seconds is 25.0% and the largest 25.0%; 0 are "
         "within 15%, and 0 measured values lie inside the 90 % interval; one run "
         "varies by 2.0% (median)."
     )

@@ -254,11 +254,19 @@ def test_a_network_is_known_by_its_words(gpu, words, kind, gigabits, known):
         ("NCCL_ALGO=NVLSTree", {"NVLSTree"}, set()),
         ("Tree, Simple", {"Tree"}, {"Simple"}),
         ("SHARP", {"CollNet"}, set()),
+        ("NCCL_ALGO=^NVLSTree,Ring NCCL_PROTO=^LL", {"NVLS", "PAT", "Tree"}, {"LL128", "Simple"}),
     ],
 )
 def test_settings_force_what_they_name(settings, algorithms, protocols):
     found = setting_of({**ROW, "settings": settings})
     assert (set(found.algorithms), set(found.protocols)) == (algorithms, protocols)
+
+
+def test_a_setting_that_names_nothing_is_refused():
+    with pytest.raises(
+        InputError, match="NCCL_ALGO=Rings, which is unknown; write one of NVLSTree"
+    ):
+        setting_of({**ROW, "settings": "NCCL_ALGO=Rings"})
 
 
 def test_words_say_what_is_slower_shared_copied_and_switched_off():

@@ -76,7 +76,7 @@ def test_findings_say_the_load_beside_the_errors(tmp_path, under):
         simulated_here.twin_findings(compared("measured"), tmp_path),
         fig4_emulated.view_findings(compared("emulated"), tmp_path),
     ):
-        assert "the median error of the forecast is 10.0%" in str(said)
+        assert "the median error of the seconds is 10.0%" in str(said)
         assert "times are those of a machine under load" in str(said)
 
 

@@ -82,7 +82,7 @@ def test_ddp_is_found_by_name_and_is_none_of_our_methods():
 
 @pytest.mark.parametrize("name", ["searched", "all", "single", "", " "])
 def test_a_name_that_means_something_else_is_not_given(name):
-    with pytest.raises(InputError, match=f"method '{name}' has a name that is taken or empty"):
+    with pytest.raises(InputError, match=f"method '{name}' has a name that is taken, or no word"):
         register_method(replace(get_method("MG-WFBP"), name=name))
 
 

@@ -169,7 +169,7 @@ def scale(
 
     ``options`` are ``gpus_per_node`` (8); ``network``, by default the ports that nodes with this
     GPU usually have; ``sequence`` in tokens, by default the model's; ``global_batch``: sequences of
-    a step, by default four million tokens; ``framework``: one of `FRAMEWORKS`, whose ways and
+    a step, by default 4 Mi tokens; ``framework``: one of `FRAMEWORKS`, whose ways and
     fitted parameters are taken, by default a mixture of those in use; ``precision`` (bf16);
     ``schedule`` of pipelines: 1f1b (the default), zero-bubble or gpipe; ``vpp``: chunks of layers
     per stage, which make 1f1b the interleaved schedule, by default all that divide the layers of a

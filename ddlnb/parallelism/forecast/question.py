@@ -48,7 +48,7 @@ class LayoutQuestion:
     Models, GPUs, networks and frameworks may be given by their names; the fields then hold what
     these stand for, but for the framework. Without one the answer is a mixture of those in use
     (`by_framework`). What is left out is looked up: the tokens of a sequence
-    are the model's own, the sequences of a step four million tokens, ``fitted`` the kept
+    are the model's own, the sequences of a step 4 Mi tokens, ``fitted`` the kept
     parameters of the forecast. ``network`` is what joins nodes, None for the ports that nodes with
     such a GPU usually have; ``precision`` one that the GPU has a rate for, which computes on
     parameters of two bytes. ``vpp`` is the number of
@@ -73,9 +73,7 @@ class LayoutQuestion:
         Asked("What joins nodes, such as 8x400GbIB; default: usual for the GPU."),
     ] = None
     sequence: Annotated[LaterWhole, Asked("Tokens of a sequence; default: the model's own.")] = None  # type: ignore[assignment]
-    global_batch: Annotated[
-        LaterWhole, Asked("Sequences of a step; default: four million tokens.")
-    ] = None  # type: ignore[assignment]
+    global_batch: Annotated[LaterWhole, Asked("Sequences of a step; default: 4 Mi tokens.")] = None  # type: ignore[assignment]
     framework: Annotated[
         str,
         Asked(

@@ -184,7 +184,9 @@ def fit_failure_rate(records: Sequence[FailureRecord] | None = None) -> FailureR
     A source that gives several rates, of its clusters and its jobs, counts as one: their geometric
     mean. Raises InputError for fewer than three sources, of which no spread can be told.
     """
-    used = [one for one in records or failure_records() if not one.is_projected]
+    used = [
+        one for one in (failure_records() if records is None else records) if not one.is_projected
+    ]
     by_source: dict[str, list[float]] = {}
     for one in used:
         by_source.setdefault(one.source.partition(",")[0], []).append(math.log(one.per_gpu_second))

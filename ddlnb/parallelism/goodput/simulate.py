@@ -220,6 +220,7 @@ def goodput(
         f"job {job!r} is no Job; give one, such as ddlnb.parallelism.Job(gpus=1024)",
     )
     require_whole(2, draws=draws)
+    require_whole(0, seed=seed)
     require_positive(seconds=seconds)
     rate = rate or fit_failure_rate()
     slow_downs = slow_downs or fit_slow_downs()

@@ -29,6 +29,7 @@ from ddlnb.plans.methods import BASELINES, METHODS, Method, get_method
 from ddlnb.plans.plan import Plan
 from ddlnb.plans.plan_file import KeptPlan, method_of
 from ddlnb.plans.server_rules import BulkSynchronous
+from ddlnb.registry import supplied_names
 from ddlnb.simulator.forecast import methods_on
 from ddlnb.simulator.profiles import workload_on
 from ddlnb.simulator.program import lower
@@ -101,8 +102,9 @@ def iteration_cost(
     "sheet", what follows from the data sheet of the cluster's GPU, or "free" for nothing, a bound.
 
     Raises UnknownName, and InputError for servers that the cluster lacks, a compressor that the
-    profile lacks, a base that does not fit, and a synchronisation whose iterations have no one
-    cost, as those of post-local SGD.
+    profile lacks, a base that does not fit, ``overlap`` false with a row of METHODS, which has a
+    schedule of its own, and a synchronisation whose iterations have no one cost, as those of
+    post-local SGD.
 
     >>> import ddlnb
     >>> resnet = ddlnb.read_profile("resnet50_b64_rtx2080ti")
@@ -141,7 +143,7 @@ def iteration_cost(
 def _named(text: object) -> Method | TrainingMethod:
     if not isinstance(text, str):
         raise UnknownName("method", text, [*METHODS, *SYNCHRONISATIONS])
-    if text in {*METHODS, *BASELINES}:
+    if text in {*METHODS, *BASELINES, *supplied_names("method")}:
         return get_method(text)
     try:
         return training_method(text)
