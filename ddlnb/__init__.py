@@ -163,7 +163,6 @@ _SUPPLIED = {
     "remark as run": ("survey.remarks", "as_run"),
     "searched plan": ("replanning.replanner", "searched_plan"),
     "servers byteps": ("foreign_engines.byteps.servers", "SERVERS"),
-    "training method": ("training.method", "training_method"),
     "transport along a collective": ("collective_transport.transport", "along"),
     "transport in halves": ("collective_transport.transport", "halves"),
     "transport over a mesh": ("collective_transport.transport", "MeshTransport"),

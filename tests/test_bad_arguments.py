@@ -23,8 +23,10 @@ from ddlnb.networks.network import changed
 from ddlnb.networks.routes import route
 from ddlnb.networks.topologies import get_topology, with_islands
 from ddlnb.parallelism.goodput.failures import fit_failure_rate
+from ddlnb.plans.methods import OF_TRAINING
 from ddlnb.plans.plan_file import plan_from_json
 from ddlnb.training.gossip import make_graph
+from ddlnb.training.method import SYNCHRONISATIONS
 from ddlnb.workloads.roofline import from_throughput
 from ddlnb.workloads.workload import Gradient
 from tests.toy import TOY
@@ -238,3 +240,8 @@ def test_speed_ups_and_tables_compare_what_is_alike():
     two = pd.concat([rows, rows.assign(local_batch=2 * TOY.local_batch)])
     assert ddlnb.throughput_table(two).index.is_unique
     assert ddlnb.throughput_table(pd.concat([rows, rows.assign(source="measured")])).index.is_unique
+
+
+def test_first_words_of_training_methods_are_those_of_synchronisations():
+    """`register_method` refuses them, and would load torch to ask."""
+    assert set(OF_TRAINING) == set(SYNCHRONISATIONS)

@@ -625,13 +625,14 @@ def _words(row: Mapping[str, Any]) -> str:
 
 def _named(what: str, known: dict[str, str], words: str, flags: int) -> frozenset[str]:
     """Return the algorithms or protocols that words name, or all but these after NCCL's "^"."""
+    told = re.search(rf"NCCL_{what}\s*=\s*[\"']?(\^?)([^\s;\"']+)", words)
+    words, flags = (told[2], re.IGNORECASE) if told else (words, flags)
     found = frozenset(name for name, pattern in known.items() if re.search(pattern, words, flags))
-    told = re.search(rf"NCCL_{what}\s*=\s*(\^?)([^\s;]+)", words)
     if told is None:
         return found
     require(
         bool(found),
-        f"settings {words!r} have NCCL_{what}={told[2]}, which is unknown; write one of "
+        f"settings have NCCL_{what}={told[2]}, which is unknown; write one of "
         f"{', '.join(known)}, or leave it out",
     )
     return frozenset(known) - found - {"CollNet"} if told[1] else found

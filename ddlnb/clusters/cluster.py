@@ -112,7 +112,7 @@ class Cluster:
     about: str = field(default="", compare=False)
     facts: Mapping[str, str] = field(default_factory=dict, compare=False)
     fits: Mapping[str, Fit] = field(default_factory=dict, compare=False)
-    drawn_around: Effects | None = field(default=None, compare=False)
+    drawn_around: Effects | None = None
 
     def __post_init__(self) -> None:
         require_whole(nodes=self.nodes, gpus_per_node=self.gpus_per_node)
@@ -223,13 +223,16 @@ class Cluster:
         Double trees join nodes: within a box NCCL has rings, whichever of both is asked for.
         """
         if self.all_reduce != NCCL or self.nodes_in_use == 1:
-            is_box = self.nodes_in_use == 1 and self.workers <= IN_A_BOX
-            is_tree = self.all_reduce in ("double-tree", NCCL_TREE)
-            rings = self.all_reduce == NCCL or (is_box and is_tree)
-            only = self._form("ring" if rings else self.all_reduce)
+            only = self._form("ring" if self._is_ring else self.all_reduce)
             return only, only, 0.0
         ring = self._form("ring")
         return ring, *nccl_choice(ring, self._form("double-tree"))
+
+    @property
+    def _is_ring(self) -> bool:
+        """Whether a ring is played: within a box, where NCCL has no trees."""
+        is_tree = self.all_reduce in ("double-tree", NCCL_TREE) and self.workers <= IN_A_BOX
+        return self.nodes_in_use == 1 and (self.all_reduce == NCCL or is_tree)
 
     @property
     def cost(self) -> AlphaBeta:
@@ -355,7 +358,7 @@ class Cluster:
         return self.fabric.curve(self._links(), self._asked(primitive), self._near())
 
     def _asked(self, primitive: Primitive) -> Asked:
-        name = self.all_reduce if primitive == "all-reduce" else "ring"
+        name = self.all_reduce if primitive == "all-reduce" and not self._is_ring else "ring"
         return Asked(self.nodes_in_use, self.workers_per_node, name, primitive)
 
     def _links(self, *, computing: bool = False) -> Links:
@@ -488,7 +491,7 @@ class Cluster:
             name: effect_from(name, value) if isinstance(value, str) else value
             for name, value in values.items()
         }
-        return replace(self, effects=self.effects.but(**numbers))
+        return replace(self, effects=self.effects.but(**numbers), drawn_around=None)
 
     def with_heterogeneity(
         self, compute: Factors = (), link: Factors = (), delay: Delay | None = None

@@ -124,7 +124,12 @@ def cut_layers(
     whole = ends[None, :] - ends[:, None]  # the cost of layers i to j - 1
     allowed = np.arange(len(ends))[:, None] < np.arange(len(ends))[None, :]
     stages = [np.where(allowed, whole / speed, np.inf) for speed in speeds]
-    if len(sizes):
+    if len(sizes) or len(room):
+        require(
+            len(sizes) == len(costs) and len(room) == len(speeds),
+            f"{len(sizes)} sizes and {len(room)} rooms do not fit {len(costs)} layers on "
+            f"{len(speeds)} stages; give one for each",
+        )
         held = np.concatenate([[0.0], np.cumsum(sizes)])
         bytes_held = held[None, :] - held[:, None]
         within = [

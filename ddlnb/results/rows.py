@@ -267,7 +267,7 @@ def speedups(rows: pd.DataFrame, baseline: str = "single") -> pd.DataFrame:
     free = {"method", "gpus", "engine", "servers", "settings"}
     keys = [column for column in CELL if column in rows and column not in free]
     single = rows[rows["method"] == baseline]
-    if "gpus" in rows and single["gpus"].nunique() > 1:
+    if "gpus" in rows and (single.groupby(keys, dropna=False)["gpus"].nunique() > 1).any():
         keys.append("gpus")
     require(
         len(single) > 0,

@@ -14,6 +14,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.errors import require
 from ddlnb.networks.collectives import catalogue
 from ddlnb.networks.collectives.catalogue import get_algorithm, get_collective, why_not
+from ddlnb.networks.fabric import CHOICES
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.bucketing import by_priority, message_of, partitioned
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Plan
@@ -107,7 +108,8 @@ class Space:
         workers, per_node = cluster.workers, cluster.workers_per_node
         if is_free:  # the others, of those that are made for so many workers
             able = (n for n in names if not why_not(get_algorithm(n), workers, per_node))
-            names = tuple(name for name in able if name != cluster.all_reduce)
+            own_too = {cluster.all_reduce, *CHOICES.get(cluster.all_reduce, ())}
+            names = tuple(name for name in able if name not in own_too)
         for name in names:
             get_collective(name, workers, per_node=per_node)
         return names

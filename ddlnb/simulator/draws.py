@@ -119,11 +119,13 @@ def draw_clusters(cluster: Cluster, count: int, seed: int = 0) -> list[Cluster]:
         effect: _draw(effect, getattr(cluster.effects, effect), fit, count, seed)
         for effect, fit in cluster.intervals.items()
     }
-    drawn_from = replace(cluster, drawn_around=cluster.effects)
-    return [
-        drawn_from.with_effects(**{effect: float(drawn[i]) for effect, drawn in values.items()})
+    drawn = (
+        cluster.with_effects(**{effect: float(one[i]) for effect, one in values.items()})
         for i in range(count)
-    ]
+    )
+    if cluster.has_closed_form:
+        return list(drawn)
+    return [replace(one, drawn_around=cluster.effects) for one in drawn]
 
 
 def _draw(effect: str, value: float, fit: Fit, count: int, seed: int) -> np.ndarray:
@@ -159,8 +161,12 @@ class Circumstances:
         ]
         drawn = {
             key: [
-                one.with_effects(
-                    compute_factor=one.effects.compute_factor * math.exp(key[3] * by_model[key[2]])
+                replace(
+                    one,
+                    effects=one.effects.but(
+                        compute_factor=one.effects.compute_factor
+                        * math.exp(key[3] * by_model[key[2]])
+                    ),
                 )
                 for one, by_model in zip(draw_clusters(key[0], draws, seed), speed, strict=True)
             ]

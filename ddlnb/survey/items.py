@@ -13,6 +13,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
 
+import numpy as np
 import pandas as pd
 
 from ddlnb.files import PUBLISHED
@@ -127,7 +128,9 @@ def ties(seconds: pd.Series[float], of: float) -> str:
     >>> ties(pd.Series({"ring": 0.15, "tree": 0.15 + 1e-12, "star": 0.2}), of=0.15)
     'ring and tree'
     """
-    return listed([str(name) for name in seconds.index[(seconds / of - 1).abs() < SAME]])
+    alike = np.isclose(seconds, of, rtol=SAME, atol=0.0)
+    names = [f"'{name}'" if "," in str(name) else str(name) for name in seconds.index[alike]]
+    return listed(names)
 
 
 def findings(*sentences: str, items: Iterable[ItemVerdict] = ()) -> Findings:

@@ -291,10 +291,11 @@ def _require_possible(workload: Workload, gpu: Gpu, samples_per_second: float) -
         if layer.forward_flops
     )
     needed = workload.flops - faster * (1 - 1 / MOST_WINOGRAD)
-    rate = needed / workload.local_batch * samples_per_second
-    most = max(gpu.flops.values())
+    each = samples_per_second / workload.local_batch
+    rate, most = workload.flops * each, max(gpu.flops.values())
+    by_winograd = needed * each <= gpu.flops.get("fp32", 0.0)
     require(
-        SLOWEST <= rate / most <= 1,
+        rate / most >= SLOWEST and (rate <= most or by_winograd),
         f"throughput {samples_per_second:g} samples/s of {workload.model!r} means {rate:.3g} "
         f"FLOP/s, and {gpu.name} computes {SLOWEST * most:.3g} to {most:.3g}; give the samples per "
         f"second of one GPU",

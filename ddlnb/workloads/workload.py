@@ -395,12 +395,13 @@ def read_profile(name: str, folder: str | Path = PROFILES) -> Workload:
     >>> ddlnb.read_profile("small-conv_b64_cpu-1thread")
     Workload('small-conv', batch=64, 28 gradients, 3.82 MB, 28.1 ms)
     """
-    path = Path(folder) / f"{name}.json"
+    folder = Path(folder)
+    path = folder / f"{name}.json"
     if not path.is_file():
         raise UnknownName(
             "profile",
             name,
-            sorted(file.stem for file in path.parent.glob("*.json")),
+            sorted(file.stem for file in folder.glob("*.json")),
             otherwise="a file of yours is given as the model (--model mine.json)",
         )
     return Workload.from_json(read_text(path), repr(str(path)))

@@ -254,6 +254,8 @@ def test_a_network_is_known_by_its_words(gpu, words, kind, gigabits, known):
         ("NCCL_ALGO=NVLSTree", {"NVLSTree"}, set()),
         ("Tree, Simple", {"Tree"}, {"Simple"}),
         ("SHARP", {"CollNet"}, set()),
+        ("NCCL_PROTO=simple", set(), {"Simple"}),
+        ('NCCL_ALGO="^Tree", a ring of 8 rails', {"NVLS", "NVLSTree", "PAT", "Ring"}, set()),
         ("NCCL_ALGO=^NVLSTree,Ring NCCL_PROTO=^LL", {"NVLS", "PAT", "Tree"}, {"LL128", "Simple"}),
     ],
 )

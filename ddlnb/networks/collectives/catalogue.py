@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddlnb.clusters.fabric import AUTO, NCCL
+from ddlnb.clusters.fabric import AUTO, NCCL, NCCL_TREE
 from ddlnb.errors import require, require_whole
 from ddlnb.networks.collectives.all_to_all import Bruck, Pairwise, Rotating
 from ddlnb.networks.collectives.base import ALL_REDUCE, Algorithm
@@ -148,4 +148,4 @@ def register_collective(kind: type[Algorithm]) -> None:
     69
     >>> del COLLECTIVES["many-blocks"]
     """
-    register("collective", kind, Algorithm, COLLECTIVES, (AUTO, NCCL))
+    register("collective", kind, Algorithm, COLLECTIVES, (AUTO, NCCL, NCCL_TREE))

@@ -101,7 +101,10 @@ class Row:
         ``usual`` are those of a node that the row does not tell.
         """
         if self.text("num_gpus") or not self.text("nodes"):
-            return self.whole("num_gpus")
+            ranks = self.whole("num_gpus")
+            if self.text("nodes") and self.whole("nodes") != math.ceil(ranks / usual):
+                self.notes["nodes, which do not fit num_gpus", "num_gpus"] += 1
+            return ranks
         each = self.whole("gpus_per_node", default=usual, told=str(usual))
         self.notes["num_gpus", "nodes * gpus_per_node"] += 1
         return self.whole("nodes") * each

@@ -20,7 +20,8 @@ largest fixed density that ends as soon. Where all entries cost less than some, 
 
 Which gradients make a message depends on what is sent of them (`Compressing.plans`): of all plans
 that a fixed density may have, the one is taken on which the least density is largest, and then
-most entries are sent.
+most entries are sent, if the whole iteration, played, takes no longer; else the largest fixed
+density of which this is so.
 """
 
 from __future__ import annotations
@@ -46,12 +47,15 @@ from ddlnb.simulator.tasks import Numbers
 from ddlnb.training.cost.estimate import BASE
 from ddlnb.training.cost.overlapped import (
     Compressing,
+    IterationCost,
     compressed_message,
+    overlapped_cost,
     pieces_of_messages,
     require_all_to_all,
     with_own_plans,
 )
 from ddlnb.training.cost.requests import Shape, compressed_pieces, is_built_in, tensor_shapes
+from ddlnb.training.method import training_method
 from ddlnb.training.worker import Compression
 from ddlnb.workloads.workload import Workload
 
@@ -117,8 +121,23 @@ def layer_densities(
         latest = soonest + longer * program.compute_seconds
         if _end(_ready_seconds(program), levels[0].seconds) <= latest:
             chosen.append(_by_parameter(workload, plan, _raised(levels, program, latest)))
-    elements = [math.prod(shape) for shape in tensor_shapes(workload).values()]
-    return LayerTopK(max(chosen, key=lambda one: (min(one), np.dot(one, elements))))
+    shapes, here = tensor_shapes(workload).values(), with_own_plans(cluster)
+    alike, elements = [(one,) * len(shapes) for one in densities], [math.prod(s) for s in shapes]
+
+    def cost(one: tuple[float, ...]) -> IterationCost:
+        method = training_method(f"bsp + {LayerTopK(one)}" + " + feedback" * feedback)
+        return overlapped_cost(workload, here, method, profile, base)
+
+    least = cost(alike[0])
+    allowed = least.iteration_seconds + longer * least.compute_seconds
+    fixed = next(one for one in reversed(alike) if cost(one).iteration_seconds <= allowed)
+    better = sorted(
+        {one for one in chosen if min(one) >= fixed[0]},
+        key=lambda one: (min(one), np.dot(one, elements)),
+        reverse=True,
+    )
+    held = (one for one in better if cost(one).iteration_seconds <= allowed)
+    return LayerTopK(next(held, fixed))
 
 
 def _plans(
