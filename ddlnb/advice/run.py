@@ -145,7 +145,7 @@ def _sentences(rows: pd.DataFrame, tokens: float, within_days: float | None) -> 
     yield (
         f"{show_count(tokens)} tokens take {_days(first)} on {first['gpus']:,} GPUs, "
         f"{_price(first)}; failures, restarts, checkpoints and stragglers have "
-        f"{1 - first['goodput']:.0%} of that time."
+        f"{1 - first['goodput']:.0%} of that time, if a spare node stands in for each that breaks."
     )
     if not math.isnan(first["megawatt_hours"]):
         yield (

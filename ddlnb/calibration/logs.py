@@ -117,11 +117,10 @@ def fit_log(
     names = dict.fromkeys([base.all_reduce, NCCL, "ring", NCCL_TREE] if most > 1 else ["ring"])
     fits = [_fitted(replace(base, all_reduce=name), reduced) for name in names]
     best, found = min(fits, key=lambda one: one[1].cost)
-    return FittedLog(
-        found,
-        _cluster(best, found, Path(log).name),
-        f" Left out: {', '.join(others)}." if others else "",
-    )
+    left_out = f" Left out: {', '.join(others)}." if others else ""
+    if best.all_reduce != base.all_reduce:
+        left_out += f" Its all-reduce is {best.all_reduce}, by name it was {base.all_reduce}."
+    return FittedLog(found, _cluster(best, found, Path(log).name), left_out)
 
 
 def rows_of(

@@ -82,9 +82,9 @@ def advise(
     given = {"gpu_hour": gpu_price, "server_hour": server_price}
     prices = Prices(**{name: value for name, value in given.items() if value is not None})
     found = answer(cluster=hardware.chosen(), prices=prices, **asked)
-    print_answer(found)
     write_rows(found.options, csv, "Options")
     write_page(found, page)
+    print_answer(found)
 
 
 OF_RUNS = ("model", "framework", "sequence", "precision", "draws", "seed")
@@ -118,8 +118,8 @@ def _launched(
         gpus_per_node=hardware.gpus_per_node or each,
     )
     found = advise_launched(config, there.chosen(), run, **asked)
-    print_answer(found)
     write_rows(found.rows, csv, "Rows")
+    print_answer(found)
 
 
 def write_page(found: Advice | LayoutAdvice, page: Path | None) -> None:

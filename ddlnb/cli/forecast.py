@@ -75,8 +75,8 @@ def forecast(
         named = asked.get("methods", ["all"])
         asked["methods"] = otherwise.methods(named, on, asked.get("servers"))
     found = answer(cluster=on, **asked)
+    write_rows(found.rows, csv)  # before what a closed pipe would end
     print_answer(found)
-    write_rows(found.rows, csv)
 
 
 def _fig4(csv: Path | None, **given: int) -> None:
@@ -112,9 +112,9 @@ def scaling(
     from ddlnb.advice.scaling import scaling as answer
 
     found = answer(cluster=hardware.chosen(), **asked)
-    print_answer(found)
     write_rows(found.rows, csv)
     write_picture(figure, "scaling_curves", found.rows, found.share, found.title)
+    print_answer(found)
 
 
 @app.command()

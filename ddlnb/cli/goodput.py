@@ -14,6 +14,7 @@ from ddlnb.errors import require_positive
 from ddlnb.units import counted, seconds_from
 
 app = App()
+USUAL_REPLICA = 64  # GPUs
 
 
 @app.command()
@@ -21,8 +22,12 @@ def goodput(
     gpus: Annotated[int, typer.Option(help="GPUs of the job.")] = 1024,
     gpus_per_node: Annotated[int, typer.Option(help="GPUs that one failure takes out.")] = 8,
     replica: Annotated[
-        int, typer.Option(help="GPUs of one copy of the model: what elastic training leaves out.")
-    ] = 64,
+        int | None,
+        typer.Option(
+            help="GPUs of one copy of the model, which elastic training leaves out; default: 64, "
+            "or as many of a smaller job as divide it."
+        ),
+    ] = None,
     checkpoint: Annotated[
         str, typer.Option(help="Time in which training stands still for a checkpoint.")
     ] = "4 s",
@@ -57,7 +62,7 @@ def goodput(
     job = Job(
         gpus,
         gpus_per_node,
-        replica,
+        math.gcd(gpus, USUAL_REPLICA) if replica is None else replica,
         seconds_from(checkpoint),
         seconds_from(restart),
         seconds_from(repair),
@@ -89,6 +94,6 @@ def goodput(
         for row in table.to_dict("records")
     ]
     what = f"Simulated: {days:g} days of a job on {counted(gpus, 'GPU')}"
+    write_rows(table, csv)
     print_table(shown, False, f"{what} (goodput and failures are medians, losses are means)")
     say(goodput_sentences(job, table, rate))
-    write_rows(table, csv)

@@ -71,7 +71,7 @@ def register_compressor(kind: type[Compressor]) -> None:
         not (isinstance(kind, type) and issubclass(kind, Compressor)) or family in FAMILIES,
         f"compressor {kind!r} declares the family {family!r}; choose one of {', '.join(FAMILIES)}",
     )
-    feedback = getattr(kind, "feedback", "")
+    feedback = getattr(kind, "feedback", FEEDBACKS[0])
     require(
         not isinstance(feedback, str) or feedback in FEEDBACKS,
         f"compressor {kind!r} declares feedback {feedback!r}; choose one of {', '.join(FEEDBACKS)}",

@@ -32,7 +32,7 @@ from ddlnb.figures.style import (
     say_source,
     styled,
 )
-from ddlnb.results.schema import KEY
+from ddlnb.results.schema import KEY, require_frame
 from ddlnb.units import counted, listed
 
 RATE = "throughput_samples_per_s"
@@ -237,6 +237,7 @@ def forecast_bars(
     speed-up over one GPU, a line on it the 90 % interval of the forecast or one published std. A
     question mark stands on published cells that a column ``suspicious`` marks.
     """
+    require_frame(forecast_rows, "method", "gpus", "speedup", RATE, *PANEL)
     rows = forecast_rows[forecast_rows["method"] != "single"]
     require(not rows.empty, "there are no rows to draw")
     panels = rows[PANEL].drop_duplicates()

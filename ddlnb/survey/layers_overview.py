@@ -24,7 +24,7 @@ from ddlnb.parallelism.layout import Layout, group_size
 from ddlnb.parallelism.memory import get_precision
 from ddlnb.parallelism.model import Transformer, llama
 from ddlnb.parallelism.volumes import traffic_matrices
-from ddlnb.survey.items import Findings, Rows, findings, tabled
+from ddlnb.survey.items import Findings, Rows, findings, tabled, ties as ties
 from ddlnb.units import GB, MB, MS, bandwidth_from
 
 # Llama 3 8B (its model card) and Mixtral 8x7B (arXiv 2401.04088, table 1), 4096 tokens a sequence.

@@ -11,7 +11,7 @@ from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.plans.plan import Plan
 from ddlnb.survey.items import Rows, tabled
-from ddlnb.units import show_bytes
+from ddlnb.units import listed as listed, show_bytes
 from ddlnb.workloads.workload import Workload
 
 

@@ -18,7 +18,7 @@ from ddlnb.plans.methods import SURVEYED
 from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.survey.items import Findings, Rows, findings, tabled
 from ddlnb.survey.testbed import BATCHES, CLUSTERS, fig4_workload
-from ddlnb.units import counted
+from ddlnb.units import counted, listed as listed
 from ddlnb.workloads.workload import Workload
 
 PLACES = SERVER_PLACES

@@ -56,7 +56,7 @@ def test_a_lab_checks_itself_and_its_solution_differs_in_what_the_student_writes
     assert after.count("assert ") >= 3
     assert any(f"{word}(" in code for word in WRITTEN)
     # A method is another one once the student has corrected it; classes replace one another.
-    assert ("register_method(" in code) == ('METHODS.pop("Your' in code)
+    assert ("register_method(" in code) == ("METHODS.pop(" in code)
     assert "measure(" in after or 'executor="distributed"' in after
     assert lab[-1].source.startswith("**Question.**")
 
