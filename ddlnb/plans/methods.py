@@ -438,8 +438,8 @@ def _place(rule: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def get_method(name: str | Method | Plan) -> Method:
-    """Return the method of this name or plan, or itself. Raises UnknownName with a suggestion.
+def get_method(name: str | Method) -> Method:
+    """Return the method of this name, or the Method itself. Raises UnknownName with a suggestion.
 
     Besides METHODS there is "DDP": what PyTorch's DistributedDataParallel does by default, without
     its broadcast of buffers; and "searched": the plan that `ddlnb.search_plan` finds on a cluster.
@@ -453,10 +453,6 @@ def get_method(name: str | Method | Plan) -> Method:
     """
     if isinstance(name, Method):
         return name
-    if isinstance(name, Plan):
-        from ddlnb.plans.plan_file import method_of
-
-        return method_of(name)
     here, elsewhere = {**BASELINES, **METHODS}, supplied_names("method")
     if name in here:
         return here[name]

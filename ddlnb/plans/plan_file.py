@@ -13,7 +13,7 @@ from typing import Any
 from ddlnb.errors import PlanError
 from ddlnb.files import require_writable_file
 from ddlnb.plans.bucketing import Bucketing
-from ddlnb.plans.methods import METHODS, Method
+from ddlnb.plans.methods import METHODS, Method, get_method
 from ddlnb.plans.plan import Gate, Launch, Message, Order, Piece, Plan
 from ddlnb.reading import json_of, read_text, reading
 from ddlnb.units import counted
@@ -212,6 +212,11 @@ def method_of(plan: Plan) -> Method:
         compression=" and ".join(plan.compressed_by) or None,
         planner=KeptPlan(plan),
     )
+
+
+def method_for(given: str | Method | Plan) -> Method:
+    """Return the method of this name or of this plan, or the Method itself. Raises UnknownName."""
+    return method_of(given) if isinstance(given, Plan) else get_method(given)
 
 
 def _kept(workload: Workload) -> list[Message]:

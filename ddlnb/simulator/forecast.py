@@ -16,7 +16,8 @@ from ddlnb.clusters.cluster import Cluster, together
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require, require_whole
 from ddlnb.files import provenance
-from ddlnb.plans.methods import BASELINES, METHODS, Method, get_method
+from ddlnb.plans.methods import BASELINES, METHODS, Method
+from ddlnb.plans.plan_file import method_for
 from ddlnb.progress import Show
 from ddlnb.questions import Answer, Table, Verdict, asks
 from ddlnb.registry import is_supplied, several, supplied, supplied_names
@@ -204,7 +205,7 @@ def named_methods(methods: str | Method | Sequence[str | Method], cluster: Clust
     every = [*BASELINES.values(), *methods_on(cluster)]
     chosen: dict[Method, None] = {}
     for one in several(methods):
-        chosen |= dict.fromkeys(every if one == "all" else [get_method(one)])
+        chosen |= dict.fromkeys(every if one == "all" else [method_for(one)])
     return list(chosen)
 
 

@@ -24,6 +24,7 @@ from ddlnb.errors import InputError, require, require_whole
 from ddlnb.plans.alpha_beta import AlphaBeta
 from ddlnb.plans.methods import Method, get_method
 from ddlnb.plans.plan import Plan
+from ddlnb.plans.plan_file import method_for
 from ddlnb.registry import CACHES
 from ddlnb.results.timeline import Timeline
 from ddlnb.simulator.events import Prepared, Seconds, play, play_prepared, prepared, spans
@@ -147,7 +148,7 @@ def sized_on(
 def simulate(
     model: str | Workload,
     cluster: str | Cluster,
-    method: str | Method,
+    method: str | Method | Plan,
     *,
     workers: int | None = None,
     servers: int | None = None,
@@ -171,7 +172,7 @@ def simulate(
     3.0
     """
     require_whole(iterations=iterations)
-    method = get_method(method)
+    method = method_for(method)
     cluster = get_cluster(cluster, workers)
     workload = workload_on(model, cluster)
     program = lower(workload, cluster, plan_on(cluster, workload, method, servers))

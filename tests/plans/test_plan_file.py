@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+import ddlnb
 from ddlnb.errors import PlanError
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan_file import (
@@ -67,3 +68,12 @@ def test_a_plan_fits_gradients_that_become_ready_in_another_order():
     other = replace(TOY, gradients=TOY.gradients[::-1])
     assert fitted(plan, other).messages == plan.messages
     assert fitted(plan, other).gradients == other.gradients
+
+
+def test_a_plan_stands_where_a_method_is_named():
+    plan = ddlnb.get_method("WFBP-A2A").plan(TOY)
+    here = ddlnb.get_cluster("survey-10GbE", workers=8)
+    by_plan, by_name = (ddlnb.simulate(TOY, here, one) for one in (plan, "WFBP-A2A"))
+    assert by_plan.iteration_seconds == by_name.iteration_seconds
+    rows = ddlnb.forecast(TOY, here, [plan, "WFBP-A2A"], draws=0).rows
+    assert rows["throughput_samples_per_s"].nunique() == 1
