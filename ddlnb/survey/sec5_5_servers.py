@@ -14,6 +14,7 @@ from ddlnb.clusters.cluster import SERVER_PLACES, Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require
 from ddlnb.figures.style import GREY, PALETTE, doubling_axis, legend, legend_line, note, styled
+from ddlnb.networks.collectives.base import is_power_of_two
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.survey.items import Findings, Rows, findings, tabled
@@ -174,7 +175,7 @@ def servers_needed(rows: pd.DataFrame) -> plt.Figure:
                     label=f"servers on {place}",
                 )
             ax.set_title(f"{model}, {network}", fontsize=9)
-            doubling_axis(ax, counts, str)
+            doubling_axis(ax, [n for n in counts if is_power_of_two(n)] or counts)
     axes[0][0].set_ylim(0, None)
     for ax in axes[-1]:
         ax.set_xlabel("parameter servers")
