@@ -64,8 +64,8 @@ class Kind:
 
     @property
     def total(self) -> float:
-        """FLOP/s of all of them."""
-        return self.count * self.speed
+        """FLOP/s of all of them, alone or as stages, whichever is more."""
+        return self.count * max(self.speed, self.stage_speed)
 
 
 Kinds = tuple[Kind, ...]

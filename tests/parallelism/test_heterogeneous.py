@@ -263,6 +263,7 @@ def test_what_a_kind_does_by_itself_says_nothing_of_its_stages(sequence):
     assert ways.loc["pipeline by speed", "shares"] == "A10: 1 x 12, 2 x 11; T4: 1 x 3, 1 x 1"
     assert rows["way"].iloc[0] == "pipeline by speed"
     assert rows["fits"].iloc[0]
+    assert (rows["of_all"] <= 1).all()  # nothing outdoes what all speeds add up to
 
 
 def test_layers_go_where_memory_is_and_kinds_in_the_order_that_fits():
