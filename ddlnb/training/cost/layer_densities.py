@@ -105,7 +105,37 @@ def layer_densities(
         f"candidates {list(candidates)} must be densities from {LEAST} to {MOST:g}",
     )
     require(0 <= longer < math.inf, f"longer {longer!r} must be a share of the computation")
-    densities = sorted(set(candidates))
+    densities, shapes = sorted(set(candidates)), tensor_shapes(workload).values()
+    chosen = _hidden(workload, cluster, profile, base, densities, longer, feedback)
+    alike, here = [(one,) * len(shapes) for one in densities], with_own_plans(cluster)
+
+    def cost(one: tuple[float, ...]) -> IterationCost:
+        method = training_method(f"bsp + {LayerTopK(one)}" + " + feedback" * feedback)
+        return overlapped_cost(workload, here, method, profile, base)
+
+    least = cost(alike[0])
+    allowed = least.iteration_seconds + longer * least.compute_seconds
+    fixed = next(one for one in reversed(alike) if cost(one).iteration_seconds <= allowed)
+    elements = [math.prod(shape) for shape in shapes]
+    better = sorted(
+        {one for one in chosen if min(one) >= fixed[0]},
+        key=lambda one: (min(one), np.dot(one, elements)),
+        reverse=True,
+    )
+    held = (one for one in better if cost(one).iteration_seconds <= allowed)
+    return LayerTopK(next(held, fixed))
+
+
+def _hidden(
+    workload: Workload,
+    cluster: Cluster,
+    profile: CompressionProfile,
+    base: Method,
+    densities: Sequence[float],
+    longer: float,
+    feedback: bool,
+) -> list[tuple[float, ...]]:
+    """Return the densities by tensor that each plan has by the formula, where it ends in time."""
     found = []
     for plan in _plans(workload, cluster, profile, base, densities, feedback):
         program = lower(workload, cluster, plan)
@@ -121,23 +151,7 @@ def layer_densities(
         latest = soonest + longer * program.compute_seconds
         if _end(_ready_seconds(program), levels[0].seconds) <= latest:
             chosen.append(_by_parameter(workload, plan, _raised(levels, program, latest)))
-    shapes, here = tensor_shapes(workload).values(), with_own_plans(cluster)
-    alike, elements = [(one,) * len(shapes) for one in densities], [math.prod(s) for s in shapes]
-
-    def cost(one: tuple[float, ...]) -> IterationCost:
-        method = training_method(f"bsp + {LayerTopK(one)}" + " + feedback" * feedback)
-        return overlapped_cost(workload, here, method, profile, base)
-
-    least = cost(alike[0])
-    allowed = least.iteration_seconds + longer * least.compute_seconds
-    fixed = next(one for one in reversed(alike) if cost(one).iteration_seconds <= allowed)
-    better = sorted(
-        {one for one in chosen if min(one) >= fixed[0]},
-        key=lambda one: (min(one), np.dot(one, elements)),
-        reverse=True,
-    )
-    held = (one for one in better if cost(one).iteration_seconds <= allowed)
-    return LayerTopK(next(held, fixed))
+    return chosen
 
 
 def _plans(
