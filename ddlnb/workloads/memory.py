@@ -2,16 +2,15 @@
 
 `Footprint` is what it takes of a GPU; of models that have profiles it is kept in data/models, as to
 build and run one takes seconds, and to read this none. What this machine cannot hold is refused
-before it is asked for. ``python -m ddlnb.workloads.memory`` writes the files of data/models anew.
+before it is asked for. ``python -m benchmarks.kept_models`` writes the files of data/models anew.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -282,15 +281,3 @@ def kept_bytes(task: Task, module: nn.Module, samples: int) -> int:
 
 def _bytes_of(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
-
-
-if __name__ == "__main__":
-    import torch
-
-    from ddlnb.workloads.models import TASKS
-
-    for _name in WITH_PROFILES:
-        _half = seen_on_meta(TASKS[_name], torch.bfloat16).bytes_per_sample
-        _both = replace(seen_on_meta(TASKS[_name]), half_bytes_per_sample=_half)
-        _text = json.dumps(asdict(_both), indent=1)
-        (MODELS / f"{_name}.json").write_text(f"{_text}\n")
