@@ -148,7 +148,7 @@ def other_options(question: Question) -> Iterator[list[Option]]:
     for factor in LARGER_BATCHES:
         batch = factor * workload.local_batch
         if question.fits(batch) is not False:
-            larger = workload.at_batch(batch)
+            larger = question.at_batch(batch)
             name = f"batch {batch} per GPU"
             yield _by_method(question, name, Kind.BATCH, workload=larger, learning=averaged[factor])
     for count in ACCUMULATED:

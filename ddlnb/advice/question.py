@@ -130,7 +130,7 @@ class Question:
 
     ``footprint`` is what training takes of a GPU's memory, None where nobody knows, for the reason
     ``why_no_footprint``, and ``gpu_memory`` what the GPU has, in bytes, NaN where nobody knows.
-    ``accumulate`` is how many batches the workload goes through between two exchanges.
+    ``asked`` is what the workload is of.
     """
 
     workload: Workload
@@ -139,12 +139,26 @@ class Question:
     footprint: Footprint | None = None
     gpu_memory: float = math.nan
     why_no_footprint: str = "its model is not at hand"
-    accumulate: int = 1
+    asked: Held | None = None
 
     @property
     def held_batch(self) -> int:
         """Samples whose activations a GPU holds at a time."""
-        return self.workload.local_batch // self.accumulate
+        batches = 1 if self.asked is None else batches_per_exchange(self.asked)
+        return self.workload.local_batch // batches
+
+    def at_batch(self, local_batch: int) -> Workload:
+        """Return the workload at another batch, with seconds as if it were asked about.
+
+        Those of a workload without a model, and those by a measured rate, grow with the samples.
+        """
+        asked = self.asked
+        if asked is None or asked.throughput is not None or not isinstance(asked.model, str):
+            return self.workload.at_batch(local_batch)
+        try:
+            return replace(asked, local_batch=local_batch).workload
+        except InputError:  # no seconds of this batch
+            return self.workload.at_batch(local_batch)
 
     def memory_bytes(self, local_batch: int, more: float = 0.0) -> float:
         """Return the bytes that training at this batch takes of one GPU, NaN if unknown.
@@ -172,7 +186,7 @@ def question_about(asked: Held, cluster: Cluster, prices: Prices | None = None) 
         cluster,
         Prices() if prices is None else prices,
         gpu_memory=gpu_memory(cluster.hardware),
-        accumulate=batches_per_exchange(asked),
+        asked=asked,
     )
     try:
         return replace(known, footprint=_footprint(asked))

@@ -2,10 +2,12 @@
 
 Seconds come from the workload itself, from a measured rate, from a kept profile of the cluster's
 hardware, or from the data sheet of its GPU, in this order; ``source`` of the workload says which.
+Seconds of a profile at another batch grow as those of the data sheet.
 """
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -40,13 +42,15 @@ def workload_on(
     ``model`` is a Workload, a Task, or the name of one (`ddlnb.workloads.resolve`). ``throughput``
     are the samples per second of one worker, ``precision`` that of the computation (see
     `estimate`), ``software`` how the program was written (the same), ``sequence`` the tokens of a
-    sample. A profile of data/profiles is taken where none of the four is given. Raises InputError
-    for seconds of other hardware than the cluster's, and where there is no source of seconds, with
-    the ways to get one.
+    sample. A profile of data/profiles is taken where none of the four is given, also one of another
+    batch if the GPU has a data sheet. Raises InputError for seconds of other hardware than the
+    cluster's, and where there is no source of seconds, with the ways to get one.
     """
     is_plain = throughput is None and not precision and not software and sequence is None
     if is_plain and isinstance(model, str) and _profiles(model, cluster, local_batch):
         return profile_for(model, cluster, local_batch)
+    if is_plain and isinstance(model, str) and (grown := _grown(model, cluster, local_batch)):
+        return grown
     seen = kept_trace(model, local_batch) if isinstance(model, str) and sequence is None else None
     if seen is not None:
         traced = _measured(seen, cluster) if is_plain else seen
@@ -77,6 +81,29 @@ def _measured(traced: Workload, cluster: Cluster) -> Workload:
     names = _profiles(traced.model, cluster, traced.local_batch) if cluster.hardware else []
     alike = (one for one in map(read_profile, names) if one.structure == traced.structure)
     return next(alike, traced)
+
+
+def _grown(model: str, cluster: Cluster, local_batch: int | None) -> Workload | None:
+    """Return the workload at this batch whose seconds grow from those of the nearest profile.
+
+    The data sheet says by how much. None without one, without a profile, or where the data sheet is
+    thought to be nearer to the truth than the profile.
+    """
+    names = _profiles(model, cluster, None) if gpu_in(cluster.hardware) else []
+    if local_batch is None or not names:
+        return None
+    kept = min(
+        map(read_profile, names), key=lambda one: abs(math.log(one.local_batch / local_batch))
+    )
+    there, here = (
+        workload_on(model, cluster, batch, software=EAGER)
+        for batch in (kept.local_batch, local_batch)
+    )
+    if kept.spread >= here.spread:
+        return None
+    source = f"seconds at batch {kept.local_batch} grown as by the data sheet of {kept.hardware}"
+    found = here.scaled(kept.compute_seconds / there.compute_seconds, f"{source}; {kept.source}")
+    return replace(found, spread=kept.spread)
 
 
 def _with_seconds(

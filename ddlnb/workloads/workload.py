@@ -75,6 +75,7 @@ class Work:
 
 
 COUNTED = tuple(field.name for field in fields(Work))
+GROWING = "flops", "matrix_bytes", "bytes", "winograd_flops"  # with the samples
 LATER = COUNTED[3:]  # what profiles of earlier editions do not have
 
 
@@ -119,6 +120,11 @@ class Layer:
     def backward(self) -> Work:
         """The work of its backward pass."""
         return Work(*(getattr(self, f"backward_{what}") for what in COUNTED))
+
+    def grown(self, factor: float) -> Layer:
+        """Return the layer with so many times the work in as many operations."""
+        grown = (f"{way}_{what}" for way in ("forward", "backward") for what in GROWING)
+        return replace(self, **{name: factor * getattr(self, name) for name in grown})
 
 
 WRITTEN_BY = "`ddlnb measure profile --name` and `ddlnb trace --out` write some"
@@ -284,11 +290,15 @@ class Workload:
         return replace(self, hardware=hardware)
 
     def at_batch(self, local_batch: int) -> Workload:
-        """Return the workload at another batch, if all of its seconds grow with the samples."""
+        """Return the workload at another batch, if all seconds and bytes grow with the samples.
+
+        The operations stay as many: each does more.
+        """
         require_whole(local_batch=local_batch)
         factor = local_batch / self.local_batch
         source = f"seconds at batch {self.local_batch} times {factor:g}; {self.source}"
-        return replace(self.scaled(factor, source), local_batch=local_batch)
+        layers = tuple(layer.grown(factor) for layer in self.layers)
+        return replace(self, layers=layers, local_batch=local_batch).scaled(factor, source)
 
     def sent_as(self, gradients: str) -> Workload:
         """Return the workload with every element of a gradient sent in this type: fp16, bf16, fp32.

@@ -18,9 +18,11 @@ from ddlnb.advice.sharded import Sharded, seconds_of
 from ddlnb.advice.splits import PricedQuestion, posed, verdict_of
 from ddlnb.cli.advise import advice_page
 from ddlnb.cli.layouts import app
+from ddlnb.clusters.file import get_cluster
 from ddlnb.clusters.heterogeneous import Heterogeneity
 from ddlnb.errors import InputError
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect
+from ddlnb.simulator.profiles import workload_on
 from ddlnb.units import GIB
 
 CLUSTERS = {
@@ -60,6 +62,22 @@ def models(tmp_path_factory):
     own, config = f"{folder}/own.py:task", f"{folder}/llama-7b.json"
     names = ("llama3-8b", "resnet50", "bert-large", "gpt2-xl")
     return {"own": own, "config": config} | {name: name for name in names}
+
+
+def test_a_larger_batch_takes_the_same_in_advice_and_in_a_forecast_of_it():
+    batch, on = 128, "survey-10GbE"
+    advised = ddlnb.advise("resnet50", on, draws=0, most_plans=0).rows
+    larger = advised[advised["option"].str.startswith(f"batch {batch} per GPU")].iloc[0]
+    method = larger["option"].rpartition(", ")[2]
+    told = ddlnb.forecast("resnet50", on, methods=method, local_batch=batch, draws=0)
+    forecast = told.rows.set_index("method").loc[method, "throughput_samples_per_s"]
+    assert larger["throughput_samples_per_s"] == pytest.approx(forecast)
+    kept, grown = (workload_on("resnet50", get_cluster(on), one) for one in (64, batch))
+    assert kept.source in grown.source
+    assert grown.spread == kept.spread
+    assert 1.9 < grown.compute_seconds / kept.compute_seconds < 2
+    guessed = workload_on("bert-large", get_cluster("v100-nvlink"), 64)  # its profile is a guess
+    assert "data sheet of V100" in guessed.source
 
 
 @pytest.mark.thorough(but=2)

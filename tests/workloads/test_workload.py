@@ -8,7 +8,9 @@ import pytest
 from ddlnb.errors import InputError, UnknownName
 from ddlnb.files import PROFILES
 from ddlnb.units import bytes_from, show_bytes
+from ddlnb.workloads.kept_traces import kept_trace
 from ddlnb.workloads.resolve import resolve
+from ddlnb.workloads.roofline import estimate
 from ddlnb.workloads.tracing import trace
 from ddlnb.workloads.workload import Layer, Workload, read_profile
 from tests.toy import TOY
@@ -72,6 +74,16 @@ def test_another_batch_takes_proportional_seconds_and_the_same_gradients():
     assert "times 16" in larger.source
     with pytest.raises(InputError, match="local_batch"):
         workload.at_batch(0)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "bert-large"])
+def test_the_work_of_another_batch_is_what_tracing_shows_of_it(name):
+    grown, traced = kept_trace(name, 32).at_batch(64), kept_trace(name, 64)
+    assert grown.flops == pytest.approx(traced.flops)
+    for mine, theirs in zip(grown.layers, traced.layers, strict=True):
+        assert mine.forward.launches == theirs.forward.launches
+    mine, theirs = (estimate(one, "T4").compute_seconds for one in (grown, traced))
+    assert mine == pytest.approx(theirs, rel=0.02)  # bytes of weights do not grow
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"model": 1}', "nonsense"])
