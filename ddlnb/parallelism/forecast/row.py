@@ -187,12 +187,13 @@ TODAY = "9999-12"  # later than any month since which a framework has been anoth
 def frameworks_of(row: Row, gpu: Gpu) -> tuple[str, ...]:
     """Return the framework that a row names, or those that an unknown one may be like.
 
-    One without a date is today's on GPUs that the older was never run on.
+    One without a date, in its words or elsewhere, is today's on GPUs that the older was never run
+    on.
     """
     words = row.text("framework")
     written = row.text("software") or ("eager" if "eager" in row.text("notes") else "")
     said = f"{words} {row.text('framework_version')} {written}"
-    month = month_in(row.text("source_date"))
+    month = month_in(row.text("source_date")) or month_in(words)
     found = framework_in(said, month)
     if found and not month and gpu.year >= NEWER and found != (newer := framework_in(said, TODAY)):
         row.notes[f"a date (framework {words!r}, {gpu.name})", f"the {newer} of today"] += 1

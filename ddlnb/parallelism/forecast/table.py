@@ -31,10 +31,12 @@ from ddlnb.parallelism.forecast.cases import (
     shards_within,
 )
 from ddlnb.parallelism.forecast.forecast import rate
-from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework
+from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, Framework, framework_in
+from ddlnb.parallelism.forecast.layouts import Ranking
 from ddlnb.parallelism.forecast.mixture import Open, mixed
-from ddlnb.parallelism.forecast.question import MOST_SEQUENCES
+from ddlnb.parallelism.forecast.question import MOST_SEQUENCES, LayoutQuestion
 from ddlnb.parallelism.forecast.row import (
+    TODAY,
     Row,
     frameworks_of,
     gpu_of,
@@ -328,6 +330,58 @@ def _shard(row: Row, columns: Mapping[str, Any]) -> int:
     if not shards and replicas > 1:
         row.notes["replicas that hybrid sharding divides", "sharding over all of them"] += 1
     return shards
+
+
+def as_runs(asked: LayoutQuestion, ranking: Ranking, top: int) -> list[dict[str, Any]]:
+    """Return the best splits of a ranking as rows of a table of runs, with what is forecast.
+
+    `forecast_table` forecasts the same of them where a framework is named, up to slow runs, over
+    which throughput is a mean here and a median there. A model that tables know by name is told by
+    it, any other by its sizes. ``memory_gb`` is what runs report (GiB, of one rank).
+    """
+    model, reported = asked.model, ranking.outlook.memory_gib
+    columns = model_columns(model) if _shape_in(model.name) != model else {}
+    sizes = {name: columns[name] for name in (*SIZES, "ffn", "top_k") if name in columns}
+    sizes |= {"params_b": model.shape.parameters / 1e9} if sizes else {}
+    told = {"model": model.name, **sizes, "seq_len": asked.sequence, "gpu": asked.gpu.name}
+    told |= {"num_gpus": asked.gpus, "gpus_per_node": asked.gpus_per_node}
+    told |= {"network": asked.joined.name, "framework": _told(asked.framework)}
+    told |= {"precision": asked.precision}
+    if asked.overlap is not None:
+        told["overlap"] = int(asked.overlap)
+    best = ranking.best_of_splits()[:top]
+    rows = []
+    for index, row in zip(best, ranking.rows(top), strict=True):
+        one = ranking.layout(index)
+        split = {axis: getattr(one, axis) for axis in ("dp", "tp", "pp", "cp", "ep", "vpp")}
+        batch = {"micro_batch": one.micro_batch, "grad_accum": one.micro_batches}
+        rows.append(
+            {
+                "layout": row["layout"],
+                **told,
+                **split,
+                "schedule": one.schedule,
+                "sp": int(one.sequence_parallel),
+                "zero_stage": one.zero,
+                "sharding": "hybrid_shard" if one.shard else "",
+                **batch,
+                "global_batch_seqs": asked.global_batch,
+                "activation_checkpointing": one.recomputation,
+                **{name: row[name] for name in ("tokens_per_s_per_gpu", "low", "high")},
+                "memory_gb": float(reported[index]),
+                "fits": True,
+                **{name: row[name] for name in ("chance_of_slow", "seconds", "mfu", "loses_by")},
+            }
+        )
+    return rows
+
+
+def _told(framework: str) -> str:
+    """Return the words for a framework that tables mean by it, also where a later one has them."""
+    later = FRAMEWORKS.get(framework_in(framework, TODAY))
+    if not framework or later is None or later.name == framework:
+        return framework
+    return f"{framework} ({int(later.later[0][:4]) - 1})"
 
 
 ADDED = ("tokens_per_s_per_gpu", "low", "high", "memory_gb", "fits")
