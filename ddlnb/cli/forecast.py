@@ -205,7 +205,14 @@ def lossy(
     if not csv:
         most = get_cluster(first, max(gpus or [first.workers]))
         quicker = as_one_vector(workload, most, named, **options)
-        say([*_notes(rows), *filter(None, [quicker])])
+        planned = OWN_PLANS.format(first.name) if first.planning else ""
+        say([*_notes(rows), *filter(None, [quicker, planned])])
+
+
+OWN_PLANS = (
+    "Methods that weigh costs merge gradients here by the cluster's own cost of an all-reduce; "
+    "`ddlnb forecast` takes the cost with which {} says that they were run."
+)
 
 
 def _require_counts(names: Sequence[str], compression: str, base: str | None) -> None:
