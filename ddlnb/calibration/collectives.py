@@ -16,6 +16,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ from ddlnb.calibration.collective_tables import (
     read_published,
     read_questions,
 )
-from ddlnb.calibration.fit import Prior, Problem, student
+from ddlnb.calibration.fit import Numbers, Prior, Problem, student
 from ddlnb.calibration.nccl import (
     KINDS,
     NORMAL_TAIL,
@@ -79,6 +80,35 @@ def prior_of(gpu: Gpu, network: Network) -> Prior:
     return Prior(NAMES, np.log(mean), np.array(std))
 
 
+MISTAKEN, MISTAKEN_BY = 0.1, 0.7  # share of clusters off their sheets, and std of the logarithm
+
+
+@dataclass(frozen=True, eq=False)
+class Doubted(Prior):
+    """A prior whose rates may be those of a cluster that is not set up as its data sheets promise.
+
+    Only a fit asks it: a cluster that nobody measured is taken to be as it should be.
+    """
+
+    @cached_property
+    def _wider(self) -> Numbers:
+        is_rate = np.isin(self.names, ("inside", "switch", "between"))
+        return np.where(is_rate, np.maximum(MISTAKEN_BY / self.spread, 1.0), 1.0)
+
+    def log_density(self, points: Numbers) -> Numbers:
+        """Return the logarithm of the density at points (rows), up to a constant."""
+        off = self.residuals(points)
+        usual = math.log(1 - MISTAKEN) - 0.5 * off**2
+        other = np.log(MISTAKEN / self._wider) - 0.5 * (off / self._wider) ** 2
+        return np.asarray(np.logaddexp(usual, other).sum(axis=1))
+
+    def draws(self, count: int, generator: np.random.Generator) -> Numbers:
+        """Draw ``count`` rows of logarithms."""
+        off = generator.standard_normal((count, len(self.names)))
+        is_off = generator.random(off.shape) < MISTAKEN
+        return np.asarray(self.mean + self.spread * off * np.where(is_off, self._wider, 1.0))
+
+
 def parameters(logarithms: Array) -> Parameters:
     """Return draws of logarithms, (draws, parameters), as the cost model takes them."""
     return Parameters(*(column[:, None] for column in np.exp(logarithms).T))
@@ -124,11 +154,16 @@ class Cluster:
 
 @dataclass(frozen=True)
 class FittedCollectives:
-    """Fitted clusters by key."""
+    """Fitted clusters by key.
+
+    With ``answers_unnamed`` a row that names no source is of the cluster with its GPU and network,
+    if only one was fitted: rows and questions are somebody's own.
+    """
 
     clusters: dict[Key, Cluster]
     count: int
     seed: int
+    answers_unnamed: bool = False
 
     def draws_for(self, row: Mapping[str, Any]) -> tuple[Array, int, float]:
         """Return draws for the cluster of a row, the most nodes seen of it, and its error.
@@ -141,6 +176,9 @@ class FittedCollectives:
         stem = _stem(str(row.get("block", "")))
         of_kind = [c for k, c in self.clusters.items() if k[1:] == key[1:] and stem in c.stems]
         found = self.clusters.get(key) or next(iter(of_kind), None)
+        if found is None and self.answers_unnamed and not key.source:
+            alike = [c for k, c in self.clusters.items() if k[1:] == key[1:]]
+            found = alike[0] if len(alike) == 1 else None
         if found and (found.most_nodes > 1 or setting_of(row).nodes == 1):
             return found.draws, found.most_nodes, found.error
         random = np.random.default_rng([self.seed, sum(map(ord, "".join(map(str, key))))])
@@ -156,7 +194,9 @@ class FittedCollectives:
         return draws, 1, same[0].error
 
 
-def fit_collectives(rows: pd.DataFrame, *, draws: int = 600, seed: int = 0) -> FittedCollectives:
+def fit_collectives(
+    rows: pd.DataFrame, *, draws: int = 600, seed: int = 0, answers_unnamed: bool = False
+) -> FittedCollectives:
     """Return the cost model fitted to rows of `read_collectives`. Raises InputError without rows.
 
     Twice: the second time, every cluster's prior knows what the first found of the others.
@@ -172,7 +212,7 @@ def fit_collectives(rows: pd.DataFrame, *, draws: int = 600, seed: int = 0) -> F
             others = [cluster for other, cluster in known.items() if other != key]
             random = np.random.default_rng([seed, number])
             target[key] = _fitted(part, others, draws, random)
-    return FittedCollectives(found, draws, seed)
+    return FittedCollectives(found, draws, seed, answers_unnamed)
 
 
 def key_of(row: Mapping[str, Any], gpu: Gpu, network: Network) -> Key:
@@ -224,7 +264,8 @@ def _fitted(
     prior = shared_prior(gpu, network, others)
     problem = _problem(rows, prior)
     stems = frozenset(_stem(str(block)) for block in rows.get("block", ()))
-    draws = tempered_draws(prior, problem.log_likelihood, count, random)
+    doubted = Doubted(NAMES, prior.mean, prior.spread)
+    draws = tempered_draws(doubted, problem.log_likelihood, count, random)
     counts = rows.drop_duplicates(["nodes", "gpus_per_node"]).to_dict("records")
     most = max(setting_of(row).nodes for row in counts)
     fitted = problem.predict(np.exp(np.median(draws, axis=0))[None], None)[0]
@@ -325,7 +366,8 @@ def collectives(
 
     ``fit`` are measured rows (default: those of `read_published`); ``table`` has
     their columns, without times: collective, size_bytes and nodes or ranks are needed, and the
-    words for GPU, network, library, settings and source are used where they are there. Added are
+    words for GPU, network, library, settings and source are used where they are there. Of rows of
+    your own, a question without a source is of the cluster with its GPU and network. Added are
     ``time_us``, the median, and ``low`` and ``high``, a 90 % interval; columns of these names are
     replaced. Raises ResultsError for files that are no such tables, and InputError for rows.
 
@@ -339,7 +381,9 @@ def collectives(
     rows = rows_to_fit(fit)
     asked = read_questions(table) if isinstance(table, str | Path) else table
     questions = completed(asked)
-    return asked.assign(**forecast(fit_collectives(rows, draws=draws, seed=seed), questions))
+    own = fit is not None
+    fitted = fit_collectives(rows, draws=draws, seed=seed, answers_unnamed=own)
+    return asked.assign(**forecast(fitted, questions))
 
 
 def rows_to_fit(fit: str | Path | pd.DataFrame | None) -> pd.DataFrame:

@@ -182,7 +182,7 @@ def collectives(
         found = collective_scores(rows, seed=seed, progress=sys.stderr.isatty())
         print_table(scores_by_group(found), csv, "Errors of blocks that were left out in turn")
         return None if out is None else _write(found, out)
-    fitted = fit_collectives(rows, seed=seed)
+    fitted = fit_collectives(rows, seed=seed, answers_unnamed=fit is not None)
     if table is not None:
         asked = read_questions(table)
         _write(asked.assign(**forecast(fitted, completed(asked))), out)
