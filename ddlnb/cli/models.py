@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -172,9 +173,12 @@ def profile(
 ) -> None:
     """Measure the seconds of every layer and gradient of a model on this machine.
 
+    What other processes take meanwhile is said, and widens the intervals of forecasts by it.
+
     Examples: `ddlnb measure profile --model small-conv` and
     `ddlnb measure profile --model my.py:task --device cuda --name mine`.
     """
+    from ddlnb.launch.capacity import watched_load
     from ddlnb.workloads.profiling import (
         hardware_of,
         profile as measure_profile,
@@ -191,7 +195,11 @@ def profile(
             require_profile_place(name, hardware_of(device))
     task = get_task(model)
     task = task if sequence is None else task.with_sequence(sequence)
-    workload = measure_profile(task, batch, iterations=iterations, threads=threads, device=device)
+    with watched_load() as watch:
+        measured = measure_profile(
+            task, batch, iterations=iterations, threads=threads, device=device
+        )
+    workload = replace(measured, spread=watch.load.spread) if device == "cpu" else measured
     backward: dict[str, float] = dict.fromkeys((layer.name for layer in workload.layers), 0.0)
     size = dict.fromkeys(backward, 0)
     for gradient in workload.gradients:
@@ -207,5 +215,6 @@ def profile(
         for layer in workload.layers
     ]
     print_table(rows, csv, f"{workload!r}, {workload.source}")
+    typer.echo(watch.load, err=csv)
     if name is not None:
-        typer.echo(f"written to {write_profile(workload, name)}")
+        typer.echo(f"written to {write_profile(workload, name)}", err=csv)

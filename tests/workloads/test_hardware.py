@@ -1,9 +1,12 @@
 """Seconds know their hardware, and are not forecast on other hardware without a word."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
+from typer.testing import CliRunner
 
+from ddlnb.cli.measure import app
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError
 from ddlnb.hardware.catalogue import is_same_hardware, require_named_for
@@ -88,3 +91,15 @@ def test_a_missing_profile_is_proposed_on_that_hardware():
     said = ddlnb("forecast", *words).stderr
     assert "give --throughput" in said
     assert "--name bert-large_b9_HARDWARE" in said
+
+
+def test_a_profile_says_what_others_took_of_the_machine_and_is_as_wide(monkeypatch, tmp_path):
+    monkeypatch.setattr("ddlnb.launch.capacity.Load.spread", 0.25)
+    here = partial(write_profile, folder=tmp_path)
+    monkeypatch.setattr("ddlnb.workloads.profiling.write_profile", here)
+    words = ["--model", "small-conv", "--batch", "2", "--iterations", "1", "--threads", "1"]
+    done = CliRunner().invoke(app, ["profile", *words, "--name", "mine", "--csv"])
+    assert done.exit_code == 0, done.output
+    assert "of the cores meanwhile" in done.stderr
+    assert done.stdout.splitlines()[0].startswith("layer,")
+    assert read_profile("mine", tmp_path).spread == 0.25
