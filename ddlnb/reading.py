@@ -63,6 +63,8 @@ def _reason(problem: Exception) -> str:
         return "it is nested too deeply"
     if isinstance(problem, KeyError):
         return f"it lacks {problem.args[0]!r}" if problem.args else "it lacks a key"
+    if isinstance(problem, UnicodeDecodeError):
+        return f"byte {problem.start} is not UTF-8, the encoding in which it has to be saved"
     reason = reason_of(problem)
     is_plain = isinstance(problem, OSError | ValueError | EOFError)
     return (reason if is_plain else f"{type(problem).__name__}: {reason}")[:LONGEST_REASON]

@@ -152,6 +152,12 @@ def test_errors_of_ours_pass_and_others_name_the_place():
         raise DdlnbError("as it is")
 
 
+def test_a_text_in_another_encoding_says_which_one_it_has_to_have(tmp_path):
+    (tmp_path / "latin.yaml").write_bytes("name: café".encode("latin-1"))
+    with pytest.raises(InputError, match="byte 9 is not UTF-8, the encoding in which"):
+        read_text(tmp_path / "latin.yaml")
+
+
 def test_a_lack_of_memory_is_no_fault_of_the_file():
     said = r"^rows\.csv cannot be read: no memory is left; give this process more$"
     with pytest.raises(ResultsError, match=said), reading("rows.csv", error=ResultsError):

@@ -110,8 +110,8 @@ def _fit_log(log: str, named: dict[str, Any], out: Path | None, csv: bool) -> No
     from ddlnb.clusters.file import write_cluster
 
     folder = out or BUILD / "fitted"
-    require_writable(folder)
     found = fit_log(log, **named)
+    require_writable(folder)
     path = write_cluster(found.cluster, folder / f"{found.cluster.name}.yaml")
     rows = Calibrated(found.calibration, (found.cluster,), (path,)).parameter_rows()
     title = f"Links fitted to {counted(len(found.residuals), 'all-reduce')} of {Path(log).name}"

@@ -148,7 +148,9 @@ class Schema:
         missing = [name for name in self.names if name not in frame]
         if not missing:
             return ""
-        return f"lacks the columns {', '.join(missing)}; a table needs {', '.join(self.names)}"
+        apart = ", separated by commas" if len(frame.columns) == 1 else ""
+        needed = f"a table needs {', '.join(self.names)}{apart}"
+        return f"lacks the columns {', '.join(missing)}; {needed}"
 
     def _first_broken(self, frame: pd.DataFrame) -> tuple[int, str] | None:
         """Return the position of the first row that breaks a rule, and its values with the rule."""

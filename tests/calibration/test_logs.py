@@ -11,6 +11,7 @@ from ddlnb.clusters.file import read_cluster, write_cluster
 from ddlnb.clusters.named import cluster_of
 from ddlnb.errors import InputError
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect
+from tests.command_line import ddlnb
 
 SIZES = [float(4**power) for power in range(4, 16)]
 CALL = 15e-6
@@ -76,6 +77,9 @@ def test_a_log_that_does_not_name_its_collective_is_told_it(tmp_path):
     path.write_text("\n".join(lines))
     with pytest.raises(InputError, match="give --collective"):
         fit_log(path, "A100")
+    words = ["cluster", "fit", str(path), "--gpu", "A100", "--out", str(tmp_path / "fit")]
+    assert "give --collective" in ddlnb(*words).stderr
+    assert not (tmp_path / "fit").exists()
     assert len(fit_log(path, "A100", collective="all_reduce").residuals) == len(SIZES)
     path.write_text("\n".join(["# Collective test starting: all_gather_perf", *lines]))
     with pytest.raises(InputError, match="has all_gather and no all_reduce"):

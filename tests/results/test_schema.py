@@ -53,6 +53,8 @@ def test_the_first_broken_rule_is_named_with_its_line(tmp_path, line, message):
 def test_columns_that_are_not_there_are_named(tmp_path):
     with pytest.raises(ResultsError, match="lacks the columns count; a table needs fruit, count"):
         read(tmp_path, "fruit", "apple")
+    with pytest.raises(ResultsError, match="needs fruit, count, separated by commas"):
+        read(tmp_path, "fruit;count", "apple;3")
     frame = read(tmp_path, "fruit,count", "apple,3")
     with pytest.raises(InputError, match=r"row 0 of the table \(apple,0\): count must be"):
         SCHEMA.checked(frame.assign(count=0))
