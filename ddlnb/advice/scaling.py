@@ -16,6 +16,8 @@ from ddlnb.advice.question import ScalingQuestion
 from ddlnb.advice.sharded import Sharded, seconds_of
 from ddlnb.advice.splits import PricedQuestion
 from ddlnb.clusters.cluster import Cluster
+from ddlnb.clusters.fabric import AUTO, NCCL, NCCL_TREE
+from ddlnb.networks.collectives.catalogue import get_algorithm, why_not
 from ddlnb.parallelism.forecast.fit import drawn_seconds
 from ddlnb.questions import Answer, Table, Verdict, asks
 from ddlnb.registry import several
@@ -23,7 +25,7 @@ from ddlnb.simulator.draws import ROUNDING
 from ddlnb.simulator.forecast import efficiency_interval, forecast_cells, sound_pairs
 from ddlnb.simulator.recommendation import over_baseline
 from ddlnb.simulator.simulate import Cell, steady_seconds
-from ddlnb.units import gpus_in_words, show_rate
+from ddlnb.units import gpus_in_words, listed, show_rate
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,6 +47,7 @@ class Scaling(Answer):
     title: str
     found: Verdict
     linear: tuple[str, ...] = ()  # what is called so, where no GPU alone is the measure
+    left_out: tuple[str, ...] = ()  # which sizes, and why
 
     @property
     def verdict(self) -> Verdict:
@@ -74,7 +77,7 @@ class Scaling(Answer):
     @cached_property
     def sentences(self) -> tuple[str, ...]:
         """How far training scales, and what limits it."""
-        return (self._said, *self.linear) if len(self.rows) else ()
+        return (self._said, *self.linear, *self.left_out) if len(self.rows) else ()
 
     @property
     def _said(self) -> str:
@@ -147,7 +150,8 @@ BEYOND = 1e15  # bytes per second, a rate that limits nothing; the player wants 
 def scaling(asked: ScalingQuestion) -> Scaling:
     """Return how far training scales on a cluster, at a constant batch per GPU.
 
-    ``gpus`` are by default one, two, four and so on to all workers in use. Methods that take
+    ``gpus`` are by default one, two, four and so on to all workers in use, without those among
+    whom the cluster's all-reduce does not run. Methods that take
     further machines as servers are forecast only if they are named. ``share`` is the share
     of linear scaling that is good enough. The bottleneck is the effect without which the best
     method at the first size below it would be the fastest.
@@ -158,7 +162,10 @@ def scaling(asked: ScalingQuestion) -> Scaling:
     (4, 'the bandwidth between nodes')
     """
     share, on = asked.share, asked.on
-    sizes = sorted(set(sizes_of(on) if asked.gpus is None else several(asked.gpus)))
+    refused = _refused(on) if asked.gpus is None else {}
+    every = set(sizes_of(on) if asked.gpus is None else several(asked.gpus))
+    sizes = sorted(every - refused.keys())
+    left_out = tuple(_in_words(refused))
     is_all = "all" in several(asked.methods)
     unused = {
         "methods (--method)": None if is_all else asked.methods,
@@ -197,9 +204,28 @@ def scaling(asked: ScalingQuestion) -> Scaling:
     reach = reach_of(best, "efficiency", share)
     poor = best[best["gpus"] > reach]
     if poor.empty:
-        return Scaling(rows, share, reach, None, "", title, verdict, linear)
+        return Scaling(rows, share, reach, None, "", title, verdict, linear, left_out)
     limit, beyond = limits(int(poor.index[0])), int(poor["gpus"].iloc[0])
-    return Scaling(rows, share, reach, beyond, limit, title, verdict, linear)
+    return Scaling(rows, share, reach, beyond, limit, title, verdict, linear, left_out)
+
+
+def _refused(cluster: Cluster) -> dict[int, str]:
+    """Return the sizes among whom the cluster's all-reduce does not run, with the reason."""
+    if cluster.all_reduce in (AUTO, NCCL, NCCL_TREE):
+        return {}
+    algorithm = get_algorithm(cluster.all_reduce)
+    parts = [cluster.with_workers(size) for size in sizes_of(cluster) if size > 1]
+    reasons = {one.workers: why_not(algorithm, one.workers, one.workers_per_node) for one in parts}
+    return {size: reason for size, reason in reasons.items() if reason}
+
+
+def _in_words(refused: Mapping[int, str]) -> Iterator[str]:
+    if refused:
+        sizes = listed([str(size) for size in refused])
+        yield (
+            f"Left out are {sizes} GPUs, among which the cluster's all-reduce does not run "
+            f"({[*refused.values()][-1]}); --gpus takes other sizes."
+        )
 
 
 def _sharded_rows(decided: Sharded, clusters: Sequence[Cluster]) -> pd.DataFrame:

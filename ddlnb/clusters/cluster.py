@@ -214,7 +214,7 @@ class Cluster:
     @property
     def tree_threshold(self) -> float:
         """Bytes up to which all-reduces take NCCL's double tree: 0 within a node, and elsewhere."""
-        return self._forms[2]
+        return self._forms[2] if self.all_reduce == NCCL else 0.0
 
     @property
     def _forms(self) -> tuple[Form, Form, float]:

@@ -34,6 +34,16 @@ def test_every_size_has_the_forecast_of_that_size(workload, found):
     assert sorted(found.rows["gpus"].unique()) == list(sizes_of(ddlnb.get_cluster("survey-10GbE")))
 
 
+def test_sizes_among_which_the_all_reduce_does_not_run_are_left_out_with_the_reason(workload):
+    cluster = replace(ddlnb.get_cluster("survey-10GbE"), all_reduce="torus(2, 4)")
+    found = ddlnb.scaling(workload, cluster, METHODS, draws=0)
+    assert set(found.rows["gpus"]) == {1, 8}
+    assert "Left out are 2, 4, 16 and 32 GPUs" in found.sentences[-1]
+    assert "give lengths whose product is 32" in found.sentences[-1]
+    with pytest.raises(InputError, match="8 places for 32 workers"):
+        ddlnb.scaling(workload, cluster, METHODS, gpus=[8, 32], draws=0)
+
+
 def test_up_to_the_reach_all_sizes_are_good_and_the_next_is_not(found):
     best = best_by_size(found.rows).set_index("gpus")["efficiency"]
     assert (best[best.index <= found.reach] >= found.share).all()

@@ -1,7 +1,7 @@
 """Laws of the search: its plans are plans, no worse than any method, and none beats the bound."""
 
 import gc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given, settings
@@ -94,6 +94,13 @@ def test_a_collective_of_ones_own_is_among_those_that_a_search_chooses_from():
             Space().collectives_on(cluster)
     finally:
         del COLLECTIVES["mine"]
+
+
+@pytest.mark.parametrize("all_reduce", ["auto", "swing", "halving-doubling"])
+def test_a_search_takes_every_all_reduce_that_a_cluster_may_have(all_reduce):
+    cluster = replace(get_cluster("survey-10GbE", 8), all_reduce=all_reduce)
+    found = search_plan("resnet50", cluster, most_plans=5, progress=False)
+    assert 0 < found.lower_bound_seconds <= found.iteration_seconds * (1 + 1e-9)
 
 
 def test_where_a_link_has_a_factor_a_search_takes_the_clusters_own_all_reduce():
