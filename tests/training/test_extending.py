@@ -19,12 +19,14 @@ from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError
 from ddlnb.plans.requests import Flow
+from ddlnb.plans.server_rules import Rule
 from ddlnb.survey.fig2_taxonomy import combinations, taxonomy
 from ddlnb.training.cost.estimate import iteration_cost
 from ddlnb.training.method import SYNCHRONISATIONS, register_synchronisation, training_method
 from ddlnb.training.runs import runner
 from ddlnb.training.runs.runner import key
 from ddlnb.training.runs.train import train
+from ddlnb.training.server_rules import BoundedStaleness
 from ddlnb.training.settings import training_settings
 from ddlnb.training.synchronisation import BulkSynchronousParallel, Synchronisation
 from ddlnb.training.worker import NextGradient, StepDone, Worker
@@ -283,6 +285,28 @@ def test_a_loop_from_outside_costs_what_it_sends_whatever_it_inherits(base, is_m
     finally:
         del SYNCHRONISATIONS["second"]
     assert own == pytest.approx(usual / 2, rel=1e-6)
+
+
+def test_a_rule_from_outside_is_played_whatever_its_loop_inherits():
+    """Bulk-synchronous loops whose server waits for nobody cost what SSP does."""
+
+    @dataclass(frozen=True)
+    class Unbound(BulkSynchronousParallel):
+        name = "unbound"
+        architectures = ("PS",)
+
+        def rule(self, workers: int) -> Rule:
+            return BoundedStaleness(workers, 3)
+
+    register_synchronisation(Unbound)
+    try:
+        own, ssp = (
+            iteration_cost("resnet50", "survey-10GbE", one) for one in ("unbound", "ssp(3)")
+        )
+    finally:
+        del SYNCHRONISATIONS["unbound"]
+    assert own.method == "unbound on PS"
+    assert own.iteration_seconds == pytest.approx(ssp.iteration_seconds)
 
 
 def test_a_synchronisation_from_outside_trains_and_is_in_the_taxonomy(damped):

@@ -262,7 +262,8 @@ def cluster_clock(
 def _trips(
     workload: Workload, cluster: Cluster, method: TrainingMethod, overlap: bool
 ) -> Callable[[int, str, int, int], Trip]:
-    joined = isinstance(method.synchronisation.rule(cluster.workers), BulkSynchronous)
+    waits = getattr(method.synchronisation.rule(cluster.workers), "pull", None)
+    joined = getattr(waits, "__func__", None) is BulkSynchronous.pull  # for all workers
     per_node, effects = cluster.workers_per_node, cluster.effects
     ready = workload.ready_seconds
     early_seconds = (ready[-1] - ready[0]) * effects.compute_factor if overlap else 0.0
