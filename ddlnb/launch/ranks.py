@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import pickle
+import re
 import signal
 import socket
 import sys
@@ -35,6 +36,7 @@ from ddlnb.registry import supplied
 
 GRACE_SECONDS = 2.0  # after the first failure, for what the other ranks may add to the message
 LOOK_SECONDS = 0.2  # between two looks at the processes; answers are noticed at once
+LEFT_ALONE = r"Connection (closed|reset)|Broken pipe"  # says a rank whose peer is gone
 STACK_LINES = 6
 STACK_SECONDS = 0.2  # that a rank has to write down where it is
 TRACEBACK_LINES = 8
@@ -88,9 +90,15 @@ class Watch:
     def _cause(self) -> int | None:
         """The rank whose failure explains the others'; None if all are merely silent.
 
-        A death is the cause of what the neighbours said, even if they said it before.
+        A death is the cause of what the neighbours said, even if they said it before, and so is
+        any error of those that only say that a connection has ended.
         """
-        return min(self._failures, key=lambda r: not self._failures[r].died, default=None)
+
+        def follows(rank: int) -> tuple[bool, bool]:
+            failure = self._failures[rank]
+            return not failure.died, re.search(LEFT_ALONE, str(failure)) is not None
+
+        return min(self._failures, key=follows, default=None)
 
     def _summary(self) -> str:
         """Return what happened, in one line that stands alone."""

@@ -237,6 +237,21 @@ def test_one_exception_ends_the_run_for_all(own_ranks):
     assert "in all_reduce_until" in message.split("rank 1 said:")[1]
 
 
+def says(context, failing: str):
+    """Fail on rank 0 as one whose peer is gone, and a little later on rank 1 with the reason."""
+    if context.rank == 0:
+        raise RuntimeError(f"[gloo] {failing} by peer; remote worker crashing")
+    if context.rank == 1:
+        time.sleep(0.5)
+        raise KeyError("of rank 1")
+
+
+@pytest.mark.parametrize("failing", ["Connection closed", "Connection reset"])
+def test_a_rank_that_lost_its_peer_is_not_the_first_to_fail(own_ranks, failing):
+    with pytest.raises(RankError, match=r"2 of 3 ranks failed, first rank 1: KeyError"):
+        own_ranks.run(says, failing)
+
+
 def test_a_killed_rank_ends_the_run_for_all(own_ranks):
     assert own_ranks.run(where, count=1) == [(0, 1)]  # with fresh processes: the last run failed
     pids = own_ranks.pids
