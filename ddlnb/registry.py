@@ -12,6 +12,7 @@ import dataclasses
 import inspect
 import re
 import sys
+import traceback
 import types
 import typing
 from abc import ABC
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any, ClassVar, TypeVar
 
-from ddlnb.errors import InputError, MissingPart, UnknownName, require
+from ddlnb.errors import DdlnbError, InputError, MissingPart, UnknownName, require
 
 T = TypeVar("T")
 TRUTH = {"true": True, "false": False}
@@ -195,6 +196,25 @@ def register_entry(what: str, entry: Any, known: dict[str, Any]) -> None:
         f"{what} {name!r} is registered with other choices; give yours another name",
     )
     enter(name, entry, known)
+
+
+def called(what: str, function: Callable[..., T], *given: object) -> T:
+    """Return what somebody's own function returns.
+
+    Raises InputError for whatever it raises, with the line of it that did.
+    """
+    try:
+        return function(*given)
+    except DdlnbError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)[1:]
+        own = getattr(getattr(function, "__code__", None), "co_filename", "")
+        line = next((one for one in reversed(frames) if one.filename == own), frames[-1])
+        raise InputError(
+            f"{what} raises {type(error).__name__}: {error} ({line.filename}, line {line.lineno}); "
+            f"correct it"
+        ) from error
 
 
 def one_of(default: str, words: Iterable[str]) -> Any:

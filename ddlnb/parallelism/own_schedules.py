@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import numpy as np
 
 from ddlnb.errors import InputError, require
 from ddlnb.parallelism.schedules import SCHEDULES, SHIPPED, PipelineSchedule, in_order, schedule
-from ddlnb.registry import register_entry
+from ddlnb.registry import called, register_entry
 
 TRIED_STAGES, TRIED_BATCHES = 4, 8
 # Words that mean something else in layouts.
@@ -81,7 +80,8 @@ def _require_carried_out(entry: PipelineSchedule) -> None:
     """Raise InputError for a schedule that never ends, or does not say what lies behind."""
     stages, batches, chunks = _tried(entry)
     if entry.weights_behind is not None:
-        behind = [_called(entry, entry.weights_behind, stage) for stage in range(stages)]
+        what = f"schedule {entry.name!r}, asked what lies behind,"
+        behind = [called(what, entry.weights_behind, stage) for stage in range(stages)]
         require(
             all(isinstance(one, int | np.integer) and one >= 0 for one in behind),
             f"schedule {entry.name!r} says that weights lie {behind} passes behind; give whole "
@@ -89,13 +89,3 @@ def _require_carried_out(entry: PipelineSchedule) -> None:
         )
     for _ in in_order(schedule(entry.name, stages, batches, chunks), chunks, entry.name):
         pass
-
-
-def _called(entry: PipelineSchedule, function: Callable[[int], int], stage: int) -> int:
-    """Return what somebody's own function says. Raises InputError for whatever it raises."""
-    try:
-        return function(stage)
-    except Exception as error:
-        raise InputError(
-            f"schedule {entry.name!r} cannot say what lies behind on stage {stage}: {error}"
-        ) from error

@@ -76,7 +76,8 @@ class Collective:
     leave first, and what is waited for comes after them. Rows of one step with the same source
     and target travel as one message; none that a rank receives in a step is sent on in that step.
 
-    Raises InputError for ranks or parts that are out of range, and for a rank that sends to itself.
+    Raises InputError for ranks, parts or steps that are out of range, and for a rank that sends to
+    itself.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Collective:
         require(
             not (rows["source"] == rows["target"]).any(), f"{self.name}: a rank sends to itself"
         )
+        require(not (rows["step"] < 0).any(), f"{self.name} has steps below 0; begin with step 0")
         require(
             len(rows) == 0
             or (

@@ -48,6 +48,7 @@ def test_a_collective_counts_what_its_ranks_send():
         (transfers(0, [0], [0], 0, 1, True), "sends to itself"),
         (transfers(0, [0], [2], 0, 1, True), "not among its 2"),
         (transfers(0, [0], [1], 1, 1, True), "parts that are not among its 1"),
+        (transfers(-1, [0], [1], 0, 1, True), "steps below 0; begin with step 0"),
     ],
 )
 def test_transfers_that_cannot_be_are_refused(rows, reason):

@@ -25,7 +25,7 @@ from ddlnb.networks.collectives.swing import Swing
 from ddlnb.networks.collectives.torus import Torus
 from ddlnb.networks.collectives.tree import Tree
 from ddlnb.plans.transfers import Collective, Primitive
-from ddlnb.registry import parsed, register
+from ddlnb.registry import called, parsed, register
 
 COLLECTIVES: dict[str, type[Algorithm]] = {
     kind.name: kind
@@ -86,9 +86,11 @@ def get_collective(
     require_whole(workers=workers, per_node=per_node)
     reason = why_not(algorithm, workers, per_node, primitive)
     require(not reason, reason)
-    made = algorithm.collective(workers, per_node, primitive)
-    if type(algorithm) not in OURS:
-        _require_right(made, algorithm, workers, primitive)
+    if type(algorithm) in OURS:
+        return algorithm.collective(workers, per_node, primitive)
+    what = f"collective {algorithm.name!r} among {workers} workers"
+    made = called(what, algorithm.collective, workers, per_node, primitive)
+    _require_right(made, algorithm, workers, primitive)
     return made
 
 
