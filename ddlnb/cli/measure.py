@@ -35,9 +35,13 @@ from ddlnb.plans.plan_file import fitted, method_of, read_plan
 from ddlnb.reading import read_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ddlnb.workloads.task import Task
 
 app = App(cls=Family)
+START_SECONDS = 8.0  # until ranks are up and have loaded torch
+RUN_SECONDS = 1.5  # of every run, before its first iteration and after its last
 
 
 @app.command(OWN)
@@ -91,7 +95,7 @@ def measure(
         counts, left_out = fitting_workers(counts, settings.site, settings.device)
         if left_out:
             typer.echo(left_out, err=True)
-    from ddlnb.engines.measure import expected_seconds, measure_scaling
+    from ddlnb.engines.measure import measure_scaling
     from ddlnb.workloads.replay import replayed
 
     task = model if replay is None else replayed(replay, of=model)
@@ -120,6 +124,48 @@ def measure(
         typer.echo(watch.load)
     if out is not None:
         typer.echo(f"Rows in {out}, single runs in {out.with_suffix('.runs.csv')}")
+
+
+def expected_seconds(
+    model: str | Task,
+    methods: Any,
+    *,
+    workers: int | Sequence[int],
+    settings: MeasurementSettings,
+    out: str | Path | None = None,
+) -> float | None:
+    """Return about how long `measure_scaling` takes here for what is not in ``out`` yet.
+
+    It is said by kept times: a worker computes as long as the profile of its model and batch that
+    is kept in data/profiles, all share the cores of this machine, and every link of an emulated
+    network carries all gradients twice. None where no time is kept, or nothing runs here.
+    """
+    from ddlnb.engines.targets import cells_of, missing_runs, targets_of
+    from ddlnb.files import PROFILES, cores
+    from ddlnb.launch.options import is_here
+    from ddlnb.registry import several
+    from ddlnb.results.rows import ResultsFile
+    from ddlnb.workloads.resolve import get_task
+    from ddlnb.workloads.workload import read_profile
+
+    task, site = get_task(model), settings.site
+    name = f"{task.name}_b{settings.batch_of(task)}_cpu-1thread"
+    on_cores = settings.device == "cpu" and is_here(site.launcher, "")
+    if not on_cores or not (task.recorded or (PROFILES / f"{name}.json").is_file()):
+        return None
+    kept = task.recorded or read_profile(name)
+    done, total = ResultsFile(out if out is not None and Path(out).exists() else None), 0.0
+    for count in several(workers):
+        at_count = settings.changed(workers=count)
+        seconds = kept.compute_seconds * (max(1, count / cores()) if site.scale == 1 else 1)
+        if site.is_emulated:
+            slowest = min(wire.link.bandwidth for wire in site.topology(count).wires)
+            seconds += 2 * kept.gradient_bytes / slowest
+        cells = cells_of(task, targets_of(methods, at_count), at_count)
+        runs = len(missing_runs(cells, settings.repetitions, done))
+        iterations = (settings.warmup + settings.iterations) / site.scale
+        total += runs * (RUN_SECONDS + iterations * seconds)
+    return START_SECONDS + total if total else 0.0
 
 
 def _runs(out: Path | None) -> str:

@@ -25,7 +25,7 @@ from ddlnb.engines.targets import (
     targets_of,
 )
 from ddlnb.errors import MissingPart, require, require_whole
-from ddlnb.files import PROFILES, cores, held, provenance, require_writable_file, temporary_folder
+from ddlnb.files import held, provenance, require_writable_file, temporary_folder
 from ddlnb.launch.capacity import fitting_workers, require_room
 from ddlnb.launch.options import is_here
 from ddlnb.launch.ranks import Ranks
@@ -38,10 +38,6 @@ from ddlnb.units import counted, show_bytes, show_seconds
 from ddlnb.workloads.memory import require_memory_for_training
 from ddlnb.workloads.resolve import get_task
 from ddlnb.workloads.task import Task
-from ddlnb.workloads.workload import read_profile
-
-START_SECONDS = 8.0  # until ranks are up and have loaded torch
-RUN_SECONDS = 1.5  # of every run, before its first iteration and after its last
 
 
 class LeftOut(UserWarning):
@@ -243,40 +239,6 @@ def measure_scaling(
     repeated = joined.duplicated(["method", "gpus", "engine", "settings"])
     rows_once = joined[~repeated].reset_index(drop=True)
     return Measurement(speedups(rows_once) if "single" in set(rows_once["method"]) else rows_once)
-
-
-def expected_seconds(
-    model: str | Task,
-    methods: Methods,
-    *,
-    workers: int | Sequence[int],
-    settings: MeasurementSettings,
-    out: str | Path | None = None,
-) -> float | None:
-    """Return about how long `measure_scaling` takes here for what is not in ``out`` yet.
-
-    It is said by kept times: a worker computes as long as the profile of its model and batch that
-    is kept in data/profiles, all share the cores of this machine, and every link of an emulated
-    network carries all gradients twice. None where no time is kept, or nothing runs here.
-    """
-    task, site = get_task(model), settings.site
-    name = f"{task.name}_b{settings.batch_of(task)}_cpu-1thread"
-    on_cores = settings.device == "cpu" and is_here(site.launcher, "")
-    if not on_cores or not (task.recorded or (PROFILES / f"{name}.json").is_file()):
-        return None
-    kept = task.recorded or read_profile(name)
-    done, total = ResultsFile(out if out is not None and Path(out).exists() else None), 0.0
-    for count in several(workers):
-        at_count = settings.changed(workers=count)
-        seconds = kept.compute_seconds * (max(1, count / cores()) if site.scale == 1 else 1)
-        if site.is_emulated:
-            slowest = min(wire.link.bandwidth for wire in site.topology(count).wires)
-            seconds += 2 * kept.gradient_bytes / slowest
-        cells = cells_of(task, targets_of(methods, at_count), at_count)
-        runs = len(missing_runs(cells, settings.repetitions, done))
-        iterations = (settings.warmup + settings.iterations) / site.scale
-        total += runs * (RUN_SECONDS + iterations * seconds)
-    return START_SECONDS + total if total else 0.0
 
 
 def record_timelines(

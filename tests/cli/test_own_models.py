@@ -180,7 +180,8 @@ HERE = "two-cores-2-workers"  # of hardware that nobody knows
         ("mine", "", {"throughput": 1e5}, "one GPU at 100000 samples/s"),
         ("mine", HERE, {"throughput": 1000}, "one worker at 1000 samples/s"),
         ("resnet50", "survey-10GbE", {"gpus": 8}, "fitted by ddlnb cluster fit survey"),
-        ("resnet50", "survey-10GbE", {"local_batch": 5, "gpus": 8}, "data sheet of RTX2080Ti"),
+        ("resnet50", "survey-10GbE", {"local_batch": 5, "gpus": 8}, "seconds at batch 64 grown"),
+        ("gpt2", "survey-10GbE", {"gpus": 8}, "data sheet of RTX2080Ti"),
     ],
 )
 def test_a_forecast_says_where_its_seconds_are_from(mine, cluster, model, on, options, said):

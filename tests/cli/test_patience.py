@@ -9,8 +9,8 @@ import typer
 
 import ddlnb
 from ddlnb.cli.app import main
+from ddlnb.cli.measure import START_SECONDS, expected_seconds
 from ddlnb.cli.options import announce
-from ddlnb.engines.measure import START_SECONDS, expected_seconds
 from ddlnb.engines.settings import DEFAULTS
 from ddlnb.training.runs.compare import estimated_seconds as training_seconds
 from ddlnb.training.settings import training_settings
@@ -90,9 +90,9 @@ def test_what_nobody_timed_is_not_told_and_what_is_on_disk_takes_no_time(tmp_pat
         assert expected_seconds("small-conv", "all", workers=4, settings=settings) is None
     cell = training_settings("digits", "bsp", executor="distributed")
     assert training_seconds([cell], 5) is None
-    monkeypatch.setattr("ddlnb.engines.measure.missing_runs", lambda *_: [])
+    monkeypatch.setattr("ddlnb.engines.targets.missing_runs", lambda *_: [])
     (tmp_path / "rows.csv").write_text("")
-    monkeypatch.setattr("ddlnb.engines.measure.ResultsFile", lambda path: path)
+    monkeypatch.setattr("ddlnb.results.rows.ResultsFile", lambda path: path)
     given = {"workers": 4, "settings": EMULATED, "out": tmp_path / "rows.csv"}
     assert expected_seconds("small-conv", "all", **given) == 0.0
 
