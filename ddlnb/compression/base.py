@@ -175,6 +175,27 @@ class Compressor(Choice):
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
         """Return the requests that averaging float32 tensors of this shape makes, in order."""
 
+    def averaged(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
+        """Average as `average` does. Raises InputError unless it answers with such tensors."""
+        found = yield from self.average(tensor, round_, memory)
+        require(
+            isinstance(found, Averaged) and all(_is_like(one, tensor) for one in found),
+            f"compressor {self.name!r} averages {_said(tensor)} to {_said(found)}; return "
+            f"Averaged(average, sent), both of its shape and type",
+        )
+        return found
+
+    def declared_traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
+        """Return what `traffic` does. Raises InputError for what is no list of requests."""
+        found = self.traffic(shape, workers)
+        require(
+            isinstance(found, list)
+            and all(isinstance(one, Traffic) and one.bytes >= 0 for one in found),
+            f"compressor {self.name!r} declares the traffic {found!r} of a tensor of shape "
+            f"{shape}; return a list of Traffic(request, bytes), with bytes from 0 on",
+        )
+        return found
+
     @property
     def needs_shapes(self) -> bool:
         """Whether what is sent depends on the shape of a tensor, and not on its elements alone."""
@@ -187,6 +208,16 @@ class Compressor(Choice):
     def for_pieces(self, pieces: int) -> tuple[Self, ...]:
         """Return the compressor of each piece of a model: this one, unless pieces differ."""
         return (self,) * pieces
+
+    def of_pieces(self, pieces: int) -> tuple[Self, ...]:
+        """Return what `for_pieces` does. Raises InputError for another number of compressors."""
+        found = self.for_pieces(pieces)
+        require(
+            isinstance(found, Sequence) and len(found) == pieces,
+            f"compressor {self.name!r} makes {found!r:.60} for {pieces} pieces of a model; let "
+            f"for_pieces return a compressor for each",
+        )
+        return found
 
     def for_whole_model(self) -> Compressor:
         """Return the form of this compressor that suits the vector of a whole model."""
@@ -227,8 +258,13 @@ class Encoder(Compressor):
 
         Whoever forecasts and whoever is sent a payload go by what `payload_bytes` declares.
         """
-        declared = self.declared_bytes(tensor.numel())
+        declared, version = self.declared_bytes(tensor.numel()), tensor._version
         payload = self.encode(tensor, round_, memory)
+        require(
+            tensor._version == version,
+            f"compressor {self.name!r} writes to the tensor that it encodes, and what it did not "
+            f"send would be lost; work on a copy, tensor.clone()",
+        )
         require(
             _is_flat(payload, torch.uint8, declared),
             f"compressor {self.name!r} encodes {tensor.numel():,} elements to {_said(payload)}, "
@@ -299,7 +335,15 @@ def _is_flat(found: object, dtype: torch.dtype, count: object) -> bool:
     return isinstance(found, Tensor) and found.dtype == dtype and tuple(found.shape) == (count,)
 
 
+def _is_like(found: object, tensor: Tensor) -> bool:
+    if not isinstance(found, Tensor):
+        return False
+    return (found.shape, found.dtype) == (tensor.shape, tensor.dtype)
+
+
 def _said(found: object) -> str:
+    if isinstance(found, Averaged):
+        return f"Averaged({_said(found.average)}, {_said(found.sent)})"
     if isinstance(found, Tensor):
         return f"{found.dtype} of shape {tuple(found.shape)}"
     return f"{found!r:.60}, which is no tensor"
@@ -321,7 +365,7 @@ def average_with_feedback(
     At every moment what was sent and the residual add up to the sum of the tensors.
     """
     corrected = tensor + memory[RESIDUAL] if RESIDUAL in memory else tensor
-    averaged: Averaged = yield from compressor.average(corrected, round_, memory)
+    averaged: Averaged = yield from compressor.averaged(corrected, round_, memory)
     memory[RESIDUAL] = corrected - averaged.sent
     return averaged
 
@@ -347,7 +391,7 @@ class Payloads:
     @cached_property
     def codecs(self) -> tuple[Any, ...]:
         """The codec of every tensor."""
-        return self.codec.for_pieces(len(self.elements))
+        return self.codec.of_pieces(len(self.elements))
 
     @cached_property
     def sizes(self) -> list[int]:

@@ -60,7 +60,7 @@ class MessageCompressing:
         self._named: dict[str, tuple[tuple[Compressor, ...], bool]] = {}
         for text in plan.compressed_by:
             compressor, feedback = compression_named(text)
-            self._named[text] = compressor.for_pieces(len(shapes)), feedback
+            self._named[text] = compressor.of_pieces(len(shapes)), feedback
 
     @staticmethod
     def cannot_run(plan: Plan) -> str:
@@ -69,7 +69,10 @@ class MessageCompressing:
             return "compresses messages in the order of the plan, and the plan has a credit besides"
         for text in plan.compressed_by:
             compressor, _ = compression_named(text)
-            asked = {request.__name__: request for request, _ in compressor.traffic(A_MATRIX, SOME)}
+            asked = {
+                request.__name__: request
+                for request, _ in compressor.declared_traffic(A_MATRIX, SOME)
+            }
             for name, request in asked.items():
                 if request not in JOINED:
                     return (
@@ -94,7 +97,7 @@ class MessageCompressing:
             flows.append(
                 average_with_feedback(compressor, tensor, round_, memory)
                 if feedback
-                else compressor.average(tensor, round_, memory)
+                else compressor.averaged(tensor, round_, memory)
             )
         averaged = yield from together(flows)
         return torch.cat([one.average.reshape(-1) for one in averaged])

@@ -235,7 +235,7 @@ class SheetProfile(CompressionProfile):
 
 def growth_of(compressor: Compressor) -> str:
     """Return with what the work after the first request grows, by the requests that are made."""
-    asked = {one.request for one in compressor.traffic((64, 64), 8)}
+    asked = {one.request for one in compressor.declared_traffic((64, 64), 8)}
     return "workers" if AllGather in asked else "levels" if Messages in asked else "none"
 
 

@@ -40,7 +40,7 @@ from ddlnb.plans.bucketing import (
     partitioned,
 )
 from ddlnb.plans.plan import Gate, Launch, Order, Plan
-from ddlnb.plans.requests import SPLIT
+from ddlnb.plans.requests import EXCHANGES, SPLIT
 from ddlnb.registry import enter, supplied, supplied_names
 from ddlnb.units import MB, MIB, bytes_from
 from ddlnb.workloads.workload import Workload
@@ -159,6 +159,7 @@ class Method:
                 isinstance(choice := getattr(self, what), kind),
                 f"{what} {choice!r} of method {self.name!r} is no {kind.__name__}; write {way}",
             )
+        require_known("exchange", self.exchange, EXCHANGES)
         require_whole(
             **{
                 name: size

@@ -8,6 +8,7 @@ requests, and those of `ddlnb.plans.requests`, which are the communication.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce
 
@@ -41,6 +42,7 @@ class StepDone:
     """Report that an iteration, the use of one gradient, is over. Executors count and observe."""
 
 
+MOST_GRADIENTS = 1000  # between two steps: a loop with so many forgot to say that it made one
 Piece = tuple[int, int, tuple[int, ...]]  # start, stop, shape
 Schedule = Callable[[int], float]  # the learning rate's factor at a step
 
@@ -88,7 +90,7 @@ class Worker:
         self.flat_gradient = self.parameters.new_zeros(sum(sizes))
         self._gradients = self.flat_gradient.split(sizes)
         if self.compression is not None:
-            self._compressors = self.compression.compressor.for_pieces(len(self.pieces))
+            self._compressors = self.compression.compressor.of_pieces(len(self.pieces))
         views = zip(owned, self.parameters.split(sizes), self._gradients, strict=True)
         for parameter, values, gradient in views:
             parameter.data = values.view(parameter.shape)
@@ -196,7 +198,7 @@ class Worker:
     def _average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
         assert self.compression is not None
         compressor = self._compressors[round_.piece]
-        average: Callable[..., Flow] = compressor.average
+        average: Callable[..., Flow] = compressor.averaged
         if self.compression.feedback:
             average = partial(average_with_feedback, compressor)
         try:
@@ -219,7 +221,8 @@ class Worker:
 def begun(loop: Callable[[Worker], Flow], worker: Worker) -> Flow:
     """Return the loop of a worker, which trains for ever.
 
-    Raises InputError for what is no generator, and when it comes to an end.
+    Raises InputError for what is no generator, when it comes to an end, and for steps that use no
+    gradient or `MOST_GRADIENTS`.
     """
     flow, name = loop(worker), getattr(loop, "__qualname__", repr(loop))
     require(
@@ -228,7 +231,27 @@ def begun(loop: Callable[[Worker], Flow], worker: Worker) -> Flow:
     )
 
     def endless() -> Flow:
-        yield from flow
+        answer, gradients = None, 0  # since the last step
+        with closing(flow):
+            while True:
+                try:
+                    request = flow.send(answer)
+                except StopIteration:
+                    break
+                gradients += isinstance(request, NextGradient)
+                require(
+                    gradients < MOST_GRADIENTS,
+                    f"the loop {name} took {gradients:,} gradients and no step; yield StepDone "
+                    f"once for each",
+                )
+                if isinstance(request, StepDone):
+                    used, gradients = gradients, 0
+                    require(
+                        used > 0,
+                        f"the loop {name} yields StepDone without a gradient; an iteration is the "
+                        f"use of one",
+                    )
+                answer = yield request
         raise InputError(
             f"the loop {name} ended; it has to train for ever, with `while True` round what it "
             f"yields"

@@ -145,7 +145,10 @@ def test_a_schedule_of_ones_own_replaces_its_former_self():
         (PipelineSchedule("mine", lambda s, p, *_: p - s, chunked=True), "never ends"),
         (PipelineSchedule("mine", lambda *_: 1, words="("), "no pattern"),
         (PipelineSchedule("mine", lambda *_: 1, weights_behind=lambda s: -1), "from 0 on"),
-        (PipelineSchedule("mine", lambda *_: 1, weights_behind=lambda s: 1 / s), "what lies behind, raises ZeroDivisionError"),
+        (
+            PipelineSchedule("mine", lambda *_: 1, weights_behind=lambda s: 1 / s),
+            "what lies behind, raises ZeroDivisionError",
+        ),
         (PipelineSchedule("1f1b", lambda *_: 1), "registered with other choices"),
         (PipelineSchedule("full", lambda *_: 1), "name of another word in layouts"),
         (PipelineSchedule("zero2", lambda *_: 1), "name of another word in layouts"),

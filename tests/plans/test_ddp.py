@@ -94,3 +94,8 @@ def test_a_word_is_no_launch_and_no_gate(word):
         InputError, match=f"{what} '{value}' of method 'MG-WFBP' is no {what.title()};"
     ):
         replace(get_method("MG-WFBP"), **word)
+
+
+def test_an_exchange_that_there_is_none_of_is_no_method():
+    with pytest.raises(InputError, match="did you mean 'all_reduce'"):
+        replace(METHODS["BSP-A2A"], exchange="allreduce")

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
@@ -194,6 +195,66 @@ def test_a_compressor_that_declares_no_number_of_bytes_is_refused(method, declar
         del COMPRESSORS["counted"]
 
 
+@dataclass(frozen=True)
+class Slip(Rounded):
+    """Does one thing wrong."""
+
+    of: str = ""
+
+    name = "slip"
+
+    def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
+        if self.of == "writes":
+            tensor.mul_(0.5)
+        return super().encode(tensor, round_, memory)
+
+    def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
+        found = yield from super().average(tensor, round_, memory)
+        wrong = {"nothing": None, "flat": found._replace(sent=found.sent.reshape(-1))}
+        wrong["double"] = found._replace(average=found.average.double())
+        return wrong.get(self.of, found)
+
+    def for_pieces(self, pieces: int) -> tuple[Any, ...]:
+        return super().for_pieces(pieces - (self.of == "few"))
+
+    def traffic(self, shape: tuple[int, ...], workers: int) -> Any:
+        told = super().traffic(shape, workers)
+        wrong = {"negative": [one._replace(bytes=-1) for one in told], "none": None}
+        return wrong.get(self.of, told)
+
+
+@pytest.mark.parametrize(
+    ("of", "said"),
+    [
+        ("writes", r"writes to the tensor that it encodes.*tensor.clone\(\)"),
+        ("nothing", "to None, which is no tensor; return Averaged"),
+        ("flat", "both of its shape and type"),
+        ("double", "both of its shape and type"),
+        ("few", "for_pieces return a compressor for each"),
+    ],
+)
+@pytest.mark.parametrize("feedback", ["", " + feedback"])
+def test_a_slip_of_a_compressor_is_named_in_training(of, said, feedback):
+    ddlnb.register_compressor(Slip)
+    try:
+        with pytest.raises(InputError, match=f"'slip' .*{said}"):
+            train("digits", f"bsp + slip(of={of}){feedback}", workers=2, steps=2, evaluate_every=2)
+    finally:
+        del COMPRESSORS["slip"]
+
+
+@pytest.mark.parametrize("of", ["negative", "none"])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_traffic_that_is_none_is_not_priced(of, overlap):
+    ddlnb.register_compressor(Slip)
+    options = {"compression": "free", "overlap": overlap}
+    try:
+        with pytest.raises(InputError, match=r"'slip' declares the traffic .*bytes from 0 on"):
+            iteration_cost("resnet50", "survey-10GbE", f"bsp + slip(of={of})", **options)
+    finally:
+        del COMPRESSORS["slip"]
+
+
 def test_a_compressor_may_be_registered_anew(rounded):
     ddlnb.register_compressor(Rounded)
     assert COMPRESSORS["rounded"] is Rounded
@@ -238,9 +299,23 @@ def _half(self: Damped, worker: Worker) -> Flow:
     yield StepDone()
 
 
+def _endless(self: Damped, worker: Worker) -> Flow:
+    while True:
+        worker.apply((yield NextGradient()))
+
+
+def _twice(self: Damped, worker: Worker) -> Flow:
+    while True:
+        worker.apply((yield NextGradient()))
+        yield StepDone()
+        yield StepDone()
+
+
 @pytest.mark.parametrize(
     ("loop", "said"),
     [
+        (_endless, "_endless took 1,000 gradients and no step; yield StepDone once for each"),
+        (_twice, "_twice yields StepDone without a gradient"),
         (_half, r"a loop applies torch.Size\(\[.*; give the flat gradient of"),
         (_nothing, "_nothing returned None; it has to yield"),
         (_once, "_once ended; .* `while True`"),

@@ -325,7 +325,7 @@ def lockstep_cost(
     for a synchronisation whose iterations have no one cost.
     """
     require_whole(steps=steps)
-    cycle = method.synchronisation.cycle()
+    require_whole(cycle=(cycle := method.synchronisation.cycle()))
     steps = cycle * math.ceil(steps / cycle)
     if method.compressor is not None:
         require_shapes(workload, method.compressor)

@@ -212,7 +212,9 @@ def compressed_message(
 ) -> CompressedMessage:
     """Return what compression makes of the message that carries these pieces."""
     workers = cluster.workers
-    alike = {piece: piece[0].traffic(piece[1], workers) for piece in set(group)}  # layers repeat
+    alike = {
+        piece: piece[0].declared_traffic(piece[1], workers) for piece in set(group)
+    }  # layers repeat
     traffic = fused([alike[piece] for piece in group])
     encode, decode = coding_seconds(group, profile, workers, feedback)
     return CompressedMessage(

@@ -99,7 +99,7 @@ def pieces(workload: Workload, whole_model: bool) -> list[Shape]:
 def compressed_pieces(compressor: Compressor, shapes: Iterable[Shape]) -> list[CompressedPiece]:
     """Pair every shape with the compressor that it gets: layer-wise choices give each its own."""
     shapes = list(shapes)
-    return list(zip(compressor.for_pieces(len(shapes)), shapes, strict=True))
+    return list(zip(compressor.of_pieces(len(shapes)), shapes, strict=True))
 
 
 @cache  # a large model takes a quarter of a second to build, even without values
@@ -282,7 +282,7 @@ def requests(compressor: Compressor, shapes: Iterable[Shape], workers: int) -> l
     return [
         request
         for one, shape in compressed_pieces(compressor, shapes)
-        for request in one.traffic(shape, workers)
+        for request in one.declared_traffic(shape, workers)
     ]
 
 
@@ -306,7 +306,7 @@ def gathers(group: Sequence[CompressedPiece]) -> bool:
     return any(
         request.request is AllGather
         for compressor, shape in group
-        for request in compressor.traffic(shape, MANY)
+        for request in compressor.declared_traffic(shape, MANY)
     )
 
 

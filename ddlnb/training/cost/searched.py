@@ -240,7 +240,9 @@ def group_costs(cluster: Cluster, pieces: Sequence[CompressedPiece]) -> GroupCos
     first, last = groups(len(pieces))
     asked: dict[tuple[int, type], Numbers] = defaultdict(lambda: np.zeros((2, len(pieces))))
     for position, (compressor, shape) in enumerate(pieces):
-        for number, (request, size) in enumerate(compressor.traffic(shape, cluster.workers)):
+        for number, (request, size) in enumerate(
+            compressor.declared_traffic(shape, cluster.workers)
+        ):
             asked[number, request][:, position] = size, 1
     latency, work = np.zeros(len(first)), np.zeros(len(first))
     for (_, request), (sizes, asks) in asked.items():

@@ -91,10 +91,10 @@ class Sized(Compressor):
         return Averaged(tensor, tensor)
 
     def traffic(self, shape: tuple[int, ...], workers: int) -> list[Traffic]:
-        return self.of.traffic(shape, workers)
+        return self.of.declared_traffic(shape, workers)
 
     def for_pieces(self, pieces: int) -> tuple[Any, ...]:
-        return tuple(map(sized, self.of.for_pieces(pieces)))
+        return tuple(map(sized, self.of.of_pieces(pieces)))
 
     def encode(self, tensor: Tensor, round_: Round, memory: Memory) -> Tensor:
         """Return a payload without contents, as what makes payloads does."""
