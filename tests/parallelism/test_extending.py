@@ -204,6 +204,8 @@ def test_a_framework_of_ones_own_is_like_what_another_is_like():
     ("choice", "said"),
     [
         ({"like": "jaxpipe"}, "is like itself"),
+        ({"gradient_bytes": -4}, "gradients in -4 bytes"),
+        ({"unstated": (2, -1, 0)}, "which add up to 1"),
         ({"like": "nemmo"}, "unknown framework 'nemmo'.*did you mean 'nemo'"),
         ({"like": "nemo", "parameters": {"launch": 1e-5}}, "leave out one of them"),
         ({"parameters": {"bogus": 1.0}}, "unknown parameter of a framework 'bogus'"),

@@ -228,6 +228,16 @@ def register_framework(entry: Framework) -> None:
         all(isinstance(one, int | float) for one in entry.gpus),
         f"{where} was run on GPUs {entry.gpus!r}; give their peak FLOP/s",
     )
+    require(
+        entry.gradient_bytes > 0,
+        f"{where} keeps gradients in {entry.gradient_bytes!r} bytes of an element; give 2 or 4",
+    )
+    shares = entry.unstated
+    require(
+        len(shares) == 3 and min(shares) >= 0 and abs(sum(shares) - 1) < SLACK,
+        f"{where} computes again in the shares {shares!r}; give those of runs that do for nothing, "
+        f"selectively and fully, which add up to 1",
+    )
     for pattern in (entry.words, entry.later[1]):
         try:
             re.compile(pattern)
