@@ -115,8 +115,8 @@ def _refused(error: ValidationError, kind: Any) -> InputError:
     """Return the first problem that a question has as one sentence."""
     problem = error.errors()[0]
     raised = problem.get("ctx", {}).get("error")
-    if isinstance(raised, Exception):  # of somebody's own code, too
-        raise raised
+    if isinstance(raised, InputError):
+        return raised
     names = [field.name for field in fields(kind)]
     key = problem["loc"][0] if problem["loc"] else "question"
     name = names[key] if isinstance(key, int) and key < len(names) else str(key)

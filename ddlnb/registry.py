@@ -210,10 +210,10 @@ def called(what: str, function: Callable[..., T], *given: object) -> T:
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)[1:]
         own = getattr(getattr(function, "__code__", None), "co_filename", "")
-        line = next((one for one in reversed(frames) if one.filename == own), frames[-1])
+        lines = [one for one in frames if one.filename == own] or frames
+        where = f" ({lines[-1].filename}, line {lines[-1].lineno})" if lines else ""
         raise InputError(
-            f"{what} raises {type(error).__name__}: {error} ({line.filename}, line {line.lineno}); "
-            f"correct it"
+            f"{what} raises {type(error).__name__}: {error}{where}; correct it"
         ) from error
 
 

@@ -148,17 +148,24 @@ class Question:
         return self.workload.local_batch // batches
 
     def at_batch(self, local_batch: int) -> Workload:
-        """Return the workload at another batch, with seconds as if it were asked about.
+        """Return the workload at another batch, with seconds that grow as the data sheet's do.
 
-        Those of a workload without a model, and those by a measured rate, grow with the samples.
+        Those of a workload without a model, or on hardware without a data sheet, grow with the
+        samples.
         """
-        asked = self.asked
-        if asked is None or asked.throughput is not None or not isinstance(asked.model, str):
+        from ddlnb.hardware.catalogue import gpu_in
+        from ddlnb.workloads.roofline import EAGER
+
+        asked, now = self.asked, self.held_batch
+        if asked is None or not isinstance(asked.model, str) or not gpu_in(self.cluster.hardware):
             return self.workload.at_batch(local_batch)
-        try:
-            return replace(asked, local_batch=local_batch).workload
-        except InputError:  # no seconds of this batch
-            return self.workload.at_batch(local_batch)
+        by_sheet = replace(asked, throughput=None, software=asked.software or EAGER)
+        there, here = (
+            replace(by_sheet, local_batch=batch).workload for batch in (now, local_batch)
+        )
+        source = f"seconds at batch {now} grown as by the data sheet; {self.workload.source}"
+        found = here.scaled(self.workload.compute_seconds / there.compute_seconds, source)
+        return replace(found, spread=self.workload.spread)
 
     def memory_bytes(self, local_batch: int, more: float = 0.0) -> float:
         """Return the bytes that training at this batch takes of one GPU, NaN if unknown.

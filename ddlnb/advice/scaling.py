@@ -19,6 +19,7 @@ from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.fabric import AUTO, NCCL, NCCL_TREE
 from ddlnb.networks.collectives.catalogue import get_algorithm, why_not
 from ddlnb.parallelism.forecast.fit import drawn_seconds
+from ddlnb.plans.methods import get_method
 from ddlnb.questions import Answer, Table, Verdict, asks
 from ddlnb.registry import several
 from ddlnb.simulator.draws import ROUNDING
@@ -162,11 +163,15 @@ def scaling(asked: ScalingQuestion) -> Scaling:
     (4, 'the bandwidth between nodes')
     """
     share, on = asked.share, asked.on
-    refused = _refused(on) if asked.gpus is None else {}
+    named_methods = several(asked.methods)
+    reduces = "all" in named_methods or any(
+        get_method(one).architecture == "A2A" for one in named_methods
+    )
+    refused = _refused(on) if asked.gpus is None and reduces else {}
     every = set(sizes_of(on) if asked.gpus is None else several(asked.gpus))
     sizes = sorted(every - refused.keys())
     left_out = tuple(_in_words(refused))
-    is_all = "all" in several(asked.methods)
+    is_all = "all" in named_methods
     unused = {
         "methods (--method)": None if is_all else asked.methods,
         "throughput (--throughput)": asked.throughput,
@@ -185,7 +190,7 @@ def scaling(asked: ScalingQuestion) -> Scaling:
         limits, verdict = partial(_bottleneck_of_shards, decided, on, rows), decided.verdict
     else:
         pairs = sound_pairs(on, asked.methods, sizes)
-        named = {getattr(one, "name", one) for one in several(asked.methods)}
+        named = {getattr(one, "name", one) for one in named_methods}
         served = {method for one, method in pairs if one.server_machines(method.architecture)}
         cells = [
             Cell(asked.workload, one, method)

@@ -367,7 +367,8 @@ def collectives(
     ``fit`` are measured rows (default: those of `read_published`); ``table`` has
     their columns, without times: collective, size_bytes and nodes or ranks are needed, and the
     words for GPU, network, library, settings and source are used where they are there. Of rows of
-    your own, a question without a source is of the cluster with its GPU and network. Added are
+    your own, a question without a source is of the cluster with its GPU and network, if only one
+    was fitted. Added are
     ``time_us``, the median, and ``low`` and ``high``, a 90 % interval; columns of these names are
     replaced. Raises ResultsError for files that are no such tables, and InputError for rows.
 

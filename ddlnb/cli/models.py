@@ -173,7 +173,7 @@ def profile(
 ) -> None:
     """Measure the seconds of every layer and gradient of a model on this machine.
 
-    What other processes take meanwhile is said, and widens the intervals of forecasts by it.
+    What other processes take meanwhile is said; of a CPU it widens the intervals of forecasts.
 
     Examples: `ddlnb measure profile --model small-conv` and
     `ddlnb measure profile --model my.py:task --device cuda --name mine`.

@@ -22,7 +22,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -190,7 +190,7 @@ class Compressor(Choice):
         found = self.traffic(shape, workers)
         require(
             isinstance(found, list)
-            and all(isinstance(one, Traffic) and one.bytes >= 0 for one in found),
+            and all(isinstance(one, Traffic) and _is_size(one.bytes) for one in found),
             f"compressor {self.name!r} declares the traffic {found!r} of a tensor of shape "
             f"{shape}; return a list of Traffic(request, bytes), with bytes from 0 on",
         )
@@ -258,10 +258,11 @@ class Encoder(Compressor):
 
         Whoever forecasts and whoever is sent a payload go by what `payload_bytes` declares.
         """
-        declared, version = self.declared_bytes(tensor.numel()), tensor._version
+        declared = self.declared_bytes(tensor.numel())
+        before = 0 if tensor.is_inference() else tensor._version
         payload = self.encode(tensor, round_, memory)
         require(
-            tensor._version == version,
+            tensor.is_inference() or tensor._version == before,
             f"compressor {self.name!r} writes to the tensor that it encodes, and what it did not "
             f"send would be lost; work on a copy, tensor.clone()",
         )
@@ -333,6 +334,10 @@ class Codec(Encoder):
 
 def _is_flat(found: object, dtype: torch.dtype, count: object) -> bool:
     return isinstance(found, Tensor) and found.dtype == dtype and tuple(found.shape) == (count,)
+
+
+def _is_size(found: object) -> bool:
+    return isinstance(found, Real) and 0 <= float(found) < math.inf
 
 
 def _is_like(found: object, tensor: Tensor) -> bool:

@@ -36,7 +36,8 @@ from ddlnb.registry import supplied
 
 GRACE_SECONDS = 2.0  # after the first failure, for what the other ranks may add to the message
 LOOK_SECONDS = 0.2  # between two looks at the processes; answers are noticed at once
-LEFT_ALONE = r"Connection (closed|reset)|Broken pipe"  # says a rank whose peer is gone
+# Says a rank whose peer is gone.
+LEFT_ALONE = r"Connection (was likely )?(closed|reset)|Broken pipe|Socket closed|Timed out waiting"
 STACK_LINES = 6
 STACK_SECONDS = 0.2  # that a rank has to write down where it is
 TRACEBACK_LINES = 8

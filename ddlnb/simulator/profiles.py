@@ -8,6 +8,7 @@ Seconds of a profile at another batch grow as those of the data sheet.
 from __future__ import annotations
 
 import math
+import re
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -159,12 +160,9 @@ def _at_rate(workload: Workload, cluster: Cluster, throughput: float | None) -> 
 
 def _profiles(model: str, cluster: Cluster, local_batch: int | None) -> list[str]:
     """Return the names of profiles of a model for the cluster's hardware."""
-    start = f"{model}_b{'' if local_batch is None else f'{local_batch}_'}"
-    return sorted(
-        path.stem
-        for path in PROFILES.glob("*.json")
-        if path.stem.startswith(start) and path.stem.endswith(f"_{cluster.hardware}")
-    )
+    batch = r"\d+" if local_batch is None else str(local_batch)
+    named = rf"{re.escape(model)}_b{batch}_{re.escape(cluster.hardware)}"
+    return sorted(path.stem for path in PROFILES.glob("*.json") if re.fullmatch(named, path.stem))
 
 
 def profile_for(model: str, cluster: Cluster, local_batch: int | None = None) -> Workload:

@@ -156,8 +156,9 @@ class TrainingMethod:
 
     @property
     def pushes_gradients(self) -> bool:
-        """Whether servers average every gradient."""
-        return self.synchronisation.averages_gradients and self.architecture == "PS"
+        """Whether servers average every gradient, by the rule of BSP and no other."""
+        averages = self.synchronisation.averages_gradients and self.architecture == "PS"
+        return averages and type(self.synchronisation.rule(1)) is BulkSynchronous
 
     @property
     def pushes_layers(self) -> bool:

@@ -50,7 +50,7 @@ class Synchronisation(Choice):
     early; it ``pushes_every_iteration`` if on servers a layer can be pushed when its gradient is
     there, and keeps the ``model_on_server`` if a server holds the common model at all times. What
     a loop does is declared beside it: a class with a loop of its own inherits neither of the first
-    two, nor one with a rule of its own the first, and what it sends is counted by playing it.
+    two, and what it sends is counted by playing it.
     """
 
     architectures: ClassVar[tuple[str, ...]]
@@ -60,14 +60,11 @@ class Synchronisation(Choice):
     model_on_server: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: object) -> None:
-        """Take back what was declared of the loop, or of the rule, of another class."""
+        """Take back what was declared of the loop of another class."""
         super().__init_subclass__(**options)
-        for name, parts in (
-            ("averages_gradients", ("loop", "rule")),
-            ("pushes_every_iteration", ("loop",)),
-        ):
+        for name in ("averages_gradients", "pushes_every_iteration"):
             declaring = next(one for one in cls.__mro__ if name in vars(one))
-            if any(getattr(declaring, part, None) is not getattr(cls, part) for part in parts):
+            if getattr(declaring, "loop", cls.loop) is not cls.loop:
                 setattr(cls, name, False)
 
     @property

@@ -76,6 +76,9 @@ def test_a_larger_batch_takes_the_same_in_advice_and_in_a_forecast_of_it():
     assert kept.source in grown.source
     assert grown.spread == kept.spread
     assert 1.9 < grown.compute_seconds / kept.compute_seconds < 2
+    rows = ddlnb.advise("bert-large", "v100-nvlink", local_batch=64, draws=0, most_plans=0).rows
+    larger = rows[rows["option"].str.startswith("batch 128 per GPU")].iloc[0]
+    assert larger["over_best"] < 1.02  # its profile, of that batch alone, is a guess
     guessed = workload_on("bert-large", get_cluster("v100-nvlink"), 64)  # its profile is a guess
     assert "data sheet of V100" in guessed.source
 

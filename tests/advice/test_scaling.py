@@ -40,6 +40,8 @@ def test_sizes_among_which_the_all_reduce_does_not_run_are_left_out_with_the_rea
     assert set(found.rows["gpus"]) == {1, 8}
     assert "Left out are 2, 4, 16 and 32 GPUs" in found.sentences[-1]
     assert "give lengths whose product is 32" in found.sentences[-1]
+    served = ddlnb.scaling(workload, replace(cluster, all_reduce="torus(4, 8)"), "BSP-PS", draws=0)
+    assert set(served.rows["gpus"]) == {1, 2, 4, 8, 16, 32}
     with pytest.raises(InputError, match="8 places for 32 workers"):
         ddlnb.scaling(workload, cluster, METHODS, gpus=[8, 32], draws=0)
 

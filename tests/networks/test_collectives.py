@@ -274,6 +274,10 @@ def _raises(made: Ring, workers: int, primitive: Primitive) -> Any:
     return {}["of mine"]
 
 
+def _misses(made: Ring, workers: int, primitive: Primitive) -> Any:
+    return (lambda: None)(workers)
+
+
 def _nothing(made: Ring, workers: int, primitive: Primitive) -> Any:
     return None
 
@@ -298,6 +302,7 @@ def _half_way(made: Ring, workers: int, primitive: Primitive) -> Any:
         (_nothing, "collective 'mistaken' makes a NoneType in place of a Collective"),
         (_one_more, "is asked for all-reduce among 4 workers, and makes all-reduce among 5"),
         (_raises, r"'mistaken' among 4 workers raises KeyError: 'of mine' \(.*line \d+\)"),
+        (_misses, r"'mistaken' among 4 workers raises TypeError: .*line \d+\)"),
         (_half_way, "'mistaken' among 4 workers is no all-reduce: part . of rank 0 is wrong"),
     ],
 )

@@ -149,6 +149,7 @@ def test_a_schedule_of_ones_own_replaces_its_former_self():
             PipelineSchedule("mine", lambda *_: 1, weights_behind=lambda s: 1 / s),
             "what lies behind, raises ZeroDivisionError",
         ),
+        (PipelineSchedule("mine", lambda *_: 1, weights_behind=lambda: 0), "raises TypeError"),
         (PipelineSchedule("1f1b", lambda *_: 1), "registered with other choices"),
         (PipelineSchedule("full", lambda *_: 1), "name of another word in layouts"),
         (PipelineSchedule("zero2", lambda *_: 1), "name of another word in layouts"),
@@ -204,8 +205,8 @@ def test_a_framework_of_ones_own_is_like_what_another_is_like():
     ("choice", "said"),
     [
         ({"like": "jaxpipe"}, "is like itself"),
-        ({"gradient_bytes": -4}, "gradients in -4 bytes"),
-        ({"unstated": (2, -1, 0)}, "which add up to 1"),
+        ({"gradient_bytes": -4}, "gradient_bytes"),
+        ({"unstated": (2, -1, 0)}, "three that add up to 1"),
         ({"like": "nemmo"}, "unknown framework 'nemmo'.*did you mean 'nemo'"),
         ({"like": "nemo", "parameters": {"launch": 1e-5}}, "leave out one of them"),
         ({"parameters": {"bogus": 1.0}}, "unknown parameter of a framework 'bogus'"),

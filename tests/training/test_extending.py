@@ -368,19 +368,20 @@ def test_a_rule_from_outside_is_played_whatever_its_loop_inherits():
     @dataclass(frozen=True)
     class Unbound(BulkSynchronousParallel):
         name = "unbound"
-        architectures = ("PS",)
 
         def rule(self, workers: int) -> Rule:
             return BoundedStaleness(workers, 3)
 
     register_synchronisation(Unbound)
     try:
-        own, ssp = (
-            iteration_cost("resnet50", "survey-10GbE", one) for one in ("unbound", "ssp(3)")
+        own, ssp, together, bsp = (
+            iteration_cost("resnet50", "survey-10GbE", one)
+            for one in ("unbound on PS", "ssp(3)", "unbound on A2A", "bsp on A2A")
         )
     finally:
         del SYNCHRONISATIONS["unbound"]
     assert own.method == "unbound on PS"
+    assert together.iteration_seconds == pytest.approx(bsp.iteration_seconds)  # without a server
     assert own.iteration_seconds == pytest.approx(ssp.iteration_seconds)
 
 

@@ -110,7 +110,10 @@ def why_not(
     if primitive not in algorithm.primitives:
         able = algorithms_for(primitive) or algorithm.primitives[:1]
         return f"{algorithm.name} does not carry out {primitive!r}; take {' or '.join(able)}"
-    return algorithm.refuses(workers, per_node)
+    if type(algorithm) in OURS:
+        return algorithm.refuses(workers, per_node)
+    what = f"collective {algorithm.name!r}, asked whether it runs,"
+    return called(what, algorithm.refuses, workers, per_node)
 
 
 def _require_right(made: Any, algorithm: Algorithm, workers: int, primitive: Primitive) -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ddlnb.errors import InputError, look_up, require, require_known
+from ddlnb.errors import InputError, look_up, require, require_known, require_whole
 from ddlnb.files import CALIBRATION
 from ddlnb.hardware.catalogue import get_gpu
 from ddlnb.hardware.gpu import Gpu
@@ -228,15 +228,15 @@ def register_framework(entry: Framework) -> None:
         all(isinstance(one, int | float) for one in entry.gpus),
         f"{where} was run on GPUs {entry.gpus!r}; give their peak FLOP/s",
     )
+    require_whole(gradient_bytes=entry.gradient_bytes)
+    shares = np.asarray(entry.unstated)
     require(
-        entry.gradient_bytes > 0,
-        f"{where} keeps gradients in {entry.gradient_bytes!r} bytes of an element; give 2 or 4",
-    )
-    shares = entry.unstated
-    require(
-        len(shares) == 3 and min(shares) >= 0 and abs(sum(shares) - 1) < SLACK,
-        f"{where} computes again in the shares {shares!r}; give those of runs that do for nothing, "
-        f"selectively and fully, which add up to 1",
+        shares.dtype.kind in "fiu"
+        and shares.shape == (3,)
+        and min(shares) >= 0
+        and abs(sum(shares) - 1) < SLACK,
+        f"{where} has unstated shares {entry.unstated!r}; give three that add up to 1: of runs "
+        f"that recompute nothing, selectively, and fully",
     )
     for pattern in (entry.words, entry.later[1]):
         try:

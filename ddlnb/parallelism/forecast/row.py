@@ -193,7 +193,8 @@ def frameworks_of(row: Row, gpu: Gpu) -> tuple[str, ...]:
     words = row.text("framework")
     written = row.text("software") or ("eager" if "eager" in row.text("notes") else "")
     said = f"{words} {row.text('framework_version')} {written}"
-    month = month_in(row.text("source_date")) or month_in(words)
+    told = re.search(r"\((20[0-2]\d)\)", words)  # megatron (2021)
+    month = month_in(row.text("source_date") or (told[1] if told else ""))
     found = framework_in(said, month)
     if found and not month and gpu.year >= NEWER and found != (newer := framework_in(said, TODAY)):
         row.notes[f"a date (framework {words!r}, {gpu.name})", f"the {newer} of today"] += 1

@@ -335,13 +335,14 @@ def _shard(row: Row, columns: Mapping[str, Any]) -> int:
 def as_runs(asked: LayoutQuestion, ranking: Ranking, top: int) -> list[dict[str, Any]]:
     """Return the best splits of a ranking as rows of a table of runs, with what is forecast.
 
-    `forecast_table` forecasts the same of them where a framework is named, up to slow runs, over
-    which throughput is a mean here and a median there. A model that tables know by name is told by
-    it, any other by its sizes. ``memory_gb`` is what runs report (GiB, of one rank).
+    `forecast_table` forecasts the same of them where framework and model are named, up to slow
+    runs, over which throughput is a mean here and a median there. A model that tables do not know
+    is told by its sizes, of which some have no column: how wide heads are, shared experts.
+    ``memory_gb`` is what runs report (GiB, of one rank).
     """
     model, reported = asked.model, ranking.outlook.memory_gib
     columns = model_columns(model) if _shape_in(model.name) != model else {}
-    sizes = {name: columns[name] for name in (*SIZES, "ffn", "top_k") if name in columns}
+    sizes = {name: round(columns[name]) for name in (*SIZES, "ffn", "top_k") if name in columns}
     sizes |= {"params_b": model.shape.parameters / 1e9} if sizes else {}
     told = {"model": model.name, **sizes, "seq_len": asked.sequence, "gpu": asked.gpu.name}
     told |= {"num_gpus": asked.gpus, "gpus_per_node": asked.gpus_per_node}
