@@ -16,7 +16,7 @@ from typing import Any
 
 from ddlnb.errors import DdlnbError, InputError, UnknownName, require
 from ddlnb.files import MODELS
-from ddlnb.parallelism.model import SHAPES, Block, Transformer
+from ddlnb.parallelism.model import MOST_LAYERS, SHAPES, Block, Transformer
 from ddlnb.parallelism.parts import (
     Experts,
     FeedForward,
@@ -355,6 +355,10 @@ def _kinds(said: _Said) -> list[str]:
         )
         return [KINDS[kind] for kind in given]
     layers = said.number("layers")
+    require(
+        layers <= MOST_LAYERS,
+        f"model {said.name!r}: {layers:,} layers exceed {MOST_LAYERS:,}, the most of a model",
+    )
     if given or not window or not said.get("windows", True):
         return [given or "*"] * layers
     if pattern:

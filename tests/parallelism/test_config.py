@@ -176,6 +176,7 @@ def test_positions_that_no_key_says_are_those_of_transformers() -> None:
     ("changed", "message"),
     [
         ({"moe_latent_size": 64}, "what moe_latent_size of its configuration does to its shape"),
+        ({"num_hidden_layers": 10**30}, "layers exceed 10,000, the most of a model"),
         ({"hidden_size": None}, "key hidden_size must be a whole number above 0, not None"),
         ({"intermediate_size": [1, 2]}, "key intermediate_size must be a whole number"),
         ({"layer_types": ["lightning"] * 4}, "layers of the kinds lightning are not known"),
