@@ -154,6 +154,7 @@ class Question:
         samples.
         """
         from ddlnb.hardware.catalogue import gpu_in
+        from ddlnb.simulator.profiles import grown
         from ddlnb.workloads.roofline import EAGER
 
         asked, now = self.asked, self.held_batch
@@ -163,9 +164,7 @@ class Question:
         there, here = (
             replace(by_sheet, local_batch=batch).workload for batch in (now, local_batch)
         )
-        source = f"seconds at batch {now} grown as by the data sheet; {self.workload.source}"
-        found = here.scaled(self.workload.compute_seconds / there.compute_seconds, source)
-        return replace(found, spread=self.workload.spread)
+        return grown(self.workload, there, here)
 
     def memory_bytes(self, local_batch: int, more: float = 0.0) -> float:
         """Return the bytes that training at this batch takes of one GPU, NaN if unknown.

@@ -80,7 +80,9 @@ def prior_of(gpu: Gpu, network: Network) -> Prior:
     return Prior(NAMES, np.log(mean), np.array(std))
 
 
-MISTAKEN, MISTAKEN_BY = 0.1, 0.7  # share of clusters off their sheets, and std of the logarithm
+# Judged: the share of clusters that are not as their sheets promise, and by how much: the standard
+# deviation of the logarithm. No open table has such a cluster.
+MISTAKEN, MISTAKEN_BY = 0.1, 0.7
 
 
 @dataclass(frozen=True, eq=False)

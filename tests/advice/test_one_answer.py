@@ -24,6 +24,7 @@ from ddlnb.errors import InputError
 from ddlnb.hardware.catalogue import get_gpu, get_interconnect
 from ddlnb.simulator.profiles import workload_on
 from ddlnb.units import GIB
+from ddlnb.workloads.roofline import estimate
 
 CLUSTERS = {
     "A100": {"nodes": 4, "gpus_per_node": 8, "network": "200GbIB"},
@@ -72,10 +73,10 @@ def test_a_larger_batch_takes_the_same_in_advice_and_in_a_forecast_of_it():
     told = ddlnb.forecast("resnet50", on, methods=method, local_batch=batch, draws=0)
     forecast = told.rows.set_index("method").loc[method, "throughput_samples_per_s"]
     assert larger["throughput_samples_per_s"] == pytest.approx(forecast)
-    kept, grown = (workload_on("resnet50", get_cluster(on), one) for one in (64, batch))
-    assert kept.source in grown.source
-    assert grown.spread == kept.spread
-    assert 1.9 < grown.compute_seconds / kept.compute_seconds < 2
+    kept, other = (workload_on("resnet50", get_cluster(on), one) for one in (64, batch))
+    assert kept.source in other.source
+    assert kept.spread < other.spread < estimate(kept, "RTX2080Ti").spread
+    assert 1.9 < other.compute_seconds / kept.compute_seconds < 2
     rows = ddlnb.advise("bert-large", "v100-nvlink", local_batch=64, draws=0, most_plans=0).rows
     larger = rows[rows["option"].str.startswith("batch 128 per GPU")].iloc[0]
     assert larger["over_best"] < 1.02  # its profile, of that batch alone, is a guess

@@ -1,8 +1,11 @@
 """Forecasts: tidy rows, honest intervals, one clear error for what does not fit together."""
 
+import math
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from ddlnb.clusters.cluster import Cluster, Fit
@@ -10,11 +13,14 @@ from ddlnb.clusters.effects import Effects
 from ddlnb.clusters.file import get_cluster
 from ddlnb.clusters.named import cluster_of
 from ddlnb.errors import InputError
+from ddlnb.files import DATA
 from ddlnb.plans.methods import BASELINES, METHODS
 from ddlnb.results.schema import CELL
 from ddlnb.simulator.draws import draw_clusters
 from ddlnb.simulator.forecast import forecast
-from ddlnb.simulator.profiles import profile_for
+from ddlnb.simulator.profiles import grown, profile_for
+from ddlnb.workloads.roofline import estimate
+from ddlnb.workloads.tracing import trace
 from tests.toy import TOY
 
 SURVEY = get_cluster("survey-10GbE")
@@ -146,3 +152,27 @@ def test_a_model_without_a_profile_for_the_hardware_says_how_to_make_one():
 def test_of_several_profiles_that_of_the_models_own_batch_is_taken(model, batch):
     cluster = replace(get_cluster("two-cores-2-workers"), hardware="cpu-1thread")
     assert profile_for(model, cluster).local_batch == batch
+
+
+@pytest.mark.slow
+def test_seconds_at_another_batch_are_as_unsure_as_measured_pairs_say():
+    """Pairs of batches of one model, GPU and precision; proportion errs more than the sheet."""
+    by_sheet, in_proportion = [], []
+    for folder, gpu in (("2026-11-22_h100", "H100"), ("2026-11-23_h200", "H200")):
+        rows = pd.read_csv(DATA / "measured" / folder / "iterations.csv")
+        rows = rows[rows["precision"].isin(["fp32", "tf32", "bf16"])]
+        for (model, precision), part in rows.groupby(["model", "precision"]):
+            for few, many in combinations(part.sort_values("batch").itertuples(), 2):
+                there, here = (
+                    estimate(trace(model, one.batch), gpu, precision) for one in (few, many)
+                )
+                kept = replace(there, spread=0.0).scaled(few.seconds / there.compute_seconds, "")
+                found = grown(kept, there, replace(here, spread=0.9))
+                off = math.log(found.compute_seconds / many.seconds)
+                by_sheet.append((abs(off), found.spread))
+                straight = few.seconds * many.batch / few.batch
+                in_proportion.append(abs(math.log(straight / many.seconds)))
+    errors, spreads = np.array(by_sheet).T
+    assert len(errors) == 30
+    assert np.mean(errors < 1.645 * spreads) == pytest.approx(0.9, abs=0.04)
+    assert np.median(errors) < 0.8 * np.median(in_proportion)
