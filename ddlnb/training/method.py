@@ -376,7 +376,10 @@ class TrainingJob:
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """What one worker reports: a loss per iteration, and the seconds of all iterations."""
+    """What one worker reports: a loss per iteration, and the seconds of all iterations.
+
+    ``averaging_seconds`` are those of one average of the workers' models after the last of them.
+    """
 
     rank: int
     parameters: Tensor = field(repr=False)  # flat
@@ -385,6 +388,7 @@ class WorkerReport:
     bytes_received: float
     seconds: float
     observed: tuple[Any, ...] = field(default=(), repr=False)
+    averaging_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,27 @@ def test_a_compressor_from_outside_trains_on_real_ranks(rounded, six_ranks):
     real = train("digits", METHOD, executor="distributed", ranks=six_ranks, **options)
     lockstep = train("digits", METHOD, **options)
     assert real["test_loss"].tolist() == pytest.approx(lockstep["test_loss"].tolist(), rel=1e-4)
+    assert (real["averaging_seconds"] == 0).all()
+    apart = train("digits", "choco", executor="distributed", ranks=six_ranks, **options)
+    assert apart["averaging_seconds"].iloc[-1] > 0
+
+
+@dataclass(frozen=True)
+class OfItsOwn(Rounded):
+    """Every worker gets another average, such as with a seed of its own."""
+
+    name = "of-its-own"
+
+    def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
+        found = yield from super().average(tensor, round_, memory)
+        return found._replace(average=found.average * (1 + 0.01 * round_.rank))
+
+
+def test_averages_that_differ_between_workers_are_refused_where_models_would_be_one(monkeypatch):
+    monkeypatch.setitem(COMPRESSORS, OfItsOwn.name, OfItsOwn)
+    with pytest.raises(InputError, match="models differ after step 2 of bsp"):
+        train("quadratic", "bsp + of-its-own", workers=2, steps=4, evaluate_every=2)
+    train("quadratic", "local(2) + of-its-own", workers=2, steps=4, evaluate_every=2)
 
 
 @dataclass(frozen=True)

@@ -260,14 +260,28 @@ def _train(context: RankContext, job: TrainingJob, store: Any, executor: str) ->
             answer = transport.answer(request)
     seconds = time.perf_counter() - start
     flow.close()
+    sent, received = transport.bytes_sent, transport.bytes_received
+    averaging = 0.0
+    if not job.method.synchronisation.model_on_server:
+        averaging = _averaging_seconds(worker, transport)
     # Not after a failure: closing waits for others, and a failed rank ends with its process.
     transport.close()
     return WorkerReport(
         worker.rank,
         worker.parameters,
         tuple(losses),
-        transport.bytes_sent,
-        transport.bytes_received,
+        sent,
+        received,
         seconds,
         tuple(observed),
+        averaging,
     )
+
+
+def _averaging_seconds(worker: Worker, transport: BlockingTransport) -> float:
+    """Return the seconds of one all-reduce of the models, which leaves the worker's own alone."""
+    copy = worker.parameters.clone()
+    dist.barrier()
+    start = time.perf_counter()
+    transport.answer(AllReduce(copy))
+    return time.perf_counter() - start

@@ -77,13 +77,14 @@ def train(
     - ``bytes_sent`` and ``bytes_received`` so far, counted, by a worker on average;
     - ``seconds`` of the virtual clock, NaN without one;
     - ``averaging_bytes_sent``, ``averaging_bytes_received`` and ``averaging_seconds``, the price of
-      forming that mean model, 0 where all workers have it;
+      forming that mean model, 0 where all workers have it (seconds are NaN without a clock);
     - ``diverged``, true in the last row of a run that ended early because its loss, or what it had
       to send, was huge or no number.
 
     With executor "distributed" the workers are processes, of ``ranks`` or new ones, and seconds are
-    real. A row then holds the workers as each was at that step of its own, and bytes are known in
-    the last row only (NaN before). A run that diverges goes on there, and what follows is left out.
+    real, those of the average too: one all-reduce after the last step. A row then holds the workers
+    as each was at that step of its own, and bytes are known in the last row only (NaN before). A
+    run that diverges goes on there, and what follows is left out.
     "byteps" is the same with BytePS's parameter servers, for methods on PS that wait for everybody
     or for nobody (`ddlnb.training.executors.distributed`).
 
@@ -154,6 +155,7 @@ def source_hash(package: Path, parts: Iterable[str] = ALGORITHMS) -> str:
 
 
 Row = dict[str, object]
+SAME = 1e-9  # models this far apart are one, of their squared length: sums were rounded
 HUGE = 1e3  # a run has diverged when its loss is this many times the first one, or times 1
 
 
@@ -203,7 +205,9 @@ class _Curve:
     A run has diverged when a loss is beyond ``largest_loss``, or is no number.
     """
 
-    def __init__(self, task: LearningTask, job: TrainingJob, clock: Clock | None):
+    def __init__(
+        self, task: LearningTask, job: TrainingJob, clock: Clock | None, averaging: float = math.nan
+    ):
         self.rows: list[Row] = []
         self._task, self._module = task, job.model()
         self.largest_loss = HUGE * max(1.0, task.evaluate(self._module).loss)
@@ -213,7 +217,9 @@ class _Curve:
         for parameter, values in zip(owned, self._flat.split(sizes), strict=True):
             parameter.data = values.view(parameter.shape)
         self._average = Averaging.of(job.method, job.workers, len(self._flat), clock)
-        self._synchronisation = job.method.synchronisation
+        if math.isfinite(averaging):  # measured
+            self._average = self._average._replace(seconds=averaging)
+        self._method, self._synchronisation = job.method, job.method.synchronisation
 
     def add(
         self,
@@ -238,6 +244,7 @@ class _Curve:
         ):
             buffer.copy_(_mean(copies) if buffer.is_floating_point() else copies[0])
         squares = sum((one.parameters - mean).square().sum().item() for one in learnt)
+        self._apart = squares / len(learnt)
         average = self._average if squares else Averaging(0.0, 0.0)
         found = self._task.evaluate(self._module)
         self.rows.append(
@@ -246,7 +253,7 @@ class _Curve:
                 "train_loss": sum(losses) / len(losses) if losses else math.nan,
                 "test_loss": found.loss,
                 "test_accuracy": found.accuracy,
-                "consensus_distance": squares / len(learnt),
+                "consensus_distance": self._apart,
                 "bytes_sent": bytes_sent,
                 "bytes_received": bytes_received,
                 "seconds": seconds,
@@ -255,6 +262,16 @@ class _Curve:
                 "averaging_seconds": average.seconds,
                 "diverged": False,
             }
+        )
+
+    def require_one_model(self) -> None:
+        """Raise InputError if workers that average every gradient hold different models."""
+        size = self._flat.square().sum().item()
+        require(
+            not (self._synchronisation.averages_gradients and self._apart > SAME * size),
+            f"the workers' models differ after step {self.rows[-1]['step']} of {self._method}, by "
+            f"{self._apart:.2g} in squared distance, though it averages every gradient; its "
+            f"compressor must return the same average to every worker",
         )
 
 
@@ -303,6 +320,7 @@ def curve_in_lockstep(settings: TrainingSettings) -> list[Row]:
         step, others = divmod(gradients, len(workers))
         if not others and (step % settings.every == 0 or step == job.steps):
             write(step, seconds, rank)
+            curve.require_one_model()
 
     def write(step: int, seconds: float, last: int = 0) -> None:
         sent, received = (sum(ways) / len(workers) for ways in (run.bytes_sent, run.bytes_received))
@@ -363,7 +381,8 @@ def curve_of_ranks(task: LearningTask, job: TrainingJob, run: TrainingRun) -> li
 
     Bytes are known in the end only.
     """
-    curve = _Curve(task, job, None)
+    averaging = max(report.averaging_seconds for report in run.workers)
+    curve = _Curve(task, job, None, averaging)
     curve.add(0, [Learnt.by(job.worker(0))] * job.workers, (), 0.0, 0.0, 0.0)
     observed = [[seen for seen in report.observed if seen is not None] for report in run.workers]
     before = 0
@@ -384,4 +403,5 @@ def curve_of_ranks(task: LearningTask, job: TrainingJob, run: TrainingRun) -> li
         ):
             curve.rows[-1]["diverged"] = True
             break
+        curve.require_one_model()
     return curve.rows
