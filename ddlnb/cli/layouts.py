@@ -88,8 +88,9 @@ def scale(
     tokens_per_s_per_gpu, its interval, memory_gb (GiB, as runs report it) and fits. Columns that
     may be there, too: framework, framework_version, source_date (2024-06), activation_checkpointing
     (none, selective or full; empty is a mixture by what fits), nvlink_domain (GPUs that one switch
-    of NVLink joins), schedule, vpp, sp, sharding (hybrid_shard), experts, top_k, ep, cp. What is
-    not understood, or taken instead, is said on standard error. --csv prints splits as such rows.
+    of NVLink joins), schedule, vpp, sp, sharding (hybrid_shard), experts, top_k, ep, cp. A model is
+    told by its name, its sizes, or the file of a config.json. What is not understood, or taken
+    instead, is said on standard error. --csv prints splits as such rows.
 
     Examples: `ddlnb layouts scale --model llama3-70b --gpu H100 --nodes 64` and
     `ddlnb layouts scale --model llama3-8b --machine p4d --nodes 4 --advise`.
@@ -142,7 +143,7 @@ def scale(
     if csv:
         from ddlnb.parallelism.forecast.table import as_runs
 
-        return print_table(as_runs(question, question.ranking, top), True, "")
+        return print_table(as_runs(question, question.ranking, top, asked["model"]), True, "")
     print_answer(found)
     typer.echo("--advise says what else can be done, what would pay, and what is not known.")
 

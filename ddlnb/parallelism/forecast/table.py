@@ -22,7 +22,7 @@ import numpy as np
 from ddlnb.errors import InputError, require
 from ddlnb.files import write_atomically
 from ddlnb.hardware.machine import joined_by_nvlink
-from ddlnb.parallelism.config import shape_in
+from ddlnb.parallelism.config import read_config, shape_in
 from ddlnb.parallelism.forecast.cases import (
     DESCRIBED,
     Cases,
@@ -50,7 +50,7 @@ from ddlnb.parallelism.forecast.words import (
     has_adapters,
     meaning,
 )
-from ddlnb.parallelism.model import MOST_LAYERS
+from ddlnb.parallelism.model import MOST_LAYERS, Transformer
 from ddlnb.parallelism.schedules import INTERLEAVED, INTERLEAVES, SCHEDULES
 from ddlnb.reading import read_text, reading
 from ddlnb.units import counted
@@ -131,11 +131,11 @@ OF_NAME = re.compile(r"(?<![\dx.])(\d+(?:\.\d+)?)\s*b\b", re.IGNORECASE)  # Yi-3
 
 
 def _model_named(row: Row) -> dict[str, Any] | None:
-    """Return the columns of a large model that is known by name, None where cells contradict it.
+    """Return the columns of a model that has a name or a file, None where cells contradict it.
 
     Where cells give no more than layers, these are so many layers of it.
     """
-    shape = _shape_in(row.text("model"))
+    shape = _shape_of_file(row) or _shape_in(row.text("model"))
     if shape is None:
         return None
     tokens = row.whole("seq_len", "sequence")
@@ -143,7 +143,7 @@ def _model_named(row: Row) -> dict[str, Any] | None:
     sizes = SIZES if named["experts"] > 1 else (*SIZES, "ffn")
     given = {name: row.whole(name) for name in sizes if row.text(name)}
     if not given.keys() - {"layers"}:
-        if row.text("model") != shape.name:
+        if row.text("model") not in (shape.name, f"{shape.name}.json"):
             row.notes[f"the shape of {row.text('model')}", f"that of {shape.name}"] += 1
         named |= given
     other = {name for name, value in given.items() if named[name] != value}
@@ -157,6 +157,19 @@ def _model_named(row: Row) -> dict[str, Any] | None:
 
 
 _shape_in = lru_cache(maxsize=256)(shape_in)
+
+
+def _shape_of_file(row: Row) -> Transformer | None:
+    path = Path(row.text("model"))
+    if path.suffix.lower() != ".json":
+        return None
+    if not path.is_file():
+        row.notes[f"the file {str(path)!r}", "what the row says of the model"] += 1
+        return None
+    try:
+        return read_config(path)
+    except InputError as error:
+        raise row.error("model", str(error)) from error
 
 
 def _model(row: Row) -> dict[str, int]:
@@ -332,19 +345,24 @@ def _shard(row: Row, columns: Mapping[str, Any]) -> int:
     return shards
 
 
-def as_runs(asked: LayoutQuestion, ranking: Ranking, top: int) -> list[dict[str, Any]]:
+def as_runs(
+    asked: LayoutQuestion, ranking: Ranking, top: int, called: str = ""
+) -> list[dict[str, Any]]:
     """Return the best splits of a ranking as rows of a table of runs, with what is forecast.
 
     `forecast_table` forecasts the same of them where framework and model are named, up to slow
     runs, over which throughput is a mean here and a median there. A model that tables do not know
-    is told by its sizes, of which some have no column: how wide heads are, shared experts.
-    ``memory_gb`` is what runs report (GiB, of one rank).
+    is told by its file where it is ``called`` by one (``.json``), otherwise by its sizes, of which
+    some have no column: how wide heads are, shared experts. ``memory_gb`` is what runs report (GiB,
+    of one rank).
     """
     model, reported = asked.model, ranking.outlook.memory_gib
     columns = model_columns(model) if _shape_in(model.name) != model else {}
     sizes = {name: round(columns[name]) for name in (*SIZES, "ffn", "top_k") if name in columns}
     sizes |= {"params_b": model.shape.parameters / 1e9} if sizes else {}
-    told = {"model": model.name, **sizes, "seq_len": asked.sequence, "gpu": asked.gpu.name}
+    path = Path(called, "config.json") if Path(called, "config.json").is_file() else Path(called)
+    name = str(path) if sizes and path.suffix.lower() == ".json" else model.name
+    told = {"model": name, **sizes, "seq_len": asked.sequence, "gpu": asked.gpu.name}
     told |= {"num_gpus": asked.gpus, "gpus_per_node": asked.gpus_per_node}
     told |= {"network": asked.joined.name, "framework": _told(asked.framework)}
     told |= {"precision": asked.precision}

@@ -273,3 +273,9 @@ def test_measurements_are_not_replaced_without_a_word(tmp_path: Path) -> None:
 def test_a_model_that_is_not_known_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'Fable-9B' is no model that is known by name"):
         forecast_of(tmp_path, model="Fable-9B", layers="")
+    row, said = forecast_of(tmp_path, model="gone.json")
+    assert "the file 'gone.json' is missing in 1 row: taken as what the row says" in said
+    assert float(row["tokens_per_s_per_gpu"]) > 0
+    (broken := tmp_path / "broken.json").write_text("{}")
+    with pytest.raises(InputError, match="row 2, column model: .*broken.json' has no model_type"):
+        forecast_of(tmp_path, model=str(broken))
