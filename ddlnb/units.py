@@ -37,7 +37,7 @@ def bytes_from(text: str | int) -> int:
     >>> bytes_from("4MB"), bytes_from("1 MiB"), bytes_from(4096)
     (4000000, 1048576, 4096)
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text))
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*((?![kKMG]i?b\b)[a-zA-Z]*)\s*", str(text))
     factor = _BYTES.get((match[2] or "B").upper()) if match else None
     if match is None or factor is None or not 1 <= float(match[1]) * factor < math.inf:
         raise InputError(

@@ -96,7 +96,7 @@ def balance(
     """
     kinds, widths = gpu_kinds(gpus, precision, reached), "mixed"
     count = sum(kind.count for kind in kinds)
-    traced = _traced(model, sequence) if find_shape(model) is None else None
+    traced = _traced(model, sequence) if find_shape(model, strict=True) is None else None
     if traced:
         require(reached is None, f"reached {reached} is of large models; leave it out for a task")
         layers, pipelines = model_of(traced), False

@@ -74,7 +74,9 @@ def option_rows(
                 "draws": played.draws(number),
                 "speedup": rate / single,
                 "chance_best": chance[number],
-                **over_first(played.drawn, number, rate / rates[0]),
+                **over_first(
+                    played.drawn, number, rate / rates[0], cell.samples / options[0].cell.samples
+                ),
                 **costs(question.prices, cell.cluster.workers, option.server_machines, rate),
                 **_memory(question, option.held_batch),
                 "iterations": 1.0 if option.keeps_learning else math.nan,
@@ -163,12 +165,15 @@ def chances_best(drawn: NDArray[Any], compared: Sequence[int], options: int) -> 
     return chance
 
 
-def over_first(drawn: NDArray[Any], number: int, times: float) -> dict[str, float]:
+def over_first(
+    drawn: NDArray[Any], number: int, times: float, samples: float = 1.0
+) -> dict[str, float]:
     """Return how many times as fast an option is as the first one, with the 90 % interval.
 
-    Of draws in which both were played: their circumstances are the same. NaN without any.
+    Of draws in which both were played: their circumstances are the same. NaN without any. In what
+    is drawn the option has ``samples`` times those of the first.
     """
-    ratio = drawn[:, 0] / drawn[:, number]
+    ratio = samples * drawn[:, 0] / drawn[:, number]
     known = ratio[~np.isnan(ratio)]
     low, high = np.quantile(known, (0.05, 0.95)) if len(known) else (math.nan, math.nan)
     return {"over_first": times, "over_first_low": float(low), "over_first_high": float(high)}

@@ -120,7 +120,7 @@ def scale(
     from ddlnb.parallelism.config import find_shape
     from ddlnb.workloads.resolve import is_task
 
-    if not advise and find_shape(asked["model"]) is None and is_task(asked["model"]):
+    if not advise and find_shape(asked["model"], strict=True) is None and is_task(asked["model"]):
         return _tell(_sharded(machine, **asked), csv)
     network = asked.get("network", "")
     if machine:
@@ -264,7 +264,7 @@ def iteration(
         trace is None or trace.suffix == ".json",
         f"trace file {str(trace)!r} must have a name in .json, which viewers open",
     )
-    if find_shape(model) is None and is_task(model):
+    if find_shape(model, strict=True) is None and is_task(model):
         given = {"topology": topology, "trace": trace, "picture": picture, "framework": framework}
         refuse_unused("it is traced", **given)
         on: dict[str, Any] = {"gpu": gpu, "nodes": nodes, "gpus_per_node": gpus_per_node}

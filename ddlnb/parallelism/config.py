@@ -120,6 +120,7 @@ NEUTRAL = re.compile(
     r"transformers|_implementation|model_type|qk_head_dim|num_logits|initial_context|seed|"
     r"reorder_and|scale_attn|head_wise|position_embedding_type|parallel_residual|no_rope|"
     r"layer_norm_before|_remove_final|elementwise_affine|_overlap$|original_max|expand|norm_before_gate|hidden_bias|"
+    r"^n_ctx$|^prefix$|gradient_checkpointing|torchscript|bfloat16|"
     r"^use_qk_norm$|^max_window_layers$|^moe_layer_freq$|^head_dim$|attn_implementation|tf_legacy"
 )
 PROJECTED = "word_embed_proj_dim"  # of OPT; another one than the hidden size adds projections
@@ -211,11 +212,23 @@ def _plain(name: str) -> str:
     return BESIDE_A_NAME.sub("", name.casefold())
 
 
-def find_shape(model: object) -> Transformer | None:
-    """Return the shape of a large model by name or configuration, None for anything else."""
-    with suppress(DdlnbError):
+def find_shape(model: object, strict: bool = False) -> Transformer | None:
+    """Return the shape of a large model by name or configuration, None for anything else.
+
+    Raises InputError, if ``strict``, for the configuration of a family in FAMILIES that is refused.
+    """
+    try:
         return get_shape(str(model))
-    return None
+    except _OfNoFamily:
+        return None
+    except DdlnbError as error:
+        if strict and not isinstance(error, UnknownName):
+            raise
+        return None
+
+
+class _OfNoFamily(InputError):
+    """A configuration of no family in FAMILIES, whose layers are not known."""
 
 
 def read_config(path: Path) -> Transformer:
@@ -232,7 +245,12 @@ def read_config(path: Path) -> Transformer:
     name = path.resolve().parent.name if path.name == "config.json" else path.stem
     with reading(repr(str(path))):
         known = str(fields.get("text_config", fields).get("model_type")) in FAMILIES
-        return shape_of(fields, name) if known else _as_transformers_builds_it(fields, name, path)
+        if known:
+            return shape_of(fields, name)
+        try:
+            return _as_transformers_builds_it(fields, name, path)
+        except InputError as error:
+            raise _OfNoFamily(str(error)) from error
 
 
 def _as_transformers_builds_it(fields: Mapping[str, Any], name: str, path: Path) -> Transformer:

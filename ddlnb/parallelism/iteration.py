@@ -19,9 +19,9 @@ from ddlnb.parallelism.memory import (
     PipelineStage,
     Precision,
     get_precision,
+    left_of,
     pipeline_stages,
     require_fits,
-    sharded,
     share_of,
 )
 from ddlnb.parallelism.model import ModelShape
@@ -154,12 +154,11 @@ class _Player:
         for wait in stage.put_off:
             stage.beside(wait, stage.free)
         stage.wait("data", stage.line_free)
-        widths, shards = self.precision, self.layout.shards if self.layout.zero else 1
+        widths = self.precision
         trained = share_of(stage.held, self.layout, adapters=bool(self.layout.lora))
-        states = sharded(trained.elements, shards) * (
-            2 * widths.optimizer + 2 * widths.parameter + widths.gradient
-        )
-        stage.compute("update", "update", states / memory_bandwidth)
+        moved = 2 * widths.optimizer + 2 * widths.parameter + widths.gradient  # of an element
+        updated = left_of(trained, self.layout, zero=1)
+        stage.compute("update", "update", updated * moved / memory_bandwidth)
         gathered = (one for one in after if one.primitive == "all-gather")
         stage.exchange(wait_for(one, self.links) for one in gathered)
 

@@ -238,6 +238,17 @@ def sharded(elements: int, ways: int) -> int:
     return -(-elements // ways)
 
 
+def left_of(share: Share, layout: Layout, zero: int) -> int:
+    """Return the elements that a rank keeps of what is sharded from this degree of ZeRO on.
+
+    Experts have fewer replicas to be sharded over than the rest.
+    """
+    if layout.zero < zero:
+        return share.elements
+    dense = sharded(share.dense, layout.shards)
+    return dense + sharded(share.experts, layout.shards // layout.ep)
+
+
 @dataclass(frozen=True)
 class Memory:
     """Bytes of one rank, and how many chunks of micro batches are in flight at the peak.
@@ -287,19 +298,15 @@ def memory(
     held = pipeline_stages(model, layout.pp, layout.vpp, layout.schedule)[stage]
     trained = share_of(held, layout, adapters=bool(layout.lora))
 
-    def elements(zero: int, share: Share = trained) -> int:
-        """Return the elements on one rank of what is sharded from this degree of ZeRO on."""
-        if layout.zero < zero:
-            return share.elements
-        dense = sharded(share.dense, layout.shards)
-        return dense + sharded(share.experts, layout.shards // layout.ep)
-
     flying = in_flight(layout.schedule, layout.pp, layout.micro_batches, layout.vpp, stage)
     return Memory(
-        parameters=(elements(3, share_of(held, layout)) + elements(3) * (layout.lora > 0))
+        parameters=(
+            left_of(share_of(held, layout), layout, 3)
+            + left_of(trained, layout, 3) * (layout.lora > 0)
+        )
         * precision.parameter,
-        gradients=elements(2) * precision.gradient,
-        optimizer=elements(1) * precision.optimizer,
+        gradients=left_of(trained, layout, 2) * precision.gradient,
+        optimizer=left_of(trained, layout, 1) * precision.optimizer,
         activations=_activations(model, held, layout, precision),
         gathered=_gathered(held, layout, precision),
         in_flight=flying,

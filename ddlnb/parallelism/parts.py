@@ -122,14 +122,16 @@ def attended(sequence: int, window: int = 0, chunked: bool = False) -> float:
     """Return twice the pairs of a token and one that it attends to, itself counted half.
 
     All of them, s^2, of causal attention without a window of w tokens; with one that slides
-    s^2 - (s - w)^2, and s w where sequences are cut into chunks.
+    s^2 - (s - w)^2, and w^2 for every chunk where sequences are cut into them.
 
-    >>> attended(8), attended(8, 2), attended(8, 2, chunked=True)
-    (64, 28, 16)
+    >>> attended(8), attended(8, 2), attended(8, 2, chunked=True), attended(12, 8, chunked=True)
+    (64, 28, 16, 80)
     """
     if not 0 < window < sequence:
         return sequence**2
-    return sequence * window if chunked else sequence**2 - (sequence - window) ** 2
+    if chunked:
+        return sequence // window * window**2 + (sequence % window) ** 2
+    return sequence**2 - (sequence - window) ** 2
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,15 @@ from typer.testing import CliRunner
 import ddlnb
 from ddlnb.cli.app import app
 from ddlnb.errors import InputError, UnknownName
-from ddlnb.parallelism.config import FAMILIES, LONGEST, get_shape, names, read_config, shape_of
+from ddlnb.parallelism.config import (
+    FAMILIES,
+    LONGEST,
+    find_shape,
+    get_shape,
+    names,
+    read_config,
+    shape_of,
+)
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.memory import memory
 from ddlnb.parallelism.model import Transformer
@@ -202,6 +210,19 @@ def test_a_family_without_a_row_is_refused_unless_transformers_agrees(tmp_path: 
         read_config(tmp_path / "absent.json")
 
 
+def test_a_decoder_that_is_refused_is_not_taken_for_a_model_without_layouts(tmp_path: Path) -> None:
+    (path := tmp_path / "mine.json").write_text(json.dumps(LLAMA | {"moe_latent_size": 64}))
+    assert find_shape(path) is None
+    assert find_shape("resnet50", strict=True) is None
+    with pytest.raises(InputError, match="what moe_latent_size of its configuration"):
+        find_shape(path, strict=True)
+    for command in (["scale"], ["iteration", "--layout", "dp64"]):
+        done = CliRunner().invoke(app, ["layouts", *command, "--model", str(path)])
+        assert "what moe_latent_size" in str(done.exception)
+    (encoder := tmp_path / "bert.json").write_text(json.dumps({"model_type": "bert"}))
+    assert find_shape(encoder, strict=True) is None
+
+
 def test_of_images_and_text_it_is_the_texts_part() -> None:
     whole = {"model_type": "llama4", "vision_config": {}, "text_config": LLAMA}
     assert shape_of(whole, "both").name == "both (text)"
@@ -218,15 +239,15 @@ def pairs(sequence: int, window: int, chunked: bool) -> float:
     return found
 
 
-@pytest.mark.parametrize("chunked", [False, True])
-def test_flops_of_attention_with_a_window_are_those_of_a_loop(chunked: bool) -> None:
+@pytest.mark.parametrize(("window", "chunked"), [(8, False), (8, True), (12, True)])
+def test_flops_of_attention_with_a_window_are_those_of_a_loop(window: int, chunked: bool) -> None:
     model = Transformer("small", 1, 48, 6, 100, 32)
-    part = SelfAttention(6, 2, 16, window=8, chunked=chunked, qkv_bias=True)
+    part = SelfAttention(6, 2, 16, window=window, chunked=chunked, qkv_bias=True)
     found = part.describe(model)
     matrices = 48 * (6 + 2 + 2) * 16 + 6 * 16 * 48
     assert found.flops - found.core_flops == 32 * 2 * matrices
     # Scores and values: twice 2 FLOPs per pair and element, and as many of masked pairs.
-    assert found.core_flops == 2 * pairs(32, 8, chunked) * 6 * 16 * 4
+    assert found.core_flops == 2 * pairs(32, window, chunked) * 6 * 16 * 4
 
 
 def test_flops_of_latent_attention_are_those_of_a_loop() -> None:

@@ -79,6 +79,15 @@ def test_waits_have_the_names_of_their_axes():
         assert set(parts) - {"computation", "update"} == reasons
 
 
+def test_experts_are_updated_once_however_they_are_spread():
+    def update(text: str) -> float:
+        return parts_of(play_iteration(MIXTURE, Layout.parse(text), NODES, FLOPS))["update"]
+
+    assert update("dp4 ep4 zero1") == pytest.approx(update("dp4 zero1"), rel=1e-6)
+    assert update("dp4 ep2 zero1") == pytest.approx(update("dp4 zero1"), rel=1e-6)
+    assert update("dp4 ep4") < update("dp4")
+
+
 @pytest.mark.parametrize("text", ["tp4", "tp4 sp", "tp2 full", "cp4 all-to-all", "cp4"])
 def test_what_is_waited_for_is_what_the_volumes_say(text):
     layout = Layout.parse(text)

@@ -118,7 +118,7 @@ def test_a_workload_that_cannot_be_is_refused(changes, told):
         replace(TOY, **changes)
 
 
-@pytest.mark.parametrize("text", ["", "MB", "-1", "0", "1.5.2", "4 potatoes", "1e3", "0.1"])
+@pytest.mark.parametrize("text", ["", "MB", "-1", "0", "1.5.2", "4 potatoes", "1e3", "0.1", "8Mb"])
 def test_a_size_that_is_none_is_refused(text):
     with pytest.raises(InputError, match="size"):
         bytes_from(text)

@@ -13,7 +13,7 @@ during the last backward pass of a step, parameters are gathered during its firs
 with ZeRO-3 both during every pass. Chunks of an interleaved pipeline take turns: beside the
 exchanges of one are the passes of several micro batches through the others. What takes longer than
 the computation beside it is exposed, and so is the layer that has none beside it: the last whose
-gradients are ready, the first whose parameters are needed. Half of what is hidden comes back:
+gradients are ready, the first whose parameters are needed. A part of what is hidden comes back:
 exchanges take multiprocessors and memory bandwidth of the GPU.
 """
 
