@@ -277,5 +277,5 @@ def test_a_model_that_is_not_known_is_named(tmp_path: Path) -> None:
     assert "the file 'gone.json' is missing in 1 row: taken as what the row says" in said
     assert float(row["tokens_per_s_per_gpu"]) > 0
     (broken := tmp_path / "broken.json").write_text("{}")
-    with pytest.raises(InputError, match="row 2, column model: .*broken.json' has no model_type"):
+    with pytest.raises(InputError, match=r"row 2, column model: .*broken\.json' has no model_type"):
         forecast_of(tmp_path, model=str(broken))
