@@ -14,8 +14,8 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.command import command
+from ddlnb.calibration.statistics import Verdict
 from ddlnb.files import BUILD
-from ddlnb.results.statistics import Verdict
 from ddlnb.training.executors.clock import Clock, get_straggler
 from ddlnb.training.runs.compare import compare
 from ddlnb.training.runs.summaries import judged, methods_of, summary

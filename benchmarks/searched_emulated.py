@@ -24,6 +24,7 @@ import pandas as pd
 from benchmarks.command import command
 from benchmarks.searched_cells import CELLS, Cell, Planned, measure_links, planned
 from ddlnb.calibration.calibrated_model import saved_loads, saving_load
+from ddlnb.calibration.statistics import Interval, mean_interval
 from ddlnb.engines.measure import measure
 from ddlnb.engines.settings import MEASURING, MeasurementSettings
 from ddlnb.errors import require_known
@@ -31,7 +32,6 @@ from ddlnb.files import DATA, write_atomically
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.methods import METHODS
 from ddlnb.plans.plan_file import method_of
-from ddlnb.results.statistics import Interval, mean_interval
 from ddlnb.search.space import SEARCHED
 from ddlnb.survey.simulated_here import WARMUP
 from ddlnb.units import counted

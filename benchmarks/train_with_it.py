@@ -31,13 +31,13 @@ from benchmarks.searched_cells import CELLS, Cell
 from benchmarks.searched_emulated import ratio
 from ddlnb.advice.options import bucket_option
 from ddlnb.advice.question import Prices, Question
+from ddlnb.calibration.statistics import Interval
 from ddlnb.engines.settings import MEASURING
 from ddlnb.errors import require_known
 from ddlnb.files import DATA, write_atomically
 from ddlnb.launch.rank import RankContext
 from ddlnb.launch.ranks import Ranks
 from ddlnb.plans.methods import BASELINES
-from ddlnb.results.statistics import Interval
 from ddlnb.search.space import SEARCHED
 from ddlnb.simulator.simulate import steady_seconds
 from ddlnb.workloads.models import RandomImages, build_published, image_loss

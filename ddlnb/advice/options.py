@@ -18,11 +18,11 @@ import numpy as np
 import pandas as pd
 
 from ddlnb.advice.question import Question
+from ddlnb.calibration.statistics import Interval, ratio_interval
 from ddlnb.errors import InputError, require_whole, without
 from ddlnb.files import DATA
 from ddlnb.plans.methods import BASELINES, Method, ddp_of
 from ddlnb.results.schema import read_frame
-from ddlnb.results.statistics import Interval, ratio_interval
 from ddlnb.search.search import WITHOUT_SERVERS, SearchResult, search_plan
 from ddlnb.simulator.draws import draw_clusters
 from ddlnb.simulator.forecast import methods_on

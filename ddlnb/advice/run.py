@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ddlnb.advice.question import Prices
+from ddlnb.calibration.statistics import Interval
 from ddlnb.errors import InputError, require_positive
 from ddlnb.parallelism.forecast.layouts import Ranking, ranked
 from ddlnb.questions import Table
-from ddlnb.results.statistics import Interval
 from ddlnb.units import digits, show_count
 
 if TYPE_CHECKING:

@@ -43,6 +43,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from ddlnb.calibration.statistics import Interval, mean_interval
 from ddlnb.errors import look_up, require, require_known, require_whole
 from ddlnb.figures.style import (
     GREY,
@@ -55,7 +56,6 @@ from ddlnb.figures.style import (
     short,
     styled,
 )
-from ddlnb.results.statistics import Interval, mean_interval
 from ddlnb.seeding import generator
 from ddlnb.survey.items import Findings, Rows, findings, tabled
 from ddlnb.survey.launchers import train_at as train_at

@@ -17,10 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ddlnb.calibration.statistics import Verdict
 from ddlnb.errors import require
 from ddlnb.files import BUILD, NOTEBOOKS, ROOT, write_atomically
 from ddlnb.reading import read_json, read_text
-from ddlnb.results.statistics import Verdict
 from ddlnb.survey.items import HOW, ITEMS_TYPE, Item, survey_items
 from ddlnb.survey.notebooks import Notebook, Outcome, all_notebooks
 

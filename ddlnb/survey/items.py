@@ -16,9 +16,9 @@ from typing import Any, ParamSpec
 import numpy as np
 import pandas as pd
 
+from ddlnb.calibration.statistics import Verdict
 from ddlnb.files import PUBLISHED
 from ddlnb.results.schema import Column, Kind, Rule, Schema
-from ddlnb.results.statistics import Verdict
 from ddlnb.survey.claims import CLAIMS
 from ddlnb.units import listed
 

@@ -17,6 +17,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
+from ddlnb.calibration.statistics import Verdict, mean_interval, paired_comparison
 from ddlnb.errors import require, require_known, require_whole
 from ddlnb.figures.style import (
     PALETTE,
@@ -29,7 +30,6 @@ from ddlnb.figures.style import (
 )
 from ddlnb.files import DATA, require_writable, write_atomically
 from ddlnb.results.schema import read_frame
-from ddlnb.results.statistics import Verdict, mean_interval, paired_comparison
 from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled, with_half_widths
 from ddlnb.survey.launchers import train_at as train_at
 from ddlnb.survey.time_to_target import digits_workload

@@ -23,6 +23,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.patches import Patch
 
+from ddlnb.calibration.statistics import Verdict, mean_interval, paired_comparison
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require, require_whole
@@ -49,7 +50,6 @@ from ddlnb.figures.style import (
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.plans.requests import PushPull
 from ddlnb.plans.server_rules import Rule
-from ddlnb.results.statistics import Verdict, mean_interval, paired_comparison
 from ddlnb.results.timeline import Span
 from ddlnb.survey.items import (
     Findings,

@@ -8,6 +8,7 @@ from math import isqrt
 import numpy as np
 import pandas as pd
 
+from ddlnb.calibration.statistics import Verdict
 from ddlnb.errors import require
 from ddlnb.networks.collectives.catalogue import get_collective
 from ddlnb.networks.network import Network
@@ -22,7 +23,6 @@ from ddlnb.networks.structure import (
 )
 from ddlnb.networks.topologies import BCube, FatTree, Topology, Torus
 from ddlnb.plans.transfers import Collective
-from ddlnb.results.statistics import Verdict
 from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled, ties
 from ddlnb.units import MB, bandwidth_from, counted
 

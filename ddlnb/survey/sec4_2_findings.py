@@ -18,6 +18,7 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from ddlnb.calibration.statistics import Verdict
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import require
 from ddlnb.figures.agreement import is_suspicious, of_panel, spread_out
@@ -40,7 +41,6 @@ from ddlnb.figures.style import (
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.results.rows import SINGLE
 from ddlnb.results.schema import KEY, RATE
-from ddlnb.results.statistics import Verdict
 from ddlnb.simulator.forecast import forecast_cells
 from ddlnb.simulator.simulate import Cell
 from ddlnb.survey.claims import CLAIMS, OPEN, Strength, evaluate_claims

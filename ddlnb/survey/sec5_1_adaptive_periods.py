@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ddlnb.calibration.statistics import Verdict, bracket_interval, ratio_interval
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.errors import InputError, require, require_whole
@@ -30,7 +31,6 @@ from ddlnb.figures.style import (
 )
 from ddlnb.plans.alpha_beta import ring_bytes_sent
 from ddlnb.plans.requests import AllReduce
-from ddlnb.results.statistics import Verdict, bracket_interval, ratio_interval
 from ddlnb.survey.items import Findings, findings, item_verdict
 from ddlnb.survey.launchers import train_at as train_at
 from ddlnb.survey.time_to_target import (

@@ -19,6 +19,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from ddlnb.calibration.statistics import Verdict, mean_interval, paired_comparison
 from ddlnb.errors import require, require_whole
 from ddlnb.figures.learning import BOTH
 from ddlnb.figures.style import (
@@ -31,7 +32,6 @@ from ddlnb.figures.style import (
     styled,
 )
 from ddlnb.plans.requests import Flow
-from ddlnb.results.statistics import Verdict, mean_interval, paired_comparison
 from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled
 from ddlnb.survey.launchers import train_at as train_at
 from ddlnb.training.executors.clock import Clock, LogNormal

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ddlnb.calibration.statistics import Verdict, ratio_interval
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.layer_top_k import LayerTopK
@@ -36,7 +37,6 @@ from ddlnb.figures.style import (
     say_source,
     styled,
 )
-from ddlnb.results.statistics import Verdict, ratio_interval
 from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled
 from ddlnb.survey.launchers import train_at as train_at
 from ddlnb.survey.sec5_1_adaptive_periods import over_fixed

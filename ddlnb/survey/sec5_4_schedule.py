@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ddlnb.calibration.statistics import Verdict
 from ddlnb.clusters.file import get_cluster
 from ddlnb.figures.style import DARK, GREY, METHOD_COLOURS, facets, legend, note, on_bar, styled
 from ddlnb.plans.methods import SURVEYED
 from ddlnb.plans.plan import Plan
 from ddlnb.registry import several
 from ddlnb.replanning.replanner import measured_cluster as measured_cluster
-from ddlnb.results.statistics import Verdict
 from ddlnb.results.timeline import Timeline
 from ddlnb.search.bound import lower_bound as lower_bound
 from ddlnb.search.search import SearchResult, search_plan

@@ -13,6 +13,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from ddlnb.calibration.statistics import Verdict
 from ddlnb.errors import require
 from ddlnb.figures.style import (
     ALGORITHM_COLOURS,
@@ -35,7 +36,6 @@ from ddlnb.networks.network import Network
 from ddlnb.networks.play import play
 from ddlnb.networks.topologies import BCube, FatTree, Star, Topology, Torus, TwoTier
 from ddlnb.plans.transfers import Collective
-from ddlnb.results.statistics import Verdict
 from ddlnb.survey.items import Findings, Rows, findings, item_verdict, tabled
 from ddlnb.units import MS, bandwidth_from, listed, seconds_from, size_in_words
 

@@ -18,9 +18,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ddlnb.calibration.statistics import Verdict
 from ddlnb.errors import DdlnbError
 from ddlnb.files import NOTEBOOKS, ROOT, cores, write_atomically
-from ddlnb.results.statistics import Verdict
 from ddlnb.survey.evidence import AGREES, DECIDED, DISAGREES, Entry, place_of
 from ddlnb.survey.items import ITEMS_TYPE
 from ddlnb.survey.notebooks import Notebook, Outcome, all_notebooks

@@ -18,11 +18,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 
+from ddlnb.calibration.statistics import Verdict, holm as holm, t_test as t_test
 from ddlnb.errors import require
 from ddlnb.figures.style import GREY, PALETTE, legend, names_down, say_source, short, styled
 from ddlnb.files import DATA, PUBLISHED
 from ddlnb.results.schema import read_frame
-from ddlnb.results.statistics import Verdict, holm as holm, t_test as t_test
 from ddlnb.survey.items import Findings, findings
 from ddlnb.survey.launchers import train_at as train_at
 from ddlnb.training.method import training_method

@@ -8,11 +8,11 @@ import nbformat
 import pandas as pd
 import pytest
 
+from ddlnb.calibration.statistics import Verdict
 from ddlnb.cli.survey import strategies, survey
 from ddlnb.errors import InputError
 from ddlnb.files import NOTEBOOKS, ROOT
 from ddlnb.parallelism.executed.table import strategy_rows
-from ddlnb.results.statistics import Verdict
 from ddlnb.survey.board import KINDS, read_board
 from ddlnb.survey.evidence import (
     AGREES,

@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 import torch
 
+from ddlnb.calibration.statistics import Interval
 from ddlnb.compression.catalogue import get_compressor
 from ddlnb.figures import convergence_rates
-from ddlnb.results.statistics import Interval
 from ddlnb.survey.convergence_rates import (
     AGREES,
     ALGORITHMS,

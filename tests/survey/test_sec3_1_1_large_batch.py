@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from ddlnb.calibration.statistics import Verdict
 from ddlnb.errors import InputError
 from ddlnb.figures import large_batch_quality
-from ddlnb.results.statistics import Verdict
 from ddlnb.survey.sec3_1_1_large_batch import (
     LARS,
     LINEAR,

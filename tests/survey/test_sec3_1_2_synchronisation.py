@@ -6,8 +6,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from ddlnb.calibration.statistics import Verdict
 from ddlnb.errors import InputError
-from ddlnb.results.statistics import Verdict
 from ddlnb.survey.sec3_1_2_synchronisation import (
     BOUNDS,
     RANDOM,

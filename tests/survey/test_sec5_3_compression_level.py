@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from ddlnb.calibration.statistics import Verdict
 from ddlnb.errors import InputError
-from ddlnb.results.statistics import Verdict
 from ddlnb.survey import sec5_3_compression_level as level_study
 from ddlnb.survey.sec5_1_adaptive_periods import FASTER, OPEN, SLOWER
 from ddlnb.survey.sec5_3_compression_level import layer_methods, layer_times

@@ -3,8 +3,8 @@
 import pytest
 
 import ddlnb
+from ddlnb.calibration.statistics import Verdict
 from ddlnb.plans.methods import SURVEYED
-from ddlnb.results.statistics import Verdict
 from ddlnb.survey.sec5_4_schedule import beside, search_findings, search_table, searches
 
 CELL = ("bert-large", "survey-100GbIB")

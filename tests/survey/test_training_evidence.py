@@ -6,8 +6,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
+from ddlnb.calibration.statistics import Verdict, holm
 from ddlnb.errors import InputError
-from ddlnb.results.statistics import Verdict, holm
 from ddlnb.survey.training_evidence import (
     SHOWN,
     agreement,

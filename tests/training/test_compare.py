@@ -22,10 +22,10 @@ import pandas as pd
 import pytest
 import torch
 
+from ddlnb.calibration.statistics import mean_interval
 from ddlnb.errors import InputError, RankError, ResultsError
 from ddlnb.figures import learning_curves
 from ddlnb.plans.requests import AllReduce
-from ddlnb.results.statistics import mean_interval
 from ddlnb.survey.launchers import ranks_at, train_at
 from ddlnb.training.executors.clock import Clock, get_straggler
 from ddlnb.training.runs import runner, train as training

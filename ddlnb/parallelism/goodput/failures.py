@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.optimize import minimize_scalar
 
+from ddlnb.calibration.statistics import Interval
 from ddlnb.errors import ResultsError, require, require_positive, require_whole
 from ddlnb.files import PUBLISHED
 from ddlnb.results.schema import Column, Kind, Schema
-from ddlnb.results.statistics import Interval
 
 PATH = PUBLISHED / "failures_stragglers.csv"
 HOUR, DAY = 3600.0, 86400.0

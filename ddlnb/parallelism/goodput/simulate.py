@@ -21,6 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
+from ddlnb.calibration.statistics import Interval
 from ddlnb.errors import require, require_positive, require_whole
 from ddlnb.parallelism.goodput.failures import (
     DAY,
@@ -31,7 +32,6 @@ from ddlnb.parallelism.goodput.failures import (
     hardware_share,
     published_failures,
 )
-from ddlnb.results.statistics import Interval
 
 PERCENT = 100.0
 

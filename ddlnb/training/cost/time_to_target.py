@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ddlnb.calibration.statistics import Interval, bracket_interval, ratio_interval
 from ddlnb.clusters.cluster import Cluster
 from ddlnb.clusters.file import get_cluster
 from ddlnb.compression.profile import SHEET, CompressionProfile
@@ -25,7 +26,6 @@ from ddlnb.plans.methods import Method
 from ddlnb.plans.requests import AllReduce
 from ddlnb.registry import several
 from ddlnb.results.schema import require_frame
-from ddlnb.results.statistics import Interval, bracket_interval, ratio_interval
 from ddlnb.simulator.profiles import workload_on
 from ddlnb.simulator.workers import Slowness
 from ddlnb.training.cost.estimate import BASE, STEPS, best_lossless, iteration_cost

@@ -9,9 +9,9 @@ the loss of the one method is below that of the other by the mean difference bet
 same seed, and the 95 % interval of that mean excludes zero; it is contradicted where it is above,
 likewise; otherwise these seeds leave it undecided. Where runs diverged there is no mean: the
 ordering holds, or is contradicted, if every pair says so
-(`ddlnb.results.statistics.paired_comparison`). Every verdict errs with a probability of 5 % on its
-own, so that some of many err: ``p_holm`` bounds the probability of one as extreme anywhere in the
-table if no methods differed (Holm 1979).
+(`ddlnb.calibration.statistics.paired_comparison`). Every verdict errs with a probability of 5 % on
+its own, so that some of many err: ``p_holm`` bounds the probability of one as extreme anywhere in
+the table if no methods differed (Holm 1979).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from ddlnb.calibration.statistics import holm, mean_interval, paired_comparison
 from ddlnb.errors import InputError, require, require_known
-from ddlnb.results.statistics import holm, mean_interval, paired_comparison
 from ddlnb.training.method import training_method
 
 SETTINGS = (
@@ -270,8 +270,8 @@ def judged(curves: pd.DataFrame, orderings: Sequence[Ordering] = ORDERINGS) -> p
     """Return one row per ordering and number of workers that the curves can judge.
 
     ``seeds`` is the number of pairs compared; the columns that follow are those of
-    `ddlnb.results.statistics.PairedComparison`, with ``p_holm``, its ``p_value`` corrected for the
-    number of rows. Raises InputError if the curves can judge no ordering, and for cells of several
+    `ddlnb.calibration.statistics.PairedComparison`, with ``p_holm``, its ``p_value`` corrected for
+    the number of rows. Raises InputError if the curves can judge no ordering, and for cells of several
     settings.
     """
     cells = runs_by(curves, "method", "workers")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from ddlnb.results.statistics import (
+from ddlnb.calibration.statistics import (
     Interval,
     Verdict,
     bracket_interval,
