@@ -12,6 +12,7 @@ import fcntl
 import os
 import platform
 import secrets
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -52,7 +53,8 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
     """Write the content, text as UTF-8, and return the path.
 
     A crash or a full disk leaves the old file as it was; what a writer that was killed has left
-    beside it, the next one removes. Raises NotWritten, which says why.
+    beside it, the next one removes. A link stays one, a file keeps who may read it, and a device or
+    a pipe takes the bytes as they come. Raises NotWritten, which says why.
     """
     try:
         return _written(Path(path), content)
@@ -65,30 +67,45 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
 
 def _written(path: Path, content: str | bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_parts(path)
-    part, stream = _part(path)
+    data, target = content.encode() if isinstance(content, str) else content, target_of(path)
+    if is_stream(path):
+        path.write_bytes(data)
+        return path
+    _remove_parts(target)
+    part, stream = _part(target)
     try:
         with stream:
-            stream.write(content.encode() if isinstance(content, str) else content)
+            stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-            part.chmod(0o644)
-            part.replace(path)
+            if target.exists():
+                shutil.copymode(target, part)
+            part.replace(target)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
     return path
 
 
+def target_of(path: str | Path) -> Path:
+    """Return the file that a path leads to, through links; one that is not there yet, too."""
+    return Path(os.path.realpath(path))
+
+
+def is_stream(path: str | Path) -> bool:
+    """Return whether this is a device or a pipe, which takes bytes and keeps none."""
+    return Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir()
+
+
 def _part(path: Path) -> tuple[Path, BinaryIO]:
     """Make a file beside the path, which is locked as long as its writer lives."""
     while True:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        stream = os.fdopen(handle, "wb")
+        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        stream = part.open("xb")
         with suppress(OSError):  # a file system without locks: nobody removes it, either
             fcntl.flock(stream, fcntl.LOCK_EX)
         if os.fstat(stream.fileno()).st_nlink:
-            return Path(name), stream
+            return part, stream
         stream.close()  # another process took it for left before it was locked
 
 
@@ -118,7 +135,8 @@ def require_writable_file(path: str | Path, example: str) -> None:
         folder.exists(),
         f"there is no folder {str(folder)!r} for {Path(path).name!r}; make it, or name another",
     )
-    require_writable(folder)
+    if not is_stream(path):
+        require_writable(folder)
 
 
 def require_writable(folder: str | Path) -> None:
@@ -228,7 +246,8 @@ def abandoned() -> list[Path]:
 
 def lock_path(path: str | Path) -> Path:
     """Return the path of the file that is locked while somebody measures into this one."""
-    return Path(path).with_name(f".{Path(path).name}.lock")
+    file = target_of(path)
+    return file.with_name(f".{file.name}.lock")
 
 
 @cache

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from ddlnb.errors import InputError, NotWritten, ResultsError, require
-from ddlnb.files import write_atomically
+from ddlnb.files import target_of, write_atomically
 from ddlnb.results.schema import (
     CELL,
     KEY,
@@ -80,7 +80,9 @@ class ResultsFile:
     """
 
     def __init__(self, path: str | Path | None = None):
-        self.path = Path(path) if path is not None else None
+        self.path = None if path is None else Path(path)
+        if self.path is not None and self.path.is_symlink():  # runs are beside what it leads to
+            self.path = target_of(self.path)
         self._lines: list[dict[str, object]] = []
         if self.path is not None:
             require(
@@ -147,7 +149,7 @@ class ResultsFile:
         counted = self._counted()
         if not self.runs_path.exists():
             return []
-        runs = RUNS.read(self.runs_path)[RUN_COLUMNS]
+        runs = _ours(RUNS.read(self.runs_path), RUN_COLUMNS, self.runs_path)
         if not self.runs_path.read_bytes().endswith(b"\n"):
             raise ResultsError(f"{self.runs_path} ends in the middle of a line; {RUNS.way_out}")
         held = len(runs.drop_duplicates([*CELL, "repetition"]))
@@ -163,10 +165,10 @@ class ResultsFile:
     def _counted(self) -> int:
         """Return the number of runs in the table; 0 if it is damaged, because it is made anew."""
         try:
-            rows = read_rows(self.path) if self.path and self.path.exists() else None
+            rows = ROWS.read(self.path) if self.path and self.path.exists() else None
         except ResultsError:
             return 0
-        return 0 if rows is None else int(rows["repetitions"].sum())
+        return 0 if rows is None else int(_ours(rows, ROW_COLUMNS, self.path)["repetitions"].sum())
 
     def _write(self) -> None:
         if self.path is None:
@@ -179,6 +181,17 @@ class ResultsFile:
                 f"{error}; the runs that were finished before "
                 f"are in {self.runs_path.name}, and the same call goes on with them"
             ) from error
+
+
+def _ours(table: pd.DataFrame, columns: list[str], path: Path | None) -> pd.DataFrame:
+    """Return these columns. Raises ResultsError for others, which would not be written again."""
+    more = [name for name in table if name not in columns]
+    if more:
+        raise ResultsError(
+            f"{path} has columns of yours, {', '.join(more)}, and is made anew with every run; "
+            f"keep them in a copy, and remove them here"
+        )
+    return table[columns]
 
 
 def _same(left: object, right: object) -> bool:

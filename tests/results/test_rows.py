@@ -2,12 +2,14 @@
 
 import fcntl
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from ddlnb.errors import InputError, ResultsError
-from ddlnb.files import write_atomically
+from ddlnb.files import lock_path, require_writable_file, write_atomically
 from ddlnb.results.rows import ResultsFile, read_rows
 from ddlnb.results.schema import CELL
 
@@ -187,6 +189,42 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch)
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert list(Path(tmp_path).iterdir()) == [path]
+
+
+def test_a_link_stays_a_file_keeps_its_mode_and_a_pipe_takes_the_bytes(tmp_path):
+    target, link, pipe = (tmp_path / name for name in ("rows.csv", "link.csv", "pipe"))
+    target.write_text("old")
+    target.chmod(0o600)
+    link.symlink_to(target)
+    write_atomically(link, "new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    assert target.stat().st_mode & 0o777 == 0o600
+    os.mkfifo(pipe)
+    require_writable_file(pipe, "rows.csv")
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(pipe.read_text)
+        write_atomically(pipe, "bytes")
+        assert read.result(10) == "bytes"
+    assert pipe.is_fifo()
+    assert lock_path(link) == lock_path(target)
+
+
+def test_runs_are_beside_the_file_that_a_link_leads_to(tmp_path):
+    ResultsFile(tmp_path / "rows.csv").add(a_run())
+    (tmp_path / "link.csv").symlink_to(tmp_path / "rows.csv")
+    ResultsFile(tmp_path / "link.csv").add(a_run(1))
+    assert len(ResultsFile(tmp_path / "rows.csv").runs) == 2
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.runs.csv"])
+def test_columns_that_would_not_be_written_again_are_refused(tmp_path, name):
+    ResultsFile(tmp_path / "rows.csv").add(a_run())
+    table = pd.read_csv(tmp_path / name).assign(note="hello")
+    table.to_csv(tmp_path / name, index=False)
+    with pytest.raises(ResultsError, match="has columns of yours, note"):
+        ResultsFile(tmp_path / "rows.csv")
+    assert "hello" in (tmp_path / name).read_text()
 
 
 def test_what_a_killed_writer_left_goes_with_the_next_write_and_what_a_live_one_writes_stays(
