@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import parent_process
 from typing import Any, TypeVar
 from warnings import warn
 
 from numba import njit
 from numba.core import event as events
+from numba.core.caching import FunctionCache
 
 F = TypeVar("F", bound=Callable[..., Any])
 UNKEPT = (
@@ -26,18 +28,37 @@ NOTICE = "ddlnb compiles its loops, once after an installation; this takes up to
 def compiled(**options: Any) -> Callable[[F], F]:
     """Return a decorator of loops: without the interpreter's lock, so that threads play at once.
 
-    Where neither the package nor HOME takes a file, as in a container that may only be read, they
-    are compiled in every process, and it is said.
+    Where neither the package nor HOME takes a file, as in a container that may only be read or on a
+    full disk, they are compiled in every process, and it is said.
     """
 
     def decorated(loop: F) -> F:
+        found = njit(nogil=True, **options)(loop)
         try:
-            return njit(cache=True, nogil=True, **options)(loop)  # type: ignore[no-any-return]
+            found._cache = _Kept(loop)
         except RuntimeError:  # no place to keep it
             warn(UNKEPT, stacklevel=1)
-            return njit(nogil=True, **options)(loop)  # type: ignore[no-any-return]
+        return found  # type: ignore[no-any-return]
 
     return decorated
+
+
+class _Kept(FunctionCache):  # type: ignore[misc]
+    """Numba's files of a compiled loop, which is compiled again where they are damaged."""
+
+    def load_overload(self, *asked: Any) -> Any:
+        try:
+            return super().load_overload(*asked)
+        except Exception:  # of a file that a crash or a full disk has cut off, anything
+            with suppress(OSError):
+                self.flush()
+            return None
+
+    def save_overload(self, *made: Any) -> None:
+        try:
+            super().save_overload(*made)
+        except Exception:  # no room, or a damaged file that cannot be replaced
+            warn(UNKEPT, stacklevel=1)
 
 
 class _Notice(events.Listener):
@@ -48,7 +69,7 @@ class _Notice(events.Listener):
 
     def on_start(self, event: Any) -> None:
         module = event.data["dispatcher"].py_func.__module__ or ""
-        if not self.is_said and module.startswith("ddlnb.") and sys.stderr.isatty():
+        if not self.is_said and module.startswith("ddlnb.") and sys.stderr and sys.stderr.isatty():
             self.is_said = True
             sys.stderr.write(f"{NOTICE}\n")
 
