@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -39,7 +39,7 @@ from ddlnb.engines.measure import measure
 from ddlnb.engines.settings import MEASURING, MeasurementSettings
 from ddlnb.engines.targets import ranks_needed, targets_of
 from ddlnb.errors import ResultsError, require, require_whole
-from ddlnb.files import machine, write_atomically
+from ddlnb.files import held, machine, write_atomically
 from ddlnb.launch.capacity import Load, watched_load
 from ddlnb.launch.options import HERE, LaunchOptions
 from ddlnb.launch.ranks import Ranks
@@ -62,15 +62,20 @@ COLUMNS = ("rows", "before", "during", "stolen")
 
 @contextmanager
 def saving_load(rows: Path) -> Iterator[None]:
-    """Watch the load while the body runs; keep it beside the rows if any were added to the file."""
-    before = _stamp(rows)
-    with watched_load() as watch:
-        yield
-    if _stamp(rows) != before:
-        kept = [*saved_loads(rows.parent), (rows.name, watch.load)]
-        shares = [(name, load.before, load.during, load.stolen) for name, load in kept]
-        table = pd.DataFrame(shares, columns=list(COLUMNS))
-        write_atomically(rows.parent / LOADS, table.to_csv(index=False, float_format="%.4f"))
+    """Watch the load while the body runs, and keep it if anything was written beside the rows.
+
+    Also of a body that fails or is interrupted: what it has measured by then counts.
+    """
+    before, watch = _stamps(rows.parent), None
+    try:
+        with watched_load() as watch:
+            yield
+    finally:
+        if watch is not None and _stamps(rows.parent) != before:
+            kept = [*saved_loads(rows.parent), (rows.name, watch.load)]
+            shares = [(name, load.before, load.during, load.stolen) for name, load in kept]
+            table = pd.DataFrame(shares, columns=list(COLUMNS))
+            write_atomically(rows.parent / LOADS, table.to_csv(index=False, float_format="%.4f"))
 
 
 def saved_loads(folder: str | Path) -> list[tuple[str, Load]]:
@@ -103,8 +108,10 @@ def _taken(load: Load) -> float:
     return load.during + load.stolen
 
 
-def _stamp(path: Path) -> int | None:
-    return path.stat().st_mtime_ns if path.exists() else None
+def _stamps(folder: Path) -> dict[str, int]:
+    """Return when each file with results in a folder was last written."""
+    kept = [one for kind in ("*.csv", "*.json") for one in folder.glob(kind) if one.name != LOADS]
+    return {one.name: one.stat().st_mtime_ns for one in kept}
 
 
 def _mlp(layers: int, width: int) -> nn.Module:
@@ -219,17 +226,21 @@ def micro_benchmark(
         return read_micro_benchmark(folder, site)
     tasks, most = probes(site), max(workers)
     servers = most if server_per_worker else settings.server_count
-    times = folder / ALL_REDUCES
     needed = ranks_needed(targets_of("all"), most, servers)
-    with saving_load(folder / ROWS), Ranks.at(site, needed, imports=MEASURING) as ranks:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        held(folder / ALL_REDUCES),
+        saving_load(folder / ROWS),
+        Ranks.at(site, needed, imports=MEASURING) as ranks,
+    ):
         for task, count in product(tasks, workers):
             if not profile_path(folder, task.name, count).exists():
                 save_profile(folder, task, count, ranks)
-        if not times.exists():
-            benches = [Bench(tasks[0], ranks, settings.changed(workers=n)) for n in workers]
-            found = [one for bench in benches for one in _all_reduces(bench)]
-            write_atomically(times, json.dumps([asdict(one) for one in found], indent=1))
-        known = _read_all_reduces(folder)
+        known = completed(
+            folder,
+            workers,
+            lambda count: _all_reduces(Bench(tasks[0], ranks, settings.changed(workers=count))),
+        )
         for task, count in product(tasks, workers):
             measure(
                 task,
@@ -283,6 +294,18 @@ def read_micro_benchmark(folder: str | Path, site: LaunchOptions = HERE) -> Micr
         ) from error
     loads = [load for name, load in saved_loads(folder) if name == ROWS]
     return MicroBenchmark(rows, workloads, times, site, max(loads, key=_taken, default=None))
+
+
+def completed(
+    folder: Path, workers: Sequence[int], timed: Callable[[int], list[AllReduceTimes]]
+) -> tuple[AllReduceTimes, ...]:
+    """Return the folder's all-reduces, after those of numbers of workers that it lacks."""
+    path = folder / ALL_REDUCES
+    known = _read_all_reduces(folder) if path.exists() else ()
+    for count in [n for n in workers if n not in {one.workers for one in known}]:
+        known = (*known, *timed(count))
+        write_atomically(path, json.dumps([asdict(one) for one in known], indent=1))
+    return known
 
 
 def _read_all_reduces(folder: Path) -> tuple[AllReduceTimes, ...]:

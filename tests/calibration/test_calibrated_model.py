@@ -3,6 +3,8 @@
 import pytest
 
 from ddlnb.calibration.calibrated_model import (
+    AllReduceTimes,
+    completed,
     here_parameters,
     micro_benchmark,
     read_micro_benchmark,
@@ -26,6 +28,20 @@ def test_a_benchmark_that_is_not_there_is_told(tmp_path):
 def test_one_worker_has_nothing_to_exchange(tmp_path):
     with pytest.raises(InputError, match="workers"):
         micro_benchmark(tmp_path, workers=(1,))
+
+
+def test_all_reduces_of_more_workers_join_those_that_are_kept(tmp_path):
+    asked = []
+
+    def timed(workers: int) -> list[AllReduceTimes]:
+        asked.append(workers)
+        return [AllReduceTimes(workers, 4096, 1e-3, False)]
+
+    first = completed(tmp_path, [2], timed)
+    both = completed(tmp_path, [2, 4], timed)
+    assert asked == [2, 4]
+    assert both == (*first, AllReduceTimes(4, 4096, 1e-3, False))
+    assert completed(tmp_path, [4, 2], timed) == both
 
 
 def test_only_emulated_networks_have_a_delay_of_their_own():

@@ -1,7 +1,7 @@
 """How busy the machine was is kept beside the rows, and said beside the result."""
 
 import math
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -51,6 +51,16 @@ def test_loads_are_kept_where_rows_were_added_and_the_busiest_is_said(tmp_path, 
         rows.read_text()  # all was there: nothing ran
     assert saved_loads(tmp_path) == [("rows.csv", QUIET), ("compared.csv", BUSY)]
     assert "took 50% of the cores meanwhile, and 25% before: times are" in load_sentence(tmp_path)
+
+
+def test_the_load_of_what_was_measured_before_an_interruption_is_kept(tmp_path, under):
+    under([BUSY, QUIET])
+    with suppress(KeyboardInterrupt), saving_load(tmp_path / "rows.csv"):
+        (tmp_path / "all_reduces.json").write_text("[]")
+        raise KeyboardInterrupt
+    with saving_load(tmp_path / "rows.csv"):
+        (tmp_path / "rows.csv").write_text("a\n")
+    assert "took 50% of the cores meanwhile" in load_sentence(tmp_path)
 
 
 def test_a_folder_of_an_earlier_edition_does_not_know_its_load(tmp_path):
