@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import difflib
 import math
-import sys
 from collections.abc import Iterable, Mapping
-from importlib.util import find_spec
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
@@ -120,23 +118,6 @@ EXTRAS = {
         *("sphinxcontrib.bibtex", "sphinx_revealjs", "latex2mathml"),
     ),
 }
-
-
-def require_extra(extra: str, what: str) -> None:
-    """Raise MissingPart unless the modules of an extra, and of those it builds on, are there.
-
-    ``what`` is what needs it, such as "measuring".
-    """
-    for name, modules in EXTRAS.items():
-        for module in modules:
-            try:
-                there = find_spec(module) is not None
-            except ImportError:
-                there = False
-            if not there and not (module == "pyroute2" and sys.platform != "linux"):
-                raise MissingPart(without(module, extra, what))
-        if name == extra:
-            return
 
 
 def without(module: str, extra: str = "", what: str = "this") -> str:

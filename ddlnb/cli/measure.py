@@ -20,6 +20,7 @@ from ddlnb.cli.options import (
     grouped,
     numbers,
     print_answer,
+    require_extra,
 )
 from ddlnb.engines.settings import (
     DEFAULTS,
@@ -27,7 +28,7 @@ from ddlnb.engines.settings import (
     MeasurementSettings,
     get_measurement_profile,
 )
-from ddlnb.errors import PlanError, require_extra, require_whole
+from ddlnb.errors import PlanError, require_whole
 from ddlnb.launch.capacity import fitting_workers, watched_load
 from ddlnb.launch.options import EMULATED, HERE, LaunchOptions
 from ddlnb.plans.methods import get_method, require_served

@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from functools import cache, wraps
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ddlnb.errors import InputError, printable, require
+from ddlnb.errors import EXTRAS, InputError, MissingPart, printable, require, without
 from ddlnb.files import provenance, require_writable_file, write_atomically
 from ddlnb.plans.methods import METHODS
 from ddlnb.questions import NUMBERS, WORDS, Answer, options
@@ -400,6 +401,23 @@ def announce(seconds: float | None, yes: bool) -> None:
     typer.echo(f"This takes about {in_words(seconds)} here.", err=True)
     if not yes and somebody_is_there() and not typer.confirm("Go on?", default=True, err=True):
         raise typer.Exit(1)
+
+
+def require_extra(extra: str, what: str) -> None:
+    """Raise MissingPart unless the modules of an extra, and of those it builds on, are there.
+
+    ``what`` is what needs it, such as "measuring".
+    """
+    for name, modules in EXTRAS.items():
+        for module in modules:
+            try:
+                there = find_spec(module) is not None
+            except ImportError:
+                there = False
+            if not there and not (module == "pyroute2" and sys.platform != "linux"):
+                raise MissingPart(without(module, extra, what))
+        if name == extra:
+            return
 
 
 def somebody_is_there() -> bool:

@@ -20,9 +20,10 @@ from ddlnb.cli.options import (
     parameters_from,
     print_table,
     refuse_unused,
+    require_extra,
     say,
 )
-from ddlnb.errors import look_up, require_extra, require_known
+from ddlnb.errors import look_up, require_known
 from ddlnb.files import BUILD
 from ddlnb.survey.notebooks import reproduce_help
 from ddlnb.units import counted

@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlnb.cli.options import App, Csv, Yes, announce, first_line, grouped, numbers, print_table
-from ddlnb.errors import require, require_extra, require_whole
+from ddlnb.cli.options import (
+    App,
+    Csv,
+    Yes,
+    announce,
+    first_line,
+    grouped,
+    numbers,
+    print_table,
+    require_extra,
+)
+from ddlnb.errors import require, require_whole
 from ddlnb.files import require_writable_file, write_atomically
 from ddlnb.registry import usage
 from ddlnb.training.settings import LOCKSTEP, TrainingSettings
