@@ -5,6 +5,8 @@ Imports little before Ctrl-C is seen to: imports take most of the time in which 
 
 import os
 import signal
+import sys
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -13,6 +15,11 @@ def main() -> NoReturn:
     """Run the command line; see `ddlnb.cli.app` for how it ends."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have it ignored
         signal.signal(signal.SIGINT, interrupt)
+    try:
+        Path.cwd()
+    except OSError:  # numba and torch do not load without one
+        os.write(2, b"ddlnb: the working folder was removed; change to one that is there\n")
+        sys.exit(2)
     from ddlnb.cli.app import main as command
 
     command()

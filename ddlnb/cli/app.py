@@ -154,6 +154,10 @@ def run(app: typer.Typer, name: str) -> NoReturn:
     """
     if sys.stdout is None:  # its number would go to the first file that is opened
         _end(name, "the output cannot be written: it is closed", FAILED)
+    if sys.stdin is None:
+        sys.stdin = Path(os.devnull).open()  # noqa: SIM115 - nobody is there, to the end
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # of what an old locale cannot write

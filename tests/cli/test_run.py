@@ -83,6 +83,8 @@ def test_tables_outside_a_terminal_are_as_wide_as_columns_says(monkeypatch, caps
     [
         ("ddlnb methods >&-", 2, "ddlnb: the output cannot be written: it is closed"),
         ("ddlnb models 'größe'", 2, "ddlnb: unknown model 'gr"),
+        ("ddlnb train --method bsp --workers 2 --steps 2 2>&- <&-", 0, "bsp on A2A"),
+        ("cd $(mktemp -d); rmdir $PWD; ddlnb methods", 2, "ddlnb: the working folder was removed"),
         pytest.param(
             "ddlnb cluster list --csv > /dev/full",
             2,
