@@ -275,7 +275,7 @@ def switch_program() -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ddlnb")
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
     program = cache / f"switch-{digest}"
-    if not program.exists():
+    if not program.exists() or not program.stat().st_size:  # a crash may leave it empty
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             part = Path(folder, "switch")
@@ -283,5 +283,7 @@ def switch_program() -> Path:
             compiled = subprocess.run(words, capture_output=True, text=True, check=False)
             if compiled.returncode:
                 raise MissingPart(f"{' '.join(words)} failed: {compiled.stderr.strip()}")
+            with part.open("rb") as stream:
+                os.fsync(stream.fileno())
             part.replace(program)
     return program
