@@ -86,6 +86,8 @@ def test_a_notebook_shows_what_the_command_prints(command):
     )
     found = call("resnet50", "survey-10GbE", gpus=8, draws=0)
     assert isinstance(found, Answer)
+    assert found in {found: 1}
+    assert found not in [call("resnet50", "survey-10GbE", gpus=8, draws=0)]
     shown = found._repr_html_()
     for one in found.said:
         assert " ".join(one.split()) in said

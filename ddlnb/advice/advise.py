@@ -50,7 +50,7 @@ from ddlnb.simulator.questions import DRAWS
 from ddlnb.simulator.simulate import Cell
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Advice(Answer):
     """What to do, and why; ``str`` is the answer in sentences.
 

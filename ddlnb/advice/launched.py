@@ -194,7 +194,7 @@ def _forecast(asked: PricedQuestion, *layouts: Layout) -> Ranking:
     return found
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LaunchedAdvice(Answer):
     """A run as it is launched, beside the best of its layouts, and beside what its log measured.
 

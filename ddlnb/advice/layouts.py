@@ -218,7 +218,7 @@ def layout_unknowns(asked: PricedQuestion) -> Iterator[str]:
         yield "Prices were not given: costs are in GPU hours."
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LayoutAdvice(Answer):
     """Which way to split a large model, and why; ``str`` is the answer in sentences.
 
@@ -277,7 +277,7 @@ class LayoutAdvice(Answer):
         return tuple(layout_settings(self.question, best, self.options))
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Splits(Answer):
     """The fastest splits of a large model, at one number of GPUs or at several, smallest first.
 

@@ -29,7 +29,7 @@ from ddlnb.simulator.simulate import Cell, steady_seconds
 from ddlnb.units import gpus_in_words, listed, show_rate
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Scaling(Answer):
     """Throughput by the number of GPUs, and what limits it; ``str`` says both in a sentence.
 

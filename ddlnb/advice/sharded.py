@@ -73,7 +73,7 @@ def of_replicas(asked: Question) -> Verdict:
     return Verdict(needed, fits, "DDP", rate, needed, (memory, said))
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Sharded(Answer):
     """Every degree of ZeRO for a traced model, those that fit first, the fastest first."""
 

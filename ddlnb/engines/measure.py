@@ -44,7 +44,7 @@ class LeftOut(UserWarning):
     """Something that was asked for was not measured, for a reason that the text gives."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Measurement(Answer):
     """What was measured: a row for every method and number of workers."""
 

@@ -36,7 +36,7 @@ from ddlnb.units import show_rate, show_rates
 from ddlnb.workloads.workload import Workload
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Forecast(Answer):
     """How fast every method trains: rows, which method to take, and what to know beside it."""
 

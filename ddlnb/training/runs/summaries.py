@@ -271,8 +271,8 @@ def judged(curves: pd.DataFrame, orderings: Sequence[Ordering] = ORDERINGS) -> p
 
     ``seeds`` is the number of pairs compared; the columns that follow are those of
     `ddlnb.calibration.statistics.PairedComparison`, with ``p_holm``, its ``p_value`` corrected for
-    the number of rows. Raises InputError if the curves can judge no ordering, and for cells of several
-    settings.
+    the number of rows. Raises InputError if the curves can judge no ordering, and for cells of
+    several settings.
     """
     cells = runs_by(curves, "method", "workers")
     rows = []
