@@ -120,7 +120,7 @@ class LayoutQuestion:
             self._set("sequence", self.model.sequence)
         if self.global_batch is None:
             wanted = max(BATCH_TOKENS // self.sequence, 1)
-            self._set("global_batch", batch_for(self.gpus // self.cp, wanted))
+            self._set("global_batch", batch_for(max(1, self.gpus // self.cp), wanted))
         if self.fitted is None:
             self._set("fitted", saved_fit())
         self._check()

@@ -140,9 +140,10 @@ def test_the_number_of_layouts_stays_bounded() -> None:
          "vpp 2: nanotron runs no interleaved pipelines; use vpp 1, or one of the frameworks nemo, "
          "fsdp-compiled, megatron"),
         ({"vpp": 2, "schedule": "gpipe"}, "the schedule gpipe has one chunk per stage; use vpp 1"),
+        ({"cp": 64}, "cp 64 must divide the sequence 8192 and the 32 GPUs"),
     ],
 )  # fmt: skip
-def test_chunks_that_cannot_be_are_refused_with_those_that_can(asked: dict, message: str) -> None:
+def test_what_divides_nothing_is_refused_with_what_can(asked: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         scale("llama3-8b", **({"nodes": 4, "framework": "nemo"} | asked))
 
