@@ -29,7 +29,8 @@ class DeepGradientCompression(Sparsifier):
 
     A round is one average. Rounds are counted in the memory, since local SGD has fewer of them
     than steps. ``clip`` bounds the norm of the average gradient as clipping without compression
-    does: every worker clips its own to ``clip`` / sqrt(n), per tensor that is compressed. With
+    does where gradients are independent: every worker clips its own to ``clip`` sqrt(n), which is
+    the paper's ``clip`` / sqrt(n) of gradients divided by n, per tensor that is compressed. With
     ``masking`` the velocity of entries that were sent restarts at zero; at density 1 that leaves
     plain SGD, and without it momentum SGD remains.
     """
@@ -101,6 +102,6 @@ class DeepGradientCompression(Sparsifier):
     def _clipped(self, flat: Tensor, workers: int) -> Tensor:
         if self.clip is None:
             return flat
-        allowed = self.clip / math.sqrt(workers)
+        allowed = self.clip * math.sqrt(workers)
         norm = flat.norm().item()
         return flat * (allowed / norm) if norm > allowed else flat

@@ -75,8 +75,13 @@ class GTopK(Sparsifier):
         )
 
 
+MOST = torch.finfo(torch.float32).max
+
+
 def merged(one: Sparse, other: Sparse, count: int) -> tuple[Sparse, Sparse]:
     """Return the ``count`` largest entries of the sum, and its other entries.
+
+    Sums stay below the largest number: to raise amid the tree would leave others waiting.
 
     >>> first = Sparse(torch.tensor([0, 2]), torch.tensor([3.0, 2.0]))
     >>> second = Sparse(torch.tensor([1, 2]), torch.tensor([-1.0, 2.0]))
@@ -87,6 +92,7 @@ def merged(one: Sparse, other: Sparse, count: int) -> tuple[Sparse, Sparse]:
     indices, positions = torch.unique(both, return_inverse=True)
     values = torch.zeros(len(indices))
     values.index_add_(0, positions, torch.cat([one.values, other.values]))
+    values.clamp_(-MOST, MOST)
     chosen = largest(values, count)
     is_left = torch.ones(len(indices), dtype=torch.bool).index_fill_(0, chosen, False)
     return (

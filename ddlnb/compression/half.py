@@ -1,11 +1,12 @@
 """Half precision: two bytes per element instead of four.
 
 Averages are made as by NCCL, Horovod's fp16 compression and the hooks of DistributedDataParallel:
-every worker divides by the number of workers and rounds, and one all-reduce sums the numbers of
-two bytes. Partial sums are rounded, too, so the error grows with the number of workers, and no
-residual keeps what they lose. A mean beyond the largest number of the format is infinite there and
-here. To servers and to neighbours payloads travel whole. Source: survey of Shi et al. 2020, section
-3.1.3 (quantisation); `torch.distributed.algorithms.ddp_comm_hooks.default_hooks`.
+every worker divides by the number of workers and rounds, and one all-reduce sums the numbers of two
+bytes. Partial sums are rounded, too, so the error grows with the number of workers, and no residual
+keeps what they lose. A sum beyond the largest number of the format is infinite there and here; what
+one worker puts in is cut to that number. To servers and to neighbours payloads travel whole.
+Source: survey of Shi et al. 2020, section 3.1.3 (quantisation);
+`torch.distributed.algorithms.ddp_comm_hooks.default_hooks`.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class Half(Codec):
 
     def error_bound(self, tensor: Tensor) -> Bound:
         about = torch.finfo(self.dtype)
+        if tensor.numel() and tensor.abs().max().item() > about.max:
+            return Bound(1.0, ROUNDING, "cut to the largest number")
         unit = about.eps / 2
         least = about.tiny * unit  # half the distance of the numbers near zero
         floor = tensor.numel() * least**2 / squared_norm(tensor)

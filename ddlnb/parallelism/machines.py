@@ -207,7 +207,9 @@ class Wait:
 class LayerWork:
     """One layer of one micro batch, in seconds. A backward pass is that of inputs, then of weights.
 
-    ``again`` are seconds of what is computed again, ``weights`` those of gradients of weights (0
+    ``inputs`` are seconds of gradients of inputs, for which the core of attention, which has no
+    weights, computes twice as much as forwards; ``again`` those of what is computed again,
+    ``weights`` those of gradients of weights (0
     where only adapters are trained). ``waits`` are what the passes F and B wait for
     inside of the layer. ``gather`` and ``reduce`` are exchanges of its parameters and gradients
     among replicas, None where there are none.
@@ -215,6 +217,7 @@ class LayerWork:
 
     name: str
     forward: float
+    inputs: float
     again: float
     weights: float
     waits: Mapping[str, tuple[Wait, ...]]
@@ -222,12 +225,9 @@ class LayerWork:
     reduce: tuple[Wait, ...]
 
     def seconds(self, kind: str, is_split: bool) -> float:
-        """Return the seconds of a pass F, B or W; ``is_split``: B is without W.
-
-        Gradients of inputs and those of weights take as long as a forward pass each.
-        """
+        """Return the seconds of a pass F, B or W; ``is_split``: B is without W."""
         if kind == "B":
-            return self.again + self.forward + (0.0 if is_split else self.weights)
+            return self.again + self.inputs + (0.0 if is_split else self.weights)
         return self.forward if kind == "F" else self.weights
 
     def pass_name(self, one: Pass) -> str:
@@ -253,14 +253,16 @@ def works_of(
     def work_of(layer: LayerShape) -> LayerWork:
         share, _ = next(shares)
         forward = layer.forward_flops * samples / flops_per_second
+        core = layer.core_flops * samples / flops_per_second
         how = layout.recomputation if id(layer) in blocks else "none"
         gathered = _among_replicas("parameters", share, layout, precision, links)
         size, seconds = sum(w.bytes for w in gathered), sum(w.seconds for w in gathered)
         return LayerWork(
             layer.name,
             forward,
+            forward + core,
             recomputed_flops(layer, how) * samples / flops_per_second,
-            0.0 if layout.lora else forward,
+            0.0 if layout.lora else forward - core,
             _inside(layer, how == "full", layout, precision, links),
             Wait("data", "parameters", size, seconds)
             if layout.zero == 3 and layout.shards > 1

@@ -14,7 +14,6 @@ from ddlnb.parallelism.partition import even_partition
 from ddlnb.parallelism.parts import LOGIT, MULTIPLIED, Kept, Weight
 from ddlnb.parallelism.schedules import (
     SCHEDULES,
-    chunks_in_flight,
     in_flight,
     most_kept,
     schedule,
@@ -378,11 +377,12 @@ def _activations(
             for chunk in stage.chunks
         ]
         passes = schedule(kind.name, layout.pp, rounds, layout.vpp)[stage.index]
-        in_flight = most_kept(passes, kept, logits)
-    else:
-        flying = chunks_in_flight(kind.name, layout.pp, rounds, layout.vpp, stage.index)
-        in_flight = sum(each * count for each, count in zip(kept, flying, strict=True))
-    return in_flight + peak - before
+        return most_kept(passes, kept, logits) + peak - before
+    if layout.vpp > 1:  # of chunks that differ, which are in flight decides
+        passes = schedule(kind.name, layout.pp, rounds, layout.vpp)[stage.index]
+        return most_kept(passes, kept, kept) + peak - before
+    flying = in_flight(kind.name, layout.pp, rounds, 1, stage.index)
+    return flying * sum(kept) + peak - before
 
 
 def _gathered(stage: PipelineStage, layout: Layout, precision: Precision) -> float:

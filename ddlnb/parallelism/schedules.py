@@ -234,24 +234,6 @@ def in_flight(name: str, stages: int, micro_batches: int, chunks: int, stage: in
     return int(min(micro_batches * chunks, kind.ahead(stage, stages, micro_batches, chunks)))
 
 
-def chunks_in_flight(
-    name: str, stages: int, micro_batches: int, chunks: int, stage: int
-) -> tuple[int, ...]:
-    """Return `in_flight` by chunk, of passes that are whole: how many micro batches each keeps.
-
-    >>> chunks_in_flight("interleaved", 2, 4, 2, 0), chunks_in_flight("interleaved", 2, 4, 2, 1)
-    ((3, 2), (2, 1))
-    """
-    require(not get_schedule(name).splits, f"passes of {name!r} are split; count with most_kept")
-    flying = in_flight(name, stages, micro_batches, chunks, stage)
-    if chunks == 1:
-        return (flying,)
-    rounds, rest = divmod(flying, stages * chunks)
-    return tuple(
-        rounds * stages + min(stages, max(0, rest - chunk * stages)) for chunk in range(chunks)
-    )
-
-
 def most_in_flight(passes: tuple[Pass, ...]) -> int:
     """Return the peak of forward passes whose last backward pass has not ended, by counting."""
     last = "W" if any(one.kind == "W" for one in passes) else "B"
@@ -263,10 +245,10 @@ def most_in_flight(passes: tuple[Pass, ...]) -> int:
 
 
 def most_kept(passes: tuple[Pass, ...], kept: Sequence[float], early: Sequence[float]) -> float:
-    """Return the peak of what a stage keeps whose backward passes are split, by counting.
+    """Return the peak of what a stage keeps, by counting.
 
     A micro batch keeps ``kept`` of every chunk, of which ``early`` goes with the gradients of
-    inputs, the rest with those of weights.
+    inputs (all, where backward passes are whole), the rest with those of weights.
     """
     gone = {"B": early, "W": [whole - one for whole, one in zip(kept, early, strict=True)]}
     now = peak = 0.0

@@ -55,8 +55,8 @@ class Graph:
     def weight(self, rank: int, other: int) -> float:
         """Return the weight of ``other`` in the mean that ``rank`` takes.
 
-        These are Metropolis weights, 1 / (larger degree + 1) for neighbours (Xiao and Boyd 2004),
-        hence 1 / (degree + 1) if all degrees are equal: symmetric, every row sums to one.
+        These are Metropolis weights, 1 / (larger degree + 1) for neighbours (Xiao, Boyd and Lall
+        2005), hence 1 / (degree + 1) if all degrees are equal: symmetric, every row sums to one.
         """
         if other == rank:
             return 1 - sum(self.weight(rank, near) for near in self.neighbours[rank])

@@ -87,6 +87,12 @@ class Worker:
         self.shapes = [tuple(parameter.shape) for parameter in owned]
         sizes = [parameter.numel() for parameter in owned]
         self.parameters = _joined(owned, sizes)
+        require(
+            self.parameters.dtype == torch.float32
+            or (self.compression is None and self.architecture != "gossip"),
+            f"parameters are {self.parameters.dtype}, and what is compressed or goes to neighbours "
+            f"is torch.float32; train in it, or average without compression",
+        )
         self.flat_gradient = self.parameters.new_zeros(sum(sizes))
         self._gradients = self.flat_gradient.split(sizes)
         if self.compression is not None:

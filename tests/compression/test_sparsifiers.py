@@ -291,10 +291,18 @@ def test_dgc_without_momentum_is_top_k_with_feedback():
 
 def test_dgc_clips_so_that_the_average_is_bounded_as_without_compression():
     dgc = DeepGradientCompression(1.0, 0.0, clip=2.0)
-    found = averages(dgc, [100 * tensor for tensor in gradients(4, 50)])
+    found = averages(dgc, [100 * tensor for tensor in gradients(4, 5000)])
     for averaged in found:
-        assert averaged.sent.norm() == pytest.approx(2.0 / math.sqrt(4), rel=1e-5)
+        assert averaged.sent.norm() == pytest.approx(2.0 * math.sqrt(4), rel=1e-5)
+        assert averaged.average.norm() == pytest.approx(2.0, rel=0.05)  # of independent ones
     assert torch.equal(averages(dgc, [torch.full((4,), 0.5)] * 4)[0].average, torch.full((4,), 0.5))
+
+
+def test_a_sum_beyond_the_largest_number_leaves_nobody_waiting_in_the_tree():
+    """Each gradient is finite, and what the tree makes of two of them is not."""
+    found = averages(GTopK(0.5), [torch.full((4,), 3e38)] * 4)
+    assert all(torch.equal(one.average, found[0].average) for one in found)
+    assert found[0].average.isfinite().all()
 
 
 @pytest.mark.parametrize(("synchronisation", "period"), [("bsp", 1), ("local(3)", 3)])

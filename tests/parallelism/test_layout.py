@@ -225,10 +225,10 @@ def test_v_schedules_have_half_the_bubble_of_zero_bubble(name, beyond, stages, b
 @pytest.mark.parametrize(
     "name", ["gpipe", "1f1b", "vpp2 interleaved", "zero-bubble", "zb-v", "dualpipe-v"]
 )
-@pytest.mark.parametrize("stages", [2, 4])
-def test_activations_are_what_counting_through_the_passes_says(name, stages):
+@pytest.mark.parametrize(("stages", "layers"), [(2, 8), (4, 8), (4, 14)])
+def test_activations_are_what_counting_through_the_passes_says(name, stages, layers):
     """Logits go with the gradients of activations (B), all else with the last backward pass."""
-    model = Transformer("small", 8, 64, 8, 4096, 64, tied=False).shape
+    model = Transformer("small", layers, 64, 8, 4096, 64, tied=False).shape
     layout = Layout.parse(f"pp{stages} {name} mb2 acc{3 * stages}")
     mixed = get_precision("mixed")
     logits = 2 * 64 * 4096 * mixed.logit

@@ -32,6 +32,7 @@ from ddlnb.training.settings import training_settings
 from ddlnb.training.synchronisation import BulkSynchronousParallel, Synchronisation
 from ddlnb.training.worker import NextGradient, StepDone, Worker
 from ddlnb.workloads.workload import read_profile
+from tests import toy_training
 
 # A compressor: entries rounded to multiples.
 
@@ -138,6 +139,14 @@ class OfItsOwn(Rounded):
     def average(self, tensor: Tensor, round_: Round, memory: Memory) -> Flow:
         found = yield from super().average(tensor, round_, memory)
         return found._replace(average=found.average * (1 + 0.01 * round_.rank))
+
+
+@pytest.mark.parametrize("method", ["bsp + qsgd(4)", "choco"])
+def test_numbers_of_other_types_are_refused_where_what_travels_is_float32(method, monkeypatch):
+    monkeypatch.setattr(toy_training, "model", lambda: torch.nn.Linear(6, 1).double())
+    toy_training.make_workers("bsp")
+    with pytest.raises(InputError, match=r"parameters are torch.float64, and what is compressed"):
+        toy_training.make_workers(method)
 
 
 def test_averages_that_differ_between_workers_are_refused_where_models_would_be_one(monkeypatch):

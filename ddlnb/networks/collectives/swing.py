@@ -22,10 +22,11 @@ from ddlnb.plans.transfers import Collective, Primitive, Transfers
 class Swing(Algorithm):
     """Halving-doubling whose partners in step s are (1 - (-2)^(s+1)) / 3 = 1, -1, 3, -5, ... away.
 
-    Partners are at most two thirds as far as those of halving-doubling, which matters where far
-    messages cross many links. On a torus of ``rows`` (by default 1, a ring) steps alternate between
-    the dimensions; each dimension and direction begins one of as many parallel collectives, for an
-    equal share of the message each. 2 log2 n steps, 2 (n - 1) / n M bytes. Needs powers of two.
+    Partners are 1/2 to 3/4 as far as those of halving-doubling after the first step, two thirds
+    in the limit, which matters where far messages cross many links. On a torus of ``rows`` (by
+    default 1, a ring) steps alternate between the dimensions; each dimension and direction
+    begins one of as many parallel collectives, for an equal share of the message each. 2 log2 n
+    steps, 2 (n - 1) / n M bytes. Needs powers of two.
     Source: De Sensi et al., NSDI 2024 (bandwidth-optimal version).
     """
 
