@@ -73,14 +73,19 @@ def played_schedules(layouts: Sequence[str]) -> dict[str, Timeline]:
 def schedule_table(lines: Mapping[str, Timeline]) -> Rows:
     """Return what each schedule costs: its bubble, played and by formula, and what it keeps.
 
-    The formulas are those of equal stages whose backward pass takes twice the forward pass:
-    (p - 1)/(v m + p - 1) of the iteration; zero-bubble leaves a third, where m is at least p.
+    The formulas are those of equal stages whose backward pass takes twice the forward pass, F:
+    (p - 1)/(v m + p - 1) of the iteration. Zero-bubble stages stand idle for (p - 1)(F + B - W)
+    where m is at least p (arXiv 2401.10241, Table 2), a third if all passes take as long. The core
+    of attention, C of F, has no weights: B is F + C, and W is F - C.
     ``kept`` is the most micro batches, in whole stages, that any stage keeps activations of.
     """
+    block = EQUAL_BLOCKS.shape.block_layers[0]
+    core = block.core_flops / block.forward_flops
     for text, line in lines.items():
         layout = Layout.parse(text)
         parts = parts_of(line)
-        idle = (layout.pp - 1) / (3 if layout.schedule == "zero-bubble" else 1)
+        left = (1 + 2 * core) / 3 if layout.schedule == "zero-bubble" else 1.0  # of F and B
+        idle = (layout.pp - 1) * left
         kept = max(
             in_flight(layout.schedule, layout.pp, layout.micro_batches, layout.vpp, stage)
             for stage in range(layout.pp)

@@ -6,6 +6,8 @@ import pytest
 from ddlnb.survey.scale_strategies import (
     execution_findings,
     played_layouts,
+    played_schedules,
+    schedule_table,
     split_findings,
     split_table,
 )
@@ -24,6 +26,13 @@ def test_parts_of_layouts_add_up_and_say_why():
     said = split_findings(layouts)
     assert f"`{layouts['tokens_per_second'].idxmax()}` is quickest" in said
     assert f"`{layouts['memory_gib'].idxmin()}` needs least memory" in said
+
+
+def test_bubbles_are_those_of_the_papers():
+    found = schedule_table(played_schedules(["pp4 gpipe acc8", "pp4 vpp2 acc8", "pp4 1f1b acc2"]))
+    assert found["bubble"].tolist() == pytest.approx(found["formula"].tolist(), abs=0.001)
+    found = schedule_table(played_schedules(["pp4 zero-bubble acc8", "pp8 zero-bubble acc16"]))
+    assert found["bubble"].tolist() == pytest.approx(found["formula"].tolist(), abs=0.001)
 
 
 def test_findings_count_what_is_equal():
