@@ -238,11 +238,18 @@ def _flags(text: str) -> Fields:
 
     >>> _flags("TP=8\\nARGS=(\\n --tensor-model-parallel-size $TP\\n --bf16\\n)")
     {'tensor_model_parallel_size': 8, 'bf16': True}
+    >>> _flags('ARGS="--bf16 --seq-length 4096"\\nbash -c "train --zero-stage 1"')
+    {'bf16': True, 'seq_length': 4096, 'zero_stage': 1}
     """
     text = re.sub(r"(^|\s)#.*", r"\1", text)
     variables = {name: value.strip("\"'") for name, value in _SET.findall(text)}
     found: Fields = {}
     parts = _QUOTED.split(text)  # what is quoted at odd places, where parentheses stay
+    for at in range(1, len(parts), 2):
+        last = re.search(r"(\S*)\s*$", parts[at - 1])
+        of_a_flag = last is not None and last[1].startswith("--")
+        if not of_a_flag and re.search(r"(?<!\S)--[a-zA-Z]", parts[at][1:-1]):
+            parts[at] = f" {parts[at][1:-1]} "  # ARGS="--bf16 ...", or bash -c "..."
     parts[::2] = [re.sub(r"[()]", "\n", one) for one in parts[::2]]
     for line in "".join(parts).split("\n"):  # a value stands beside its flag
         words = [word.strip("\"'") for word in _WORD.findall(line)]

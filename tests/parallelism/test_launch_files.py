@@ -238,6 +238,16 @@ def test_what_cannot_be_is_said_with_its_numbers(text, said, tmp_path):
         assert read_launch(tmp_path / "run.sh", nodes=1, gpus_per_node=8).layout
 
 
+@pytest.mark.parametrize("quote", ['"', "'"])
+def test_flags_in_a_string_are_flags_and_the_text_of_another_flag_is_none(quote):
+    said = {"num_layers": 4, "bf16": True}
+    text = f"ARGS={quote}--num-layers 4 --bf16{quote}\ntorchrun --nnodes 2 run.py $ARGS"
+    assert options_in(text) == {**said, "nnodes": 2}
+    assert options_in(f"bash -c {quote}torchrun run.py --num-layers 4 --bf16{quote}") == said
+    noted = options_in(f"--num-layers 4 --wandb-notes {quote}as with --bf16{quote}")
+    assert noted == {"num_layers": 4, "wandb_notes": "as with --bf16"}
+
+
 def test_a_variable_is_its_value_or_what_stands_in_for_it():
     text = "A=${B:-4}\nC=$A\n--num-layers $C --bf16 # --fp16\n--seq-length ${NONE:-128}"
     assert options_in(text) == {"num_layers": 4, "bf16": True, "seq_length": 128}
