@@ -27,8 +27,6 @@ PATTERNS = tuple(
     for quantity, text, factor in (
         ("seconds", r"elapsed time per iteration \(ms\): N", MS),  # Megatron-LM
         ("seconds", r"elapsed_time_per_iteration_ms: N", MS),  # nanotron
-        ("seconds", r"\d+/\d+ \[[^\]]*, +Ns/it", 1.0),  # Hugging Face's progress bar
-        ("steps_per_s", r"\d+/\d+ \[[^\]]*, +Nit/s", 1.0),
         ("steps_per_s", r"'train_steps_per_second': '?N", 1.0),
         ("samples_per_s", r"CurrSamplesPerSec=N", 1.0),  # DeepSpeed
         ("samples_per_s", r"'train_samples_per_second': '?N", 1.0),
@@ -45,6 +43,7 @@ PATTERNS = tuple(
         ("batch", r"global[ _]batch[ _]size: +N", 1.0),
     )
 )
+_BAR = re.compile(rf"\d+/(\d+) \[[^\]]*, +{_NUMBER}(s/it|it/s)")  # Hugging Face's progress
 
 
 @dataclass(frozen=True)
@@ -93,6 +92,7 @@ def read_training_log(path: str | Path) -> TrainingLog:
     """Return what a training log measured. Raises InputError for a file that says nothing of it."""
     text = b"".join(pieces_of(path, MOST_BYTES, "check the path")).decode(errors="replace")
     found: dict[str, list[float]] = defaultdict(list)
+    bars: dict[str, list[float]] = defaultdict(list)  # seconds of a step, by the steps of all
     steps = 0
     with reading(path):
         for line in _COLOURS.sub("", text).replace("\r", "\n").splitlines():
@@ -104,6 +104,11 @@ def read_training_log(path: str | Path) -> TrainingLog:
             steps += bool({*said} - {"memory_gib"})
             for quantity, value in said.items():
                 found[quantity].append(value)
+            if (bar := _BAR.search(line)) and (number := _number(bar[2])) > 0:
+                bars[bar[1]].append(number if bar[3] == "s/it" else 1 / number)
+    longest = max(bars.values(), key=len, default=[])
+    if longest and len(longest) >= steps:  # or it is that of loading something
+        found["seconds"], steps = longest, len(longest)
     if not steps:
         raise InputError(
             f"{path} has no lines of steps of Megatron-LM, torchtitan, nanotron, DeepSpeed or "

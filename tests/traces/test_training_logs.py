@@ -53,6 +53,17 @@ def test_the_first_steps_are_warm_up_and_late_ones_are_told(tmp_path):
     assert found.late == pytest.approx(1.5)
 
 
+def test_a_progress_bar_is_one_measure_in_both_its_units_and_that_of_loading_is_none(tmp_path):
+    loading = "Loading checkpoint shards: 100%|##| 4/4 [00:10<00:00,  2.52s/it]\r"
+    slow = BAR.format(step=1)
+    quick = "".join(f" 10%|#  | {step}/500 [00:12<10:00,  4.00it/s]\r" for step in range(2, 40))
+    found = log_of(tmp_path, loading + slow + quick)
+    assert found.seconds(128, 128 * 4096, 8) == 0.25
+    assert found.steps == 39
+    steps = "".join(MEGATRON.format(step=step, ms=2500) for step in range(20))
+    assert log_of(tmp_path, loading + steps).seconds(128, 128 * 4096, 8) == 2.5
+
+
 def test_a_log_without_steps_is_refused(tmp_path):
     with pytest.raises(InputError, match="has no lines of steps"):
         log_of(tmp_path, "starting\nloss: 3\n")
