@@ -441,7 +441,7 @@ def forecast_table(
     cells are missing. With ``keep_going`` bad rows stay without a forecast.
     Raises InputError that names file, row and column.
     """
-    columns, rows = _read(path)
+    columns, rows, surplus = _read(path)
     notes: Counter[tuple[str, str]] = Counter()
     known: dict[int, list[Weighted]] = {}
     failed: list[str] = []
@@ -450,6 +450,9 @@ def forecast_table(
             continue
         row = Row.of(index + 2, cells, Counter())
         try:
+            if index in surplus:
+                more = f"is followed by {', '.join(map(repr, surplus[index]))}, of no column"
+                raise row.error(columns[-1], f"{more}; quote a cell that has a comma")
             known[index] = alternatives(row)
             notes.update([*row.notes])  # once, whatever the row may mean
         except InputError as error:
@@ -479,13 +482,17 @@ def forecast_table(
     )
 
 
-def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+def _read(path: Path) -> tuple[list[str], list[dict[str, str]], dict[int, list[str]]]:
+    """Return columns, rows, and by the index of a row its cells beyond the last column."""
     text = read_text(path)
     with reading(path):
         reader = csv.DictReader(io.StringIO(text, newline=""))
         columns = [name.strip() for name in reader.fieldnames or ()]
         reader.fieldnames = columns
-        rows = [{k: v or "" for k, v in row.items() if k is not None} for row in reader]
+        read = list(reader)
+    beyond = {index: row.pop(None, []) for index, row in enumerate(read)}
+    surplus = {index: found for index, cells in beyond.items() if (found := [*filter(None, cells)])}
+    rows = [{name: cell or "" for name, cell in row.items()} for row in read]
     meant = set(map(meaning, columns))
     missing = [name for name in NEEDED if name not in meant]
     if "nodes" in meant:
@@ -493,7 +500,7 @@ def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     apart = " (cells are to be separated by commas)" if len(columns) == 1 else ""
     require(not missing, f"{path} lacks the columns {', '.join(missing)}; add them{apart}")
     require(bool(rows), f"{path} has no rows; add one per run")
-    return columns, rows
+    return columns, rows, surplus
 
 
 def _forecast(asked: Open) -> list[dict[str, str]]:

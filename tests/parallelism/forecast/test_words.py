@@ -270,6 +270,16 @@ def test_measurements_are_not_replaced_without_a_word(tmp_path: Path) -> None:
     assert "is the table itself" in done.stderr
 
 
+def test_cells_beyond_the_columns_are_refused_and_empty_ones_are_none(tmp_path: Path) -> None:
+    table = write_table(tmp_path / "runs.csv", {})
+    head, row = table.read_text().splitlines()
+    table.write_text(f"{head}\n{row},,\n{row},192\n")
+    with pytest.raises(InputError, match=r"row 3, column .*: is followed by '192', of no column"):
+        forecast_table(table)
+    found = forecast_table(table, keep_going=True)
+    assert [bool(one["tokens_per_s_per_gpu"]) for one in found.rows] == [True, False]
+
+
 def test_a_model_that_is_not_known_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'Fable-9B' is no model that is known by name"):
         forecast_of(tmp_path, model="Fable-9B", layers="")
