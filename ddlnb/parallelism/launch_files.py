@@ -246,8 +246,8 @@ def _flags(text: str) -> Fields:
     found: Fields = {}
     parts = _QUOTED.split(text)  # what is quoted at odd places, where parentheses stay
     for at in range(1, len(parts), 2):
-        last = re.search(r"(\S*)\s*$", parts[at - 1])
-        of_a_flag = last is not None and last[1].startswith("--")
+        before = parts[at - 1].rsplit(maxsplit=1)[-1:]
+        of_a_flag = before and before[0].startswith("--")
         if not of_a_flag and re.search(r"(?<!\S)--[a-zA-Z]", parts[at][1:-1]):
             parts[at] = f" {parts[at][1:-1]} "  # ARGS="--bf16 ...", or bash -c "..."
     parts[::2] = [re.sub(r"[()]", "\n", one) for one in parts[::2]]
