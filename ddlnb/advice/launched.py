@@ -54,6 +54,7 @@ MOST_LAUNCH = 1e-3  # seconds that a host may take to hand over an operation
 MORE_MEMORY = 1.2  # measured over forecast: as much is worth a word
 LATE = 1.25  # of one step in twenty, over the median: as much is worth a word
 ADAPTERS = re.compile(r"lora|peft|adapter")
+ROUNDED = 0.005  # of a batch in a log, as nanotron's: 1.02K
 WORTH_IT = 1.01  # as fast as launched: layouts that gain less are no advice
 
 Changed = Callable[[PricedQuestion, Layout, float], tuple[PricedQuestion, Layout] | None]
@@ -237,7 +238,7 @@ class LaunchedAdvice(Answer):
             return math.nan
         batch = self.log.medians.get("batch", asked.global_batch)
         require(
-            batch == asked.global_batch,
+            math.isclose(batch, asked.global_batch, rel_tol=ROUNDED),
             f"{self.log.name} has steps of {batch:,.0f} samples (global batch size), and the "
             f"launch files say {asked.global_batch:,}; give the launch files of that run",
         )

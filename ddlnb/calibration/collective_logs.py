@@ -2,11 +2,11 @@
 
 Known are logs of nccl-tests, whatever a launcher has written before each line, tables of the OSU
 micro-benchmarks, what our own micro-benchmark keeps (`ddlnb cluster fit here`), and what jobs log
-(`ddlnb.calibration.job_logs`). A log of
-nccl-tests may hold several tables: the header of a table names its columns, so that logs with and
-without a root, a reduction or a check are read alike, and the list of devices before it says which
-ranks took part. OSU does not say how many ranks there were, and its size is what one rank sends to
-one rank, or what it contributes; ours is that of the whole buffer.
+(`ddlnb.calibration.job_logs`). A log of nccl-tests may hold several tables: the header of a table
+names its columns, so that logs with and without a root, a reduction or a check are read alike, and
+the list of devices before it says which ranks took part, or that groups of them did the same at
+once, each as a collective of its own. OSU does not say how many ranks there were, and its size is
+what one rank sends to one rank, or what it contributes; ours is that of the whole buffer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ from ddlnb.progress import Show, bar
 from ddlnb.reading import json_of, read_bytes, reading
 from ddlnb.units import GB
 
-_DEVICE = re.compile(r"#\s+Rank\s+(\d+)\s.*\bon\s+(\S+)\s+device\s+\d+\s+\[\S+\]\s*(.*)")
+_DEVICE = re.compile(
+    r"#\s+Rank\s+(\d+)\s+(?:Group\s+(\d+)\s)?.*\bon\s+(\S+)\s+device\s+\d+\s+\[\S+\]\s*(.*)"
+)
 _HEADER = re.compile(r"#\s+(size\s+count\s+.*\btime\b.*)")
 _STARTED = re.compile(r"\b(\w+)_perf(?:_mpi)?\b")
 _LIBRARY = re.compile(r"NCCL version[: ]+(\d+(?:\.\d+)+)")
@@ -54,7 +56,9 @@ _TITLE = re.compile(r"#\s*OSU (?:MPI|NCCL|xCCL)\S*\s+(.*?)\s+Latency Test", re.I
 _ROW = re.compile(
     r"(?:^|[\s:>\]])\d+\s+\d+\s+(?:u?int\d+|half|float|double|bf\w+|fp?8\w+)\b|^[\s\d]*\d\s*$"
 )
-_LINE = re.compile(r"^(?:\S*[:>\]]\s*)?(\d+)\s+(\d+(?:\.\d+)?)(?:\s+\d+(?:\.\d+)?)*\s*$")
+_LINE = re.compile(
+    r"^(?:\S*[:>\]]\s*)?(\d+)\s+(\d+(?:\.\d+)?)(?:\s+\d+(?:\.\d+)?)*(?:\s+(Pass|Fail|-))?\s*$"
+)
 _COLLECTIVES = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
@@ -243,22 +247,38 @@ class _Heard:
 
     collective: str = ""
     release: str = "NCCL"
-    hosts: dict[int, str] = field(default_factory=dict)
+    places: dict[int, tuple[str, str]] = field(default_factory=dict)  # of ranks: group and host
     gpu: str = ""
     columns: tuple[str, ...] = ()
 
     @property
-    def per_host(self) -> float | None:
-        """Return the ranks of each host, a fraction where hosts are unlike; None if unknown."""
-        hosts = len(set(self.hosts.values()))
-        if not hosts:
-            return None
-        return len(self.hosts) // hosts if len(self.hosts) % hosts == 0 else len(self.hosts) / hosts
+    def took_part(self) -> dict[str, object]:
+        """What took part in one collective: ranks, nodes, the ranks of each, groups at once.
 
-    def device(self, rank: int, host: str, gpu: str) -> None:
-        if rank in self.hosts:  # a new list
-            self.hosts = {}
-        self.hosts[rank], self.gpu, self.columns = host, gpu.strip(), ()
+        The ranks of a node are a fraction where hosts are unlike. Raises ResultsError for groups
+        that are not alike.
+        """
+        groups: dict[str, list[str]] = {}
+        for group, host in self.places.values():
+            groups.setdefault(group, []).append(host)
+        sizes = {(len(hosts), len(set(hosts))) for hosts in groups.values()}
+        if not sizes:
+            return {}
+        if len(sizes) > 1:
+            raise ResultsError("its groups of ranks are not alike; give a log of equal groups")
+        ((ranks, hosts),) = sizes
+        return {
+            "ranks": ranks,
+            "nodes": hosts,
+            "gpus_per_node": ranks // hosts if ranks % hosts == 0 else ranks / hosts,
+            **({"settings": f"{len(groups)} groups at once"} if len(groups) > 1 else {}),
+            "of_a_group": len(groups) > 1,
+        }
+
+    def device(self, rank: int, group: str, host: str, gpu: str) -> None:
+        if rank in self.places:  # a new list
+            self.places = {}
+        self.places[rank], self.gpu, self.columns = (group, host), gpu.strip(), ()
 
 
 def _nccl_rows(text: str) -> Iterator[dict[str, object]]:
@@ -266,11 +286,12 @@ def _nccl_rows(text: str) -> Iterator[dict[str, object]]:
     heard = _Heard()
     for line in text.splitlines():
         if found := _DEVICE.search(line):
-            heard.device(int(found[1]), found[2], found[3])
+            heard.device(int(found[1]), *found.group(2, 3, 4))
         elif found := _HEADER.search(line):
             heard.columns = tuple(found[1].split())
         elif heard.columns and (values := _values(line, heard.columns)):
-            yield _row(values, heard)
+            if int(values[0]):  # nothing was sent where the buffer has no byte for every rank
+                yield _row(values, heard)
         elif heard.columns and _ROW.search(line):
             raise _unreadable(line)
         elif found := _LIBRARY.search(line):
@@ -306,13 +327,10 @@ def _row(values: list[str], heard: _Heard) -> dict[str, object]:
     wrong = [v for column, v in cells if column in ("#wrong", "error") and v not in ("N/A", "0")]
     wrong = [value for value in wrong if float(value) > 0.01]  # old versions print a deviation
     inside = len(found["time"]) > 1
-    hosts = set(heard.hosts.values())
     return {
         "collective": heard.collective if heard.collective in COLLECTIVES else "",
         "gpu": heard.gpu,
-        "nodes": len(hosts) or None,
-        "gpus_per_node": heard.per_host,
-        "ranks": len(heard.hosts) or None,
+        **heard.took_part,
         "library": heard.release,
         "size_bytes": int(named["size"]),
         "dtype": named.get("type", ""),
@@ -342,6 +360,7 @@ def _osu_rows(text: str, ranks: int) -> Iterator[dict[str, object]]:
                 "library": "MPI",
                 "size_bytes": int(found[1]) * whole,
                 "time_us_out_of_place": float(found[2]),
+                "notes": "wrong results" if found[3] == "Fail" else "",
             }
         elif collective and re.match(r"\s*\d+\s+\S", line):
             raise _unreadable(line)

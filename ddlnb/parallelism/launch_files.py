@@ -40,7 +40,7 @@ NEUTRAL = re.compile(
     r"flops_profiler|save|load|ckpt|checkpoints|resum|output_dir|run_name|project|job\.|general|"
     r"eval|valid|exit|train_iters|train_samples|epochs|steps$|steps_per_print|description|"
     r"master|rdzv|node_rank|machine_rank|main_process|main_training|rendezvous|port$|backend|"
-    r"local_rank|hosts?file|env|time_limit|account|partition|job_name|distributed_type|"
+    r"local_rank|hosts?file|env|time_limit|account|(?<!_)partition$|job_name|distributed_type|"
     r"transformer_impl|use_mcore|use_flash|attention_backend|fused|fusion|masked_softmax|"
     r"compute_environment|downcast_bf16|same_network|debug|dynamo|rotary|rope|normalization|"
     r"make_vocab|timeout|manual_gc|allow_tf32|tf32|ddp_find|print|dump|wall_clock|auto_map|"
@@ -53,11 +53,21 @@ NEUTRAL = re.compile(
 COMPILED = "-compiled"  # how frameworks end whose programs are
 TEXTS = ("model", "flavor", "expert_layers")  # fields that may be no numbers
 WRITTEN = ("micro_batch", "micro_batches", "global_batch", "zero")  # also if usual
+_FOLLOWING = ("global_batch", "micro_batches")  # from others, or from what is usual
 _WORD = re.compile(r"""(?:[^\s"'\\]|"[^"]*"|'[^']*')+""")
 _QUOTED = re.compile(r"""("[^"\n]*"|'[^'\n]*')""")
 _SET = re.compile(
-    r"(?:^|;)\s*(?:export\s+|local\s+)?(\w+)=(\"[^\"]*\"|'[^']*'|[^\s;]*)", re.MULTILINE
+    r"(?:^|;|\bthen|\belse|\))\s*(?:export\s+|local\s+)?(\w+)=(\"[^\"]*\"|'[^']*'|[^\s;]*)",
+    re.MULTILINE,
 )
+# Of Slurm: GPUs with their kind, and lines that are comments to the shell alone.
+_GPUS = re.compile(r"--(?:gres[= ]gpu|gpus-per-node[= ](?!\d+\b)\w+)(?::[a-zA-Z]\w*)?:(\d+)")
+_SBATCH = re.compile(r"^#SBATCH\s+(-N\s*(?=\d))?", re.MULTILINE)
+_BY_SLURM = {
+    "SLURM_NNODES": "nodes", "SLURM_JOB_NUM_NODES": "nodes", "SLURM_GPUS_ON_NODE": "gpus-per-node",
+    "SLURM_GPUS_PER_NODE": "gpus-per-node", "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
+}  # fmt: skip
+_BRANCH = re.compile(r"(?:^|;)\s*(if|elif|else|case)\b", re.MULTILINE)
 _NAMED = re.compile(r"\$\{?(\w+)(?::?-([^}]*))?\}?$")
 OPTIMIZER = re.compile(r"(^|[._])optim(izer)?(\.name|\.type|_factory\.name)?$")
 ADAM = re.compile(r"(fused_?)?adamw?(_hf|_torch|_torch_fused|_apex_fused)?")
@@ -202,6 +212,11 @@ def _said(texts: Mapping[str, str]) -> tuple[Fields, list[Format], list[str], Fi
             )
         if any(name in _names(form) for name in options) and form not in formats:
             formats.append(form)
+    if "tasks" in said:  # of Slurm, which are launchers where there is one a node
+        said.setdefault("gpus_per_node", said.pop("tasks"))
+    left = {**dict.fromkeys(_FOLLOWING), **said}  # to another file that is not there
+    fields = {one.name: one.field for form in formats for one in (*form.options, *form.read)}
+    unknown += [f"{n} auto" for n, one in every.items() if one == "auto" and fields[n] not in left]
     return said, formats, unknown, every
 
 
@@ -236,13 +251,25 @@ def _flat(tree: Any, above: str = "") -> Fields:
 def _flags(text: str) -> Fields:
     """Return the flags of a script, wherever they stand; a variable has its last value.
 
+    Raises InputError for a flag whose variable has several values in a script with branches.
+
+
     >>> _flags("TP=8\\nARGS=(\\n --tensor-model-parallel-size $TP\\n --bf16\\n)")
     {'tensor_model_parallel_size': 8, 'bf16': True}
     >>> _flags('ARGS="--bf16 --seq-length 4096"\\nbash -c "train --zero-stage 1"')
     {'bf16': True, 'seq_length': 4096, 'zero_stage': 1}
     """
+    text = _SBATCH.sub(lambda one: "--nodes " if one[1] else "", text)
+    text = _GPUS.sub(r"--gpus-per-node=\1", text)
     text = re.sub(r"(^|\s)#.*", r"\1", text)
-    variables = {name: value.strip("\"'") for name, value in _SET.findall(text)}
+    values: dict[str, list[str]] = {}
+    for name, value in _SET.findall(text):
+        values.setdefault(name, []).append(value.strip("\"'"))
+    variables = {name: listed[-1] for name, listed in values.items()}
+    for name, flag in _BY_SLURM.items():
+        if count := re.search(rf"--{flag}[= ](\d+)", text):
+            variables.setdefault(name, count[1])
+    branches = _BRANCH.search(text) is not None
     found: Fields = {}
     parts = _QUOTED.split(text)  # what is quoted at odd places, where parentheses stay
     for at in range(1, len(parts), 2):
@@ -257,6 +284,14 @@ def _flags(text: str) -> Fields:
             if re.match(r"--[a-zA-Z]", word):
                 name, equals, value = word[2:].partition("=")
                 alone = not equals and after.startswith("--")
+                chosen = _NAMED.match(value or after)
+                several = {*values.get(chosen[1], ())} if chosen and branches else ()
+                require(
+                    len(several) < 2,
+                    f"--{name} is ${{{chosen and chosen[1]}}}, which is set to "
+                    f"{' and to '.join(sorted(several))} in branches that only a shell can choose "
+                    f"between; leave the one that runs",
+                )
                 found[name.replace("-", "_")] = alone or _plain(value or after, variables)
     return found
 

@@ -256,11 +256,19 @@ def _titan_back(said: Fields) -> Fields:
     if shards == -1:
         require("gpus" in said, "shards are all that is left (-1): say how many GPUs there are")
         shards = said["gpus"] // (copies * tp * pp * cp)
+    if said.get("global_batch") == -1:  # what one micro batch, or one pipeline, of each makes
+        del said["global_batch"]
     reshards = said.pop("reshard", pp == 1)
     zero = 0 if shards * cp == 1 else 3 if reshards else 2
     if pp > 1:
         pieces = {"micro_batch": said.pop("piece", 1), "schedule": said.pop("piped", "1f1b")}
-        said |= {**pieces, "micro_batches": said.pop("local_batch", 1) // pieces["micro_batch"]}
+        local = said.pop("local_batch", 1)
+        said |= {**pieces, "micro_batches": local // pieces["micro_batch"]}
+        require(
+            said.get("global_batch") in (None, local * copies * shards),
+            f"a batch of {said.get('global_batch')} is more than {copies * shards} pipelines of "
+            f"{local} samples; one that fills and drains several times a step has no layout here",
+        )
         chunks, layers = said.pop("chunk_layers", 0), said.get(LAYERS, 0)
         if said["schedule"] != "1f1b":
             whole = layers if layers % pp == 0 else layers + 2  # embedding and head
@@ -320,6 +328,16 @@ TORCHTITAN = Format(
 
 
 def _deepspeed_back(said: Fields) -> Fields:
+    """Return the micro batch that a batch leaves, as DeepSpeed does (`_batch_assertion`)."""
+    batch, gpus = said.get("global_batch"), said.get("gpus")
+    if batch and gpus and "micro_batch" not in said:
+        each = said.get("micro_batches", 1) * gpus // (said.get("tp", 1) * said.get("cp", 1))
+        require(
+            batch % each == 0,
+            f"a batch of {batch} is no whole number of micro batches in {each} steps of replicas; "
+            f"say train_micro_batch_size_per_gpu",
+        )
+        said |= {"micro_batch": batch // each, "micro_batches": said.get("micro_batches", 1)}
     return {**said, "context": "all-to-all" if said.get("cp", 1) > 1 else "ring"}
 
 
@@ -338,6 +356,10 @@ DEEPSPEED = Format(
         Option("fp16.enabled", "precision", {True: "fp16", False: None}),
         Option("tensor_parallel.autotp_size", "tp"),
         Option("sequence_parallel_size", "cp"),
+    ),
+    (
+        Option("zero_optimization.zero_hpz_partition_size", "secondary", {0: None, 1: None}),
+        Option("activation_checkpointing.partition_activations", "partitions", {False: None}),
     ),
     back=_deepspeed_back,
 )
@@ -455,6 +477,6 @@ LAUNCHERS = (
     Option("num_nodes", "nodes"),
     Option("num_gpus", "gpus_per_node"),
     Option("nodes", "nodes"),
-    Option("ntasks_per_node", "gpus_per_node"),
+    Option("ntasks_per_node", "tasks"),
     Option("gpus_per_node", "gpus_per_node"),
 )

@@ -204,6 +204,10 @@ def test_the_steps_of_a_log_are_those_of_the_launch_files(cluster, tmp_path):
     path.write_text(re.sub(r"global batch size: +\d+", "global batch size: 77", line) * 20)
     with pytest.raises(InputError, match=r"has steps of 77 samples .* give the launch files of"):
         str(advise_launched(SCRIPT, cluster, path))
+    size = advise_launched(SCRIPT, cluster).question.global_batch
+    rounded = f"global batch size: {size * 1.004:.2f}"  # as nanotron's 1.02K for 1,024
+    path.write_text(re.sub(r"global batch size: +\d+", rounded, line) * 20)
+    assert advise_launched(SCRIPT, cluster, path).measured_seconds == pytest.approx(1.0)
 
 
 def test_what_is_offloaded_or_adapted_is_no_part_of_the_verdict(cluster, tmp_path):

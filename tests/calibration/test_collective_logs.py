@@ -79,6 +79,33 @@ def test_wrong_results_are_noted(tmp_path):
     assert rows["notes"].tolist() == ["wrong results: 7", ""]
 
 
+def test_groups_at_once_are_collectives_of_their_own(tmp_path):
+    across = DEVICES.replace("Rank  1 Group  0", "Rank  1 Group  1").replace(
+        "Rank  3 Group  0", "Rank  3 Group  1"
+    )
+    rows = read(tmp_path, STARTED + across + WITH_ROOT, Facts(nodes=2, gpus_per_node=2))
+    first = rows.iloc[0]
+    assert (first["nodes"], first["gpus_per_node"], first["ranks"]) == (2, 1, 2)
+    assert first["settings"] == "2 groups at once"
+    unlike = DEVICES.replace("Rank  1 Group  0", "Rank  1 Group  1")
+    with pytest.raises(ResultsError, match=r"run\.log: its groups of ranks are not alike"):
+        read(tmp_path, STARTED + unlike + WITH_ROOT)
+
+
+def test_a_buffer_without_a_byte_for_each_rank_is_no_row(tmp_path):
+    empty = WITH_ROOT.replace("     1048576        262144", "           0             0", 1)
+    empty = empty.replace("60.00   17.48   26.21", " 0.10    0.00    0.00")
+    assert read(tmp_path, STARTED + DEVICES + empty)["size_bytes"].tolist() == [32 << 20]
+
+
+def test_osu_says_whether_results_are_right(tmp_path):
+    checked = OSU.replace("Iterations", "Iterations  Validation")
+    checked = checked.replace("        1000\n", "  1000  Pass\n").replace(" 100\n", " 100  Fail\n")
+    rows = read(tmp_path, checked, Facts(nodes=2, gpus_per_node=4))
+    assert rows["size_bytes"].tolist() == [8 << 10, 8 << 20]
+    assert rows["notes"].tolist() == ["", "wrong results"]
+
+
 def test_what_a_log_does_not_say_is_given(tmp_path):
     facts = Facts("all_reduce", nodes=4, gpus_per_node=8, network="EFA 3200 Gb/s")
     rows = read(tmp_path, WITH_ROOT, facts)

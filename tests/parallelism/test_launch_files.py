@@ -9,7 +9,14 @@ from hypothesis import given, strategies as st
 from ddlnb.errors import InputError
 from ddlnb.files import ROOT
 from ddlnb.parallelism.config import get_shape
-from ddlnb.parallelism.launch_files import changes, options_in, plain, read_launch, written
+from ddlnb.parallelism.launch_files import (
+    changes,
+    counts_in,
+    options_in,
+    plain,
+    read_launch,
+    written,
+)
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.settings import (
     ACCELERATE,
@@ -251,6 +258,78 @@ def test_flags_in_a_string_are_flags_and_the_text_of_another_flag_is_none(quote)
 def test_a_variable_is_its_value_or_what_stands_in_for_it():
     text = "A=${B:-4}\nC=$A\n--num-layers $C --bf16 # --fp16\n--seq-length ${NONE:-128}"
     assert options_in(text) == {"num_layers": 4, "bf16": True, "seq_length": 128}
+
+
+def test_a_variable_of_branches_has_no_value_unless_they_agree():
+    text = "if [ $SIZE = 7b ]; then {} else\nTP=8; fi\n--tensor-model-parallel-size $TP"
+    assert options_in(text.format("TP=8;")) == {"tensor_model_parallel_size": 8}
+    with pytest.raises(InputError, match="TP}, which is set to 1 and to 8 in branches"):
+        options_in(text.format("TP=1;"))
+    assert options_in("TP=1\nTP=8\n--tp $TP") == {"tp": 8}
+
+
+def test_a_job_of_slurm_says_its_nodes_and_gpus_and_not_its_launchers(tmp_path):
+    script = tmp_path / "job.sh"
+    script.write_text(
+        "#!/bin/bash\n#SBATCH -N 4\n#SBATCH --ntasks-per-node=1\n#SBATCH --gres=gpu:h100:8\n"
+        "# --bf16\nsrun torchrun --nnodes=$SLURM_NNODES --nproc-per-node=$SLURM_GPUS_ON_NODE "
+        "pretrain_gpt.py --micro-batch-size 1 --num-layers 4\n"
+    )
+    assert counts_in([script]) == {"nodes": 4, "gpus_per_node": 8}
+    assert str(read_launch(script).layout) == "dp32"
+    assert read_launch(script).unknown == ()
+    script.write_text("srun --nodes 2 --ntasks-per-node 8 pretrain_gpt.py --micro-batch-size 1")
+    assert counts_in([script]) == {"nodes": 2, "gpus_per_node": 8}
+
+
+@pytest.mark.parametrize(
+    ("said", "layout", "unknown"),
+    [
+        ({"train_batch_size": 512, "gradient_accumulation_steps": 4}, "dp32 zero3 mb4 acc4", ()),
+        ({"train_batch_size": 512}, "dp32 zero3 mb16", ()),
+        ({"train_batch_size": 500}, "500 is no whole number of micro batches in 32", ()),
+        (
+            {"train_micro_batch_size_per_gpu": "auto", "train_batch_size": "auto"},
+            "dp32 zero3",
+            ("train_micro_batch_size_per_gpu auto",),
+        ),
+    ],
+)
+def test_deepspeed_s_micro_batch_follows_from_its_batch(said, layout, unknown, tmp_path):
+    config = {**said, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 1}}
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    if "whole" in layout:
+        with pytest.raises(InputError, match=layout):
+            read_launch(tmp_path / "ds.json", nodes=4, gpus_per_node=8)
+        return
+    launch = read_launch(tmp_path / "ds.json", nodes=4, gpus_per_node=8)
+    assert (str(launch.layout), launch.unknown) == (layout, unknown)
+
+
+@pytest.mark.parametrize("option", ["zero_hpz_partition_size", "zero_quantized_weights"])
+def test_what_a_layout_has_no_word_for_is_named(option, tmp_path):
+    config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, option: 8}}
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    assert option in read_launch(tmp_path / "ds.json", nodes=4, gpus_per_node=8).unknown[0]
+
+
+TITAN_PIPELINE = """
+[training]
+local_batch_size = 8
+global_batch_size = {}
+[parallelism]
+pipeline_parallel_degree = 4
+"""
+
+
+def test_torchtitan_s_batch_is_what_fills_its_pipelines_once(tmp_path):
+    for batch in (-1, 64):
+        (tmp_path / "run.toml").write_text(TITAN_PIPELINE.format(batch))
+        launch = read_launch(tmp_path / "run.toml", nodes=4, gpus_per_node=8)
+        assert str(launch.layout) == "dp8 pp4 zero2 acc8"
+    (tmp_path / "run.toml").write_text(TITAN_PIPELINE.format(128))
+    with pytest.raises(InputError, match="128 is more than 8 pipelines of 8 samples"):
+        read_launch(tmp_path / "run.toml", nodes=4, gpus_per_node=8)
 
 
 def test_changes_make_a_launch_file_say_the_best_layout(tmp_path):
