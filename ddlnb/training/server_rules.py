@@ -154,15 +154,14 @@ class BoundedStaleness(_SumOfUpdates):
 class DynamicBound(_SumOfUpdates):
     """Bounded staleness with a bound between ``low`` and ``high`` (DSSP; Zhao et al. 2019).
 
-    Every worker has its own bound, ``low`` at first and whenever its lead is at most that. When a
-    push takes its lead beyond its bound, it must wait for the slowest worker, now or, at the price
-    of staleness, after r more iterations, as far as ``high`` allows. The rule predicts the times of
-    their next pushes from how long the worker and the slowest one took between their last answer
-    and push, and raises the bound by the r with the shortest wait until the slowest worker's next
-    push, the smallest such r. Waits are left out of these times, or a worker that is held would
-    look as slow as the one that holds it. Without any times known there is no extra. In
-    the paper the fastest worker alone asks for more, and others beyond the bound wait; here every
-    worker may ask.
+    A worker whose push takes its lead beyond ``low`` must wait until it is ``low`` again, now or, at
+    the price of staleness, after r more iterations, as far as ``high`` allows (Algorithm 1). The
+    rule predicts the times of their next pushes from how long the worker and the slowest one took
+    between their last answer and push, and grants the r with the shortest wait until the slowest
+    worker's next push, the smallest such r (Algorithm 2). Waits are left out of these times, or a
+    worker that is held would look as slow as the one that holds it. Without any times known there
+    is no extra. In the paper the fastest worker alone asks for more, and others beyond the bound
+    wait; here every worker may ask.
     """
 
     def __init__(self, workers: int, low: int, high: int):
@@ -184,11 +183,11 @@ class DynamicBound(_SumOfUpdates):
         self._now = now
         own, lead = times[worker], updates.lead(worker)
         own.seconds = now - own.answered
-        if lead <= self.low:
-            own.bound = self.low
-        elif lead > own.bound:
+        if lead > own.bound == self.low:
             slowest = times[updates.pushes.index(min(updates.pushes))]
-            own.bound += _best_extra(own, slowest, now, self.high - own.bound)
+            own.bound += _best_extra(own, slowest, now, self.high - self.low)
+        elif lead > own.bound or lead <= self.low:  # what was granted is used, or not needed
+            own.bound = self.low
 
     def pull(self, worker: int, key: int, clock: int) -> torch.Tensor | None:
         """Return the sum of all updates so far, or None while a worker is too far behind."""

@@ -71,6 +71,27 @@ def test_a_dynamic_bound_stays_between_its_own(workers, low, more, seed):
     assert rule.staleness == ran.staleness
 
 
+def test_a_grant_of_iterations_is_used_once_and_then_the_slowest_is_waited_for():
+    # Zhao et al. 2019, Algorithm 1: after its extra iterations a worker waits for the lower bound.
+    low, high, seconds = 1, 4, (1.0, 3.5)
+    rule = DynamicBound(2, low, high)
+    due, pushed, answered = {0: seconds[0], 1: seconds[1]}, [0, 0], []
+    while pushed[1] < 40:
+        now = min(due.values())
+        rank = next(one for one in due if due[one] == now)
+        rule.push(rank, 0, pushed[rank], torch.ones(1), now)
+        pushed[rank] += 1
+        del due[rank]
+        for one in (0, 1):
+            if one not in due and rule.pull(one, 0, pushed[one] - 1) is not None:
+                due[one] = now + seconds[one]
+                answered.append((one == rank, pushed[0] - pushed[1]))
+    after_a_wait = [lead for at_once, lead in answered if not at_once]
+    assert len(after_a_wait) > 5
+    assert set(after_a_wait) == {low}
+    assert low + 1 < max(lead for _, lead in answered) <= high
+
+
 @given(st.integers(1, 6), st.integers(0, 4), st.integers(0, 10**6))
 def test_a_dynamic_bound_without_play_is_a_fixed_one(workers, bound, seed):
     fixed = Interleaved(BoundedStaleness(workers, bound), workers, 60, seed)
