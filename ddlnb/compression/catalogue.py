@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from itertools import chain
 
@@ -75,5 +76,11 @@ def register_compressor(kind: type[Compressor]) -> None:
     require(
         not isinstance(feedback, str) or feedback in FEEDBACKS,
         f"compressor {kind!r} declares feedback {feedback!r}; choose one of {', '.join(FEEDBACKS)}",
+    )
+    of_a_gpu = [number for passes in getattr(kind, "on_gpu", None) or () for number in passes]
+    require(
+        all(0 <= number < math.inf for number in of_a_gpu),
+        f"compressor {kind!r} declares {of_a_gpu} as kernels and bytes of elements on a GPU; give "
+        f"finite numbers of at least 0",
     )
     register("compressor", kind, Compressor, COMPRESSORS, chain.from_iterable(RESERVED))

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import ddlnb
 from ddlnb.cli.app import app
 from ddlnb.clusters.file import get_cluster
-from ddlnb.compression.base import QUANTISATION, Codec, Memory, Round, as_bytes
+from ddlnb.compression.base import QUANTISATION, Codec, Memory, OnGpu, Passes, Round, as_bytes
 from ddlnb.compression.catalogue import COMPRESSORS, get_compressor
 from ddlnb.compression.top_k import TopK
 from ddlnb.errors import InputError
@@ -180,6 +180,12 @@ class Unfinished(Codec):
 
 
 @dataclass(frozen=True)
+class Profitable(Rounded):
+    name = "profitable"
+    on_gpu = OnGpu(Passes(2, -8), Passes(1, 4))
+
+
+@dataclass(frozen=True)
 class Impostor(TopK):
     """Has the name of another."""
 
@@ -193,6 +199,7 @@ class Impostor(TopK):
         (Demanding, "needs a default for each parameter"),
         (Unfinished, "does not define decode, encode, feedback, payload_bytes"),
         (Rounded(), "must be a frozen dataclass that inherits from Compressor"),
+        (Profitable, r"declares \[2, -8, 1, 4\] as kernels and bytes .* finite numbers"),
         (Impostor, "has the name 'top-k' of TopK"),
     ],
 )
