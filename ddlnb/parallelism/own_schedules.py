@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 
 import numpy as np
 
 from ddlnb.errors import InputError, require
-from ddlnb.parallelism.schedules import SCHEDULES, SHIPPED, PipelineSchedule, in_order, schedule
+from ddlnb.parallelism.schedules import (
+    SCHEDULES,
+    SHIPPED,
+    Pass,
+    PipelineSchedule,
+    in_order,
+    schedule,
+)
 from ddlnb.registry import called, register_entry
 
 TRIED_STAGES, TRIED_BATCHES = 4, 8
@@ -87,5 +95,14 @@ def _require_carried_out(entry: PipelineSchedule) -> None:
             f"schedule {entry.name!r} says that weights lie {behind} passes behind; give whole "
             f"numbers from 0 on",
         )
-    for _ in in_order(schedule(entry.name, stages, batches, chunks), chunks, entry.name):
+    passes = called(f"schedule {entry.name!r}, put in order,", schedule, entry.name, stages,
+                    batches, chunks)  # fmt: skip
+    kinds = "FBW" if entry.splits else "FB"
+    every = sorted(Pass(*one) for one in product(kinds, range(batches), range(chunks)))
+    require(
+        all(sorted(stage) == every for stage in passes),
+        f"schedule {entry.name!r} does not have every pass of {batches} micro batches once on "
+        f"every stage; say {', '.join(kinds)} of each chunk as often as there are micro batches",
+    )
+    for _ in in_order(passes, chunks, entry.name):
         pass

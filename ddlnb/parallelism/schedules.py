@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
 from typing import Any, NamedTuple
 
 from ddlnb.errors import look_up, require, require_whole
@@ -43,9 +42,8 @@ class PipelineSchedule:
     - weights_behind: of a stage, how many backward passes the gradients of weights lie behind those
       of inputs; None for backward passes that are whole.
     - vee: stages hold two chunks, the second ones in reverse order, so that the first stage has
-      the first and the last part of the model. Passes are then what a stage can do first, of
-      backward passes, forward passes while it keeps less than ``ahead`` chunks, and gradients of
-      weights, the later part first.
+      the first and the last part of the model. Of stage, stages and micro batches: how often which
+      passes follow each other, as in (3, "F1 B1 W1"); W is that of the oldest B which has none.
     - words: a pattern by which tables of runs name it, otherwise its name.
     - torch: the class of torch.distributed.pipelining that executes it; without one, ranks run
       the passes in the order of `schedule`.
@@ -55,7 +53,7 @@ class PipelineSchedule:
     ahead: Callable[[Any, Any, Any, Any], Any]
     chunked: bool = False
     weights_behind: Callable[[int], int] | None = None
-    vee: bool = False
+    vee: Callable[[int, int, int], Sequence[tuple[int, str]]] | None = None
     words: str = ""
     torch: str = ""
 
@@ -68,7 +66,7 @@ class PipelineSchedule:
     @property
     def splits(self) -> bool:
         """Whether gradients of weights are passes of their own."""
-        return self.vee or self.weights_behind is not None
+        return self.vee is not None or self.weights_behind is not None
 
     @property
     def chunks(self) -> int:
@@ -86,6 +84,9 @@ class PipelineSchedule:
 
     def passes(self, stage: int, stages: int, micro_batches: int, chunks: int) -> tuple[Pass, ...]:
         """Return the passes of one stage in order."""
+        if self.vee is not None:  # of as many micro batches as fill it, some may be left out
+            numbered = _numbered(self.vee(stage, stages, max(2 * stages - 1, micro_batches)))
+            return tuple(one for one in numbered if one.micro_batch < micro_batches)
 
         def forward(step: int) -> Pass:
             group, within = divmod(step, stages * chunks)
@@ -105,6 +106,40 @@ class PipelineSchedule:
                 order.append(forward(step + ahead))
         last = range(weights, micro_batches) if self.splits else ()
         return (*order, *(Pass("W", number) for number in last))
+
+
+def _numbered(steps: Sequence[tuple[int, str]]) -> Iterator[Pass]:
+    """Yield passes that are said by kind and chunk, each of the next micro batch."""
+    begun: Counter[str] = Counter()
+    waiting: list[Pass] = []  # backward passes without gradients of weights
+    for word in (word for times, words in steps for word in words.split() * times):
+        if word.startswith("W"):
+            of = next(one for one in waiting if word in ("W", f"W{one.chunk}"))
+            waiting.remove(of)
+            yield of._replace(kind="W")
+        else:
+            yield (one := Pass(word[0], begun[word], int(word[1])))
+            begun[word] += 1
+            waiting += [one] if one.kind == "B" else []
+
+
+def _zb_v(stage: int, stages: int, batches: int) -> Sequence[tuple[int, str]]:
+    behind = stages - stage
+    return (
+        (2 * behind - 1, "F0"), (stage, "F1 F0"), (behind, "F1 B1 W1"),
+        (batches - stages, "F0 B0 W0 F1 B1 W1"),
+        (stage, "B0 B1"), (behind, "B0 W0"), (stage, "W1"), (stage, "W0"),
+    )  # fmt: skip
+
+
+def _dualpipe_v(stage: int, stages: int, batches: int) -> Sequence[tuple[int, str]]:
+    behind, (half, odd) = stages - stage - 1, divmod(stage + 1, 2)
+    return (
+        (2 * behind, "F0"), (stage + 1, "F0 F1"), (behind, "B1 W1 F1"),
+        (batches - stages - behind, "F0 B1 W1 F1 B0 W0"), (behind, "B1 W1 F1 B0 W0"),
+        (half, "B1 W1 B0 W0"), (odd, "B1 W1 B0"), (half, "B1 B0"), (behind, "W B0"),
+        (stage + 1, "W"),
+    )  # fmt: skip
 
 
 SCHEDULES = {
@@ -137,16 +172,17 @@ SCHEDULES = {
             weights_behind=lambda stage: stage,
             words=r"zero.?bubble|\bzb\b|\bzb-?[hv12]",
         ),
-        # ZB-V of 2401.10241: as much memory as 1f1b, and hardly a bubble.
+        # ZB-V of 2401.10241, section 6: as much memory as 1f1b, and no bubble where passes take
+        # equally long; in the order in which torch has it, and so the next one.
         PipelineSchedule(
-            "zb-v", lambda stage, stages, batches, chunks: 2 * stages, vee=True, words="^zb-v$"
+            "zb-v", lambda stage, stages, batches, chunks: 2 * stages, vee=_zb_v, words="^zb-v$"
         ),
         # DualPipe (DeepSeek-V3, 2412.19437, section 3.2.1) cut in half, so that no stage holds two
         # copies of parameters (github.com/deepseek-ai/DualPipe); what it overlaps is not played.
         PipelineSchedule(
             "dualpipe-v",
             lambda stage, stages, batches, chunks: 2 * stages + 1,
-            vee=True,
+            vee=_dualpipe_v,
             words="dualpipe",
         ),
     )
@@ -189,35 +225,7 @@ def schedule(name: str, stages: int, micro_batches: int, chunks: int = 1) -> Sch
 
 @lru_cache(maxsize=1024)
 def _ordered(kind: PipelineSchedule, stages: int, micro_batches: int, chunks: int) -> Schedule:
-    if kind.vee:
-        return _vee(kind, stages, micro_batches)
     return tuple(kind.passes(stage, stages, micro_batches, chunks) for stage in range(stages))
-
-
-def _vee(kind: PipelineSchedule, stages: int, micro_batches: int) -> Schedule:
-    """Return the passes of a V schedule, as if each of them took equally long."""
-    orders: list[list[Pass]] = [[] for _ in range(stages)]
-    done, kept = set[Key](), kind.ahead(0, stages, micro_batches, 2)
-    begun: Counter[tuple[int, str, int]] = Counter()  # by stage, kind and chunk
-    while sum(map(len, orders)) < 6 * stages * micro_batches:
-        now: list[tuple[int, Pass]] = []
-        for stage in range(stages):
-            flying = sum(begun[stage, "F", one] - begun[stage, "W", one] for one in (0, 1))
-            for name, chunk in product("BFW", (1, 0)):
-                one = Pass(name, begun[stage, name, chunk], chunk)
-                if (
-                    one.micro_batch < micro_batches
-                    and (name != "F" or flying < kept - 1 + chunk)
-                    and done.issuperset(_needed(one, kind.part(stage, chunk, stages), 2 * stages))
-                ):
-                    now.append((stage, one))
-                    break
-        require(bool(now), f"schedule {kind.name!r} never ends; let stages run further ahead")
-        for stage, one in now:
-            orders[stage].append(one)
-            begun[stage, one.kind, one.chunk] += 1
-            done.add((one.kind, one.micro_batch, kind.part(stage, one.chunk, stages)))
-    return tuple(map(tuple, orders))
 
 
 def in_flight(name: str, stages: int, micro_batches: int, chunks: int, stage: int) -> int:
@@ -359,7 +367,7 @@ def idle_shares(
     """Return how long equal stages are idle, of their time with 1F1B.
 
     Where nothing of a backward pass can wait, and where half of it is for gradients of weights. A V
-    schedule is put in order for the latter, and taken for it.
+    schedule is made for the latter, and taken for it.
 
     >>> idle_shares(SCHEDULES["zero-bubble"], 4, 8, 1)
     (1.0, 0.3333333333333333)

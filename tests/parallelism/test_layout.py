@@ -206,6 +206,44 @@ def test_interleaving_is_that_of_torch(p, m, v):
         assert list(passes) == told
 
 
+@pytest.mark.parametrize("name", ["zb-v", "dualpipe-v"])
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (4, 19), (5, 10), (8, 16)])
+def test_v_schedules_are_those_of_torch(name, p, m):
+    torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+    kind = {
+        "zb-v": torch_schedules.ScheduleZBVZeroBubble,
+        "dualpipe-v": torch_schedules.ScheduleDualPipeV,
+    }[name]
+    given = object.__new__(kind)  # its process group is not needed for the order
+    given.pp_group_size, given._n_microbatches, given.num_stages = p, m, 2 * p
+    passes = schedule(name, p, m, 2)
+    for stage in range(p):
+        told: list[Pass] = []
+        for action in given._calculate_single_rank_operations(stage):
+            for one in (action.sub_actions or [action]) if action else ():
+                kinds = {"F": "F", "I": "B", "W": "W", "B": "BW"}[one.computation_type.value]
+                chunk = int(one.stage_index != stage)
+                told += [Pass(each, one.microbatch_index, chunk) for each in kinds]
+        assert list(passes[stage]) == [one for one in told if one.micro_batch < m]
+
+
+def test_zb_v_has_no_bubble_where_passes_take_equally_long():
+    for p, m in ((2, 4), (4, 8), (8, 16)):  # arXiv 2401.10241, section 6
+        played = play(schedule("zb-v", p, m, 2), dict.fromkeys("FBW", 1.0), chunks=2, name="zb-v")
+        for stage in played.stages:
+            assert stage[-1][2] - stage[0][1] == pytest.approx(3 * m)
+
+
+@pytest.mark.parametrize(("stages", "batches"), [(2, 1), (4, 3), (4, 7), (8, 9)])
+@pytest.mark.parametrize("name", ["zb-v", "dualpipe-v"])
+def test_v_schedules_of_few_micro_batches_end_and_lose_no_pass(name, stages, batches):
+    every = {Pass(kind, batch, chunk) for kind in "FBW" for batch in range(batches)
+             for chunk in (0, 1)}  # fmt: skip
+    passes = schedule(name, stages, batches, 2)
+    assert all(set(one) == every and len(one) == len(every) for one in passes)
+    assert play(passes, dict.fromkeys("FBW", 1.0), chunks=2, name=name).seconds >= 3 * batches
+
+
 @pytest.mark.parametrize(("name", "beyond"), [("zb-v", 0), ("dualpipe-v", 1)])
 @pytest.mark.parametrize(("stages", "batches"), [(2, 4), (4, 8), (4, 17)])
 def test_v_schedules_have_half_the_bubble_of_zero_bubble(name, beyond, stages, batches):
