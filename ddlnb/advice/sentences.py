@@ -18,7 +18,7 @@ from ddlnb.plans.methods import in_torch
 from ddlnb.search.search import SearchResult
 from ddlnb.simulator.recommendation import POOR, TIE, all_wait_for, sizes_in_words
 from ddlnb.simulator.simulate import steady_seconds
-from ddlnb.units import gpus_in_words, show_bytes, show_rate, show_rates, show_seconds
+from ddlnb.units import gpus_in_words, listed, show_bytes, show_rate, show_rates, show_seconds
 
 NAMED = 4  # options that change learning: the table has all
 
@@ -322,7 +322,7 @@ def unknowns(
     said = []
     if cluster.assumed:
         said.append(
-            f"Nobody measured {_listed(cluster.assumed)} of {cluster.name}: their intervals are "
+            f"Nobody measured {listed(cluster.assumed)} of {cluster.name}: their intervals are "
             f"assumed, and wide. `ddlnb cluster fit` or your own values narrow them."
         )
     if cluster.model_error == ASSUMED_ERROR:
@@ -360,11 +360,6 @@ def unknowns(
     if not question.prices.are_given:
         said.append("Prices were not given: costs are in GPU hours.")
     return said
-
-
-def _listed(words: Sequence[str]) -> str:
-    *most, last = words
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 def shown_options(rows: pd.DataFrame) -> list[dict[str, Any]]:
