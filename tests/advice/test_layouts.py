@@ -77,7 +77,7 @@ def test_frameworks_are_ranked_by_their_own_forecasts_and_those_apart_are_named(
     assert re.search(r"the interval of nanotron overlaps none of .*megatron-deepspeed", said)
     none = " ".join(Splits((replace(asked, framework=""),), 3).sentences)
     assert re.search(r"interval of nemo overlaps none of .*megatron-deepspeed", none)  # the fastest
-    assert "forecast as a mixture of nanotron, nemo, internevo; narrow it with --framework" in none
+    assert re.search(r"as a mixture of [a-z-]+(, [a-z-]+)+; narrow it with --framework", none)
     few = " ".join(Splits((PricedQuestion("llama3-70b", "H100", 3, gpus_per_node=6),), 3).sentences)
     assert (
         "the best layout is forecast as fsdp-compiled alone; choose another with --framework" in few

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ddlnb.errors import InputError, require
 from ddlnb.hardware.gpu import Gpu
-from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, sustained_share
+from ddlnb.parallelism.forecast.frameworks import FRAMEWORKS, core_share, sustained_share
 from ddlnb.parallelism.model import Transformer
 from ddlnb.parallelism.partition import even_partition
 
@@ -48,8 +48,9 @@ class Cases:
       micro_batches: as in `Layout`, with recomputation as 0 (none), 1 (selective) or 2 (full).
     - overlap: 1 if replicas exchange beside computation, 0 if after it.
     - gpus_per_node; peak, core_peak: FLOP/s of a GPU, and those for the core of attention, which
-      is never in fp8; sustained: the share of it that matrices of any size reach; newer: 1
-      for Hopper and later, whose matrix units have instructions of their own; memory,
+      is never in fp8; sustained, core_sustained: the shares of them that matrices of any size and
+      this core reach; newer: 1 for Hopper and later, whose matrix units have instructions of their
+      own; memory,
       memory_bandwidth; inside, across: bytes/s that a GPU sends to others in its node, and a node
       to other nodes, by the line; sockets: what TCP leaves of it, infinite for networks with RDMA;
       hop: seconds of the latency between nodes, by the protocol.
@@ -92,6 +93,7 @@ class Cases:
     peak: Column
     core_peak: Column
     sustained: Column
+    core_sustained: Column
     newer: Column
     memory: Column
     memory_bandwidth: Column
@@ -326,6 +328,7 @@ def gpu_columns(gpu: Gpu, precision: str) -> dict[str, Any]:
         "peak": gpu.peak(precision),
         "core_peak": gpu.peak(core),
         "sustained": sustained_share(gpu, core),
+        "core_sustained": core_share(gpu, core),
         "newer": float(gpu.kin.tuned_like in NEWER),
         "memory": gpu.memory,
         "memory_bandwidth": gpu.memory_bandwidth,

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from ddlnb.calibration.fit import Prior, Problem, student
 from ddlnb.errors import require_whole
 from ddlnb.parallelism.forecast.cases import Cases, Column
+from ddlnb.parallelism.forecast.exchanges import EXCHANGES, GATHERED_AGAIN
 from ddlnb.parallelism.forecast.forecast import (
     FREEDOM,
     MOST_SHOWN,
@@ -269,16 +270,16 @@ THEORY = {
 SHARED = ("matrix_share", "attention_share", "elementwise", "launch")
 # Where nanotron's runs are not known: of its cluster's own collectives of 256 MB, gathers and
 # scatters, of which nearly all its exchanges are, had 250 of 450 GB/s inside a node and 183 of 400
-# over two (data/published/collectives_upto2nodes.csv); hops of 10 us in each of a layer's eight
-# exchanges. Of eight other sources with pipelines across nodes none lost transfers: by the rule of
-# succession the next one does with a chance of a tenth, in any of its runs for what is known, and
-# waits for TCP to send again, 0.2 s at the least in Linux.
+# over two (data/published/collectives_upto2nodes.csv); hops of 10 us in each of a layer's exchanges
+# with sequence parallelism. Of eight other sources with pipelines across nodes none lost transfers:
+# by the rule of succession the next one does with a chance of a tenth, in any of its runs for what
+# is known, and waits for TCP to send again, 0.2 s at the least in Linux.
 OWN_NETWORK = {
     "matrix_share": 0.8,
     "inside_share": 0.55,
     "across_share": 0.46,
     "neighbours": 1.0,
-    "hop": 8e-5,
+    "hop": (EXCHANGES + GATHERED_AGAIN) * 1e-5,
     "pipelined_hop": 1e-5,
     "reduction_share": 0.46,
     "stall": 1.0,

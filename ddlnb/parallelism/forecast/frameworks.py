@@ -476,6 +476,20 @@ def sustained_share(gpu: Gpu, precision: str) -> float:
     return LARGEST * efficiency_of(gpu, precision).matrix.value * least
 
 
+def core_share(gpu: Gpu, precision: str) -> float:
+    """Return the share of its peak that the core of attention reaches on a GPU at most.
+
+    What matrices sustain; on Blackwell what they do on Hopper. Its own share is of nine runs of
+    BERT, whose products are small for it. The core is one kernel, written for its generation.
+
+    >>> import ddlnb
+    >>> [round(core_share(ddlnb.hardware.get_gpu(name), "bf16"), 2) for name in ("A100", "B200")]
+    [0.87, 0.75]
+    """
+    like = get_gpu("H100") if gpu.kin.tuned_like == "Blackwell" else gpu
+    return max(sustained_share(one, precision) for one in (gpu, like))
+
+
 Flops = TypeVar("Flops", float, NDArray[np.float64])
 
 

@@ -165,13 +165,16 @@ MATRICES = 12  # of h x h in a layer of a GPT
 def with_shape(cells: Mapping[str, str]) -> dict[str, str]:
     """Return cells with the shape that a heading or a note gives, where cells of it are empty.
 
-    The vocabulary is what the matrices of the layers leave of the parameters.
+    A batch that a heading gives to its rows is theirs, whatever all others of the page have. The
+    vocabulary is what the matrices of the layers leave of the parameters.
     """
     said = f"{cells.get('table', '')} {cells.get('notes', '')}"
     found = dict(cells)
     for column, pattern in SHAPES.items():
         if not found.get(column) and (match := re.search(pattern, said, re.IGNORECASE)):
             found[column] = match[1]
+    if batch := re.search(r"\bGBS=(\d+)", said):
+        found["global_batch_seqs"] = batch[1]
     shape = [found.get(column) for column in ("layers", "hidden", "params_b")]
     if not found.get("vocab") and all(shape):
         layers, hidden, billions = (float(number or 0) for number in shape)

@@ -218,7 +218,8 @@ def bubble_seconds(cases: Cases, stage: NDArray[np.float64], later: NDArray[np.f
 def later_share(cases: Cases, values: Parameters, gpu: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return which share of a stage's seconds goes to gradients of weights, which can wait."""
     weights = cases.stages.layers * weight_seconds(cases, values, cases.layer_parameters)[:, None]
-    weights += cases.stages.heads * weight_seconds(cases, values, cases.head_parameters)[:, None]
+    heads = cases.head_parameters * cases.peak / cases.core_peak
+    weights += cases.stages.heads * weight_seconds(cases, values, heads)[:, None]
     return np.asarray(weights / np.maximum(gpu, LEAST))
 
 
@@ -264,7 +265,7 @@ def layer_seconds(cases: Cases, values: Parameters) -> Column:
     matrices = 2 * (passes - cases.adapters) * cases.layer_parameters * share / rate
     context = cases.core_width  # half of what is not masked
     older = (cases.newer > 0) & cases.way("older_attention")
-    core_rate = rate * cases.core_peak / cases.peak * values.attention_share
+    core_rate = matrix_flops(cases.core_peak, cases.core_sustained, values) * values.attention_share
     core_rate = core_rate * np.where(older, OLDER, 1)
     core = 2 * core_passes * context * share / core_rate
     repeated = cases.tokens * np.where(cases.sequence_parallel > 0, 1 / cases.tp, 1)
@@ -396,8 +397,8 @@ def added_seconds(cases: Cases, parameters: Column) -> Column:
 
 
 def head_seconds(cases: Cases, values: Parameters) -> Column:
-    """Return what the GPU computes for the head and the loss of a micro batch."""
-    rate = matrix_flops(cases.peak, cases.sustained, values)
+    """Return what the GPU computes for the head, never in fp8, and the loss of a micro batch."""
+    rate = matrix_flops(cases.core_peak, cases.sustained, values)
     share = cases.tokens / cases.tp
     traffic = LOGIT_TRAFFIC * cases.vocab * share / cases.memory_bandwidth
     return 2 * (3 - cases.adapters) * cases.head_parameters * share / rate + traffic

@@ -104,8 +104,8 @@ class LeftOut:
 
     @property
     def off(self) -> Column:
-        """Logarithm of measured by forecast seconds of every run of a dense model."""
-        return off(self.runs.select(self.runs.cases.experts == 1), self.fitted)
+        """Logarithm of measured by forecast seconds of every run, mixtures of experts as well."""
+        return off(self.runs, self.fitted)
 
     @property
     def constant(self) -> Column:

@@ -28,7 +28,15 @@ from ddlnb.parallelism.forecast.frameworks import (
     parameter_names,
     saved_fit,
 )
-from ddlnb.parallelism.forecast.published import FOUNDRY, H100, PAPERS, observed, open_runs, rows_of
+from ddlnb.parallelism.forecast.published import (
+    FOUNDRY,
+    H100,
+    PAPERS,
+    observed,
+    open_runs,
+    rows_of,
+    with_shape,
+)
 from ddlnb.parallelism.forecast.step import layer_seconds, values_of
 from ddlnb.parallelism.forecast.table import cases
 from ddlnb.parallelism.forecast.validation import between, scores, sources_left_out, with_unseen
@@ -263,3 +271,10 @@ def test_the_kept_rows_are_what_leaving_out_gives(left_out) -> None:
     values = ["tokens_per_s_per_gpu", "low", "high"]
     same = np.isclose(again[values], rows[values], rtol=0.02, equal_nan=True).all(axis=1)
     assert same.all()
+
+
+def test_what_a_heading_says_of_its_rows_is_theirs():
+    cells = {"table": "NHIDDEN=14336 / NLAYERS=6 / GBS=512", "global_batch_seqs": "2048"}
+    found = with_shape(cells)
+    assert (found["hidden"], found["layers"], found["global_batch_seqs"]) == ("14336", "6", "512")
+    assert with_shape({"global_batch_seqs": "2048"})["global_batch_seqs"] == "2048"

@@ -33,6 +33,7 @@ from ddlnb.parallelism.forecast.step import (
     WIDER,
     bubble_seconds,
     expert_seconds,
+    head_seconds,
     layer_seconds,
     operations_of,
     passes_of,
@@ -236,6 +237,21 @@ def test_a_cluster_without_known_runs_has_the_shares_of_its_own_collectives() ->
     assert OWN_NETWORK["across_share"] == pytest.approx(reached[2] / across, rel=0.02)
 
 
+@pytest.mark.parametrize("gpu", ["H100", "B200"])
+def test_fp8_makes_the_matrices_of_layers_faster_and_neither_the_head_nor_attention(gpu) -> None:
+    of = saved_fit().of("nemo")
+    seconds = {}
+    for precision in ("bf16", "fp8"):
+        question = LayoutQuestion("llama3-8b", gpu, 8, framework="nemo", precision=precision)
+        cases = ranking_of(question, Layout(dp=64, zero=1)).outlook.cases
+        without_core = replace(cases, core=0 * cases.core)
+        layer = layer_seconds(cases, of)
+        seconds[precision] = head_seconds(cases, of), layer - layer_seconds(without_core, of), layer
+    (*same, slower), (*again, quicker) = seconds.values()
+    assert np.allclose(same, again, rtol=1e-9)
+    assert (quicker < 0.9 * slower).all()
+
+
 def test_experts_that_every_token_meets_are_one_wide_layer_but_for_what_experts_cost() -> None:
     """Four experts of a quarter of the width: as many elements between matrices, kept and moved."""
     dense = LayoutQuestion("llama3-8b").model
@@ -310,4 +326,4 @@ def test_a_state_space_moves_what_its_kernels_read_and_write(name: str) -> None:
     scanning = layer_seconds(cases, values) - layer_seconds(without, values)
     gates = INNER * (GATED if cases.gated[0] else 1) / WIDER * inner * values.elementwise[0]
     moved = float(scanning[0] * cases.memory_bandwidth[0]) / tokens + gates
-    assert 0.75 * counted < moved < 1.3 * counted
+    assert 0.7 * counted < moved < 1.3 * counted
