@@ -204,6 +204,8 @@ def _complete(row: dict[str, object], facts: Facts, path: Path) -> dict[str, obj
         raise InputError(
             f"{path} was written on {row['gpu']}, and not on {said.name}; name that GPU (--gpu)"
         )
+    if is_group and facts.settings and row.get("settings"):
+        given["settings"] = f"{row['settings']}; {facts.settings}"
     row = {"source": path.name, "block": path.stem, **row, **given}
     if facts.ranks is not None and not is_group:
         row["ranks"] = facts.ranks
@@ -310,7 +312,8 @@ def _values(line: str, columns: Sequence[str]) -> list[str]:
         return []
     times = [word for word, column in zip(words, columns, strict=True) if column in _OF_TIME]
     read = all(re.fullmatch(r"\d+(\.\d+)?(e[+-]?\d+)?", word) for word in times)
-    return words if read and float(words[columns.index("time")]) > 0 else []
+    is_timed = read and (words[0] == "0" or float(words[columns.index("time")]) > 0)
+    return words if is_timed else []
 
 
 def _unreadable(line: str) -> ResultsError:

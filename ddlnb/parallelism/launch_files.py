@@ -19,6 +19,7 @@ from ddlnb.errors import InputError, require, require_whole
 from ddlnb.parallelism.config import shape_in, shape_of
 from ddlnb.parallelism.layout import Layout
 from ddlnb.parallelism.model import Transformer
+from ddlnb.parallelism.scripts import flags
 from ddlnb.parallelism.settings import (
     FORMATS,
     LAUNCHERS,
@@ -54,24 +55,9 @@ COMPILED = "-compiled"  # how frameworks end whose programs are
 TEXTS = ("model", "flavor", "expert_layers")  # fields that may be no numbers
 WRITTEN = ("micro_batch", "micro_batches", "global_batch", "zero")  # also if usual
 _FOLLOWING = ("global_batch", "micro_batches")  # from others, or from what is usual
-_WORD = re.compile(r"""(?:[^\s"'\\]|"[^"]*"|'[^']*')+""")
-_QUOTED = re.compile(r"""("[^"\n]*"|'[^'\n]*')""")
-_SET = re.compile(
-    r"(?:^|;|\bthen|\belse|\))\s*(?:export\s+|local\s+)?(\w+)=(\"[^\"]*\"|'[^']*'|[^\s;]*)",
-    re.MULTILINE,
-)
-# Of Slurm: GPUs with their kind, and lines that are comments to the shell alone.
-_GPUS = re.compile(r"--(?:gres[= ]gpu|gpus-per-node[= ](?!\d+\b)\w+)(?::[a-zA-Z]\w*)?:(\d+)")
-_SBATCH = re.compile(r"^#SBATCH\s+(-N\s*(?=\d))?", re.MULTILINE)
-_BY_SLURM = {
-    "SLURM_NNODES": "nodes", "SLURM_JOB_NUM_NODES": "nodes", "SLURM_GPUS_ON_NODE": "gpus-per-node",
-    "SLURM_GPUS_PER_NODE": "gpus-per-node", "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
-}  # fmt: skip
-_BRANCH = re.compile(r"(?:^|;)\s*(if|elif|else|case)\b", re.MULTILINE)
-_NAMED = re.compile(r"\$\{?(\w+)(?::?-([^}]*))?\}?$")
+_GPUS_OF = ("nproc_per_node", "gpus_per_node", "num_gpus", "num_processes")
 OPTIMIZER = re.compile(r"(^|[._])optim(izer)?(\.name|\.type|_factory\.name)?$")
 ADAM = re.compile(r"(fused_?)?adamw?(_hf|_torch|_torch_fused|_apex_fused)?")
-MOST_NAMES = 8  # of variables that stand for each other
 
 
 @dataclass(frozen=True)
@@ -195,7 +181,7 @@ def _said(texts: Mapping[str, str]) -> tuple[Fields, list[Format], list[str], Fi
     unknown: list[str] = []
     for place, text in texts.items():
         with reading(place):
-            options = options_in(text, Path(place).suffix)
+            options = options_in(text, Path(place).suffix, place)
             every |= options
             form = max(FORMATS, key=lambda one: sum(name in _names(one) for name in options))
             known = {*_names(form), *(one.name for one in LAUNCHERS)}
@@ -212,11 +198,16 @@ def _said(texts: Mapping[str, str]) -> tuple[Fields, list[Format], list[str], Fi
             )
         if any(name in _names(form) for name in options) and form not in formats:
             formats.append(form)
-    if "tasks" in said:  # of Slurm, which are launchers where there is one a node
-        said.setdefault("gpus_per_node", said.pop("tasks"))
+    tasks = said.pop("tasks", 0)  # of Slurm, which are launchers where others say the GPUs
+    if tasks and "gpus" not in said and every.keys().isdisjoint(_GPUS_OF):
+        said["gpus_per_node"] = tasks
     left = {**dict.fromkeys(_FOLLOWING), **said}  # to another file that is not there
     fields = {one.name: one.field for form in formats for one in (*form.options, *form.read)}
-    unknown += [f"{n} auto" for n, one in every.items() if one == "auto" and fields[n] not in left]
+    unknown += [
+        f"{name} auto"
+        for name, value in every.items()
+        if value == "auto" and name in fields and fields[name] not in left
+    ]
     return said, formats, unknown, every
 
 
@@ -224,7 +215,7 @@ def _names(form: Format) -> set[str]:
     return {one.name for one in (*form.options, *form.read)}
 
 
-def options_in(text: str, suffix: str = "") -> Fields:
+def options_in(text: str, suffix: str = "", place: str = "the script") -> Fields:
     """Return the options that a text gives, by name; tables in tables have names with dots.
 
     The suffix of its file tells TOML and YAML; anything else is JSON or a script.
@@ -235,7 +226,7 @@ def options_in(text: str, suffix: str = "") -> Fields:
         return _flat(yaml_of(text, "its YAML"))
     if text.lstrip().startswith("{"):
         return _flat(json_of(text, "its JSON"))
-    return _flags(text)
+    return flags(text, place)
 
 
 def _flat(tree: Any, above: str = "") -> Fields:
@@ -246,66 +237,6 @@ def _flat(tree: Any, above: str = "") -> Fields:
         else:
             found[f"{above}{name}"] = value
     return found
-
-
-def _flags(text: str) -> Fields:
-    """Return the flags of a script, wherever they stand; a variable has its last value.
-
-    Raises InputError for a flag whose variable has several values in a script with branches.
-
-
-    >>> _flags("TP=8\\nARGS=(\\n --tensor-model-parallel-size $TP\\n --bf16\\n)")
-    {'tensor_model_parallel_size': 8, 'bf16': True}
-    >>> _flags('ARGS="--bf16 --seq-length 4096"\\nbash -c "train --zero-stage 1"')
-    {'bf16': True, 'seq_length': 4096, 'zero_stage': 1}
-    """
-    text = _SBATCH.sub(lambda one: "--nodes " if one[1] else "", text)
-    text = _GPUS.sub(r"--gpus-per-node=\1", text)
-    text = re.sub(r"(^|\s)#.*", r"\1", text)
-    values: dict[str, list[str]] = {}
-    for name, value in _SET.findall(text):
-        values.setdefault(name, []).append(value.strip("\"'"))
-    variables = {name: listed[-1] for name, listed in values.items()}
-    for name, flag in _BY_SLURM.items():
-        if count := re.search(rf"--{flag}[= ](\d+)", text):
-            variables.setdefault(name, count[1])
-    branches = _BRANCH.search(text) is not None
-    found: Fields = {}
-    parts = _QUOTED.split(text)  # what is quoted at odd places, where parentheses stay
-    for at in range(1, len(parts), 2):
-        before = parts[at - 1].rsplit(maxsplit=1)[-1:]
-        of_a_flag = before and before[0].startswith("--")
-        if not of_a_flag and re.search(r"(?<!\S)--[a-zA-Z]", parts[at][1:-1]):
-            parts[at] = f" {parts[at][1:-1]} "  # ARGS="--bf16 ...", or bash -c "..."
-    parts[::2] = [re.sub(r"[()]", "\n", one) for one in parts[::2]]
-    for line in "".join(parts).split("\n"):  # a value stands beside its flag
-        words = [word.strip("\"'") for word in _WORD.findall(line)]
-        for word, after in zip(words, [*words[1:], "--"], strict=False):
-            if re.match(r"--[a-zA-Z]", word):
-                name, equals, value = word[2:].partition("=")
-                alone = not equals and after.startswith("--")
-                chosen = _NAMED.match(value or after)
-                several = {*values.get(chosen[1], ())} if chosen and branches else ()
-                require(
-                    len(several) < 2,
-                    f"--{name} is ${{{chosen and chosen[1]}}}, which is set to "
-                    f"{' and to '.join(sorted(several))} in branches that only a shell can choose "
-                    f"between; leave the one that runs",
-                )
-                found[name.replace("-", "_")] = alone or _plain(value or after, variables)
-    return found
-
-
-def _plain(value: str, variables: Mapping[str, str]) -> Any:
-    """Return a value as a number, a truth or a text, that of a variable if it names one."""
-    for _ in range(MOST_NAMES):
-        if not (named := _NAMED.match(value)):
-            break
-        set_to = variables.get(named[1], value)
-        value = named[2] or value if set_to == value else set_to  # PP=${PP:-2} is 2
-    if re.fullmatch(r"-?\d{1,18}", value):
-        return int(value)
-    return {"true": True, "false": False}.get(value.lower(), value)
 
 
 def _fields(form: Format, options: Fields, place: str, unknown: list[str]) -> Fields:

@@ -11,12 +11,13 @@ and 0.2 (job_config.py), DeepSpeed 0.10 to 0.17 (runtime/config.py), nanotron 0.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ddlnb.errors import require
+from ddlnb.errors import require, require_whole
 from ddlnb.parallelism.layout import equal_parts
 
 Fields = dict[str, Any]
@@ -236,6 +237,11 @@ MEGATRON = Format(
 def _titan_out(said: Fields) -> Fields:
     """Return shards and copies; a rank's batch is that of its micro batches in a pipeline."""
     micro, piped = said["micro_batch"], said["pp"] > 1
+    require(
+        said["schedule"] != "dualpipe-v" or said["micro_batches"] >= 2 * said["pp"],
+        f"torch refuses DualPipeV with {said['micro_batches']} micro batches on {said['pp']} "
+        f"stages; take at least {2 * said['pp']}",
+    )
     more: Fields = {"local_batch": micro * (said["micro_batches"] if piped else 1)}
     if said["precision"] == "fp8":
         more |= {"precision": "bf16", "converted": True}
@@ -266,8 +272,8 @@ def _titan_back(said: Fields) -> Fields:
         said |= {**pieces, "micro_batches": local // pieces["micro_batch"]}
         require(
             said.get("global_batch") in (None, local * copies * shards),
-            f"a batch of {said.get('global_batch')} is more than {copies * shards} pipelines of "
-            f"{local} samples; one that fills and drains several times a step has no layout here",
+            f"a batch of {said.get('global_batch')} is not {copies * shards} pipelines times "
+            f"{local} samples, which are filled and drained once a step; correct one of them",
         )
         chunks, layers = said.pop("chunk_layers", 0), said.get(LAYERS, 0)
         if said["schedule"] != "1f1b":
@@ -329,15 +335,19 @@ TORCHTITAN = Format(
 
 def _deepspeed_back(said: Fields) -> Fields:
     """Return the micro batch that a batch leaves, as DeepSpeed does (`_batch_assertion`)."""
-    batch, gpus = said.get("global_batch"), said.get("gpus")
-    if batch and gpus and "micro_batch" not in said:
-        each = said.get("micro_batches", 1) * gpus // (said.get("tp", 1) * said.get("cp", 1))
+    if said.get("tp") == 0:  # its own "not split"
+        del said["tp"]
+    batch, rounds = said.get("global_batch"), said.get("micro_batches", 1)
+    split = {name: said.get(name, 1) for name in ("tp", "pp", "cp")}
+    require_whole(**split, gradient_accumulation_steps=rounds)
+    replicas = said.get("gpus", 0) // math.prod(split.values())
+    if batch and replicas and "micro_batch" not in said:
         require(
-            batch % each == 0,
-            f"a batch of {batch} is no whole number of micro batches in {each} steps of replicas; "
-            f"say train_micro_batch_size_per_gpu",
+            batch % (replicas * rounds) == 0,
+            f"a batch of {batch} does not divide among {replicas} replicas times {rounds} steps of "
+            f"accumulation; say train_micro_batch_size_per_gpu",
         )
-        said |= {"micro_batch": batch // each, "micro_batches": said.get("micro_batches", 1)}
+        said |= {"micro_batch": batch // (replicas * rounds), "micro_batches": rounds}
     return {**said, "context": "all-to-all" if said.get("cp", 1) > 1 else "ring"}
 
 
@@ -359,6 +369,7 @@ DEEPSPEED = Format(
     ),
     (
         Option("zero_optimization.zero_hpz_partition_size", "secondary", {0: None, 1: None}),
+        Option("zero_optimization.allgather_partitions", "partitions", {True: None}),
         Option("activation_checkpointing.partition_activations", "partitions", {False: None}),
     ),
     back=_deepspeed_back,

@@ -155,13 +155,13 @@ class DynamicBound(_SumOfUpdates):
     """Bounded staleness with a bound between ``low`` and ``high`` (DSSP; Zhao et al. 2019).
 
     A worker whose push takes its lead beyond ``low`` must wait until it is ``low`` again, now or,
-    at the price of staleness, after r more iterations, as far as ``high`` allows (Algorithm 1). The
-    rule predicts the times of their next pushes from how long the worker and the slowest one took
-    between their last answer and push, and grants the r with the shortest wait until the slowest
-    worker's next push, the smallest such r (Algorithm 2). Waits are left out of these times, or a
-    worker that is held would look as slow as the one that holds it. Without any times known there
-    is no extra. In the paper the fastest worker alone asks for more, and others beyond the bound
-    wait; here every worker may ask.
+    at the price of staleness, after its lead has grown by r, as far as ``high`` allows (Algorithm
+    1). The rule predicts the times of their next pushes from how long the worker and the slowest
+    one took between their last answer and push, and grants the r with the shortest wait until the
+    slowest worker's next push, the smallest such r (Algorithm 2). Waits are left out of these
+    times, or a worker that is held would look as slow as the one that holds it. Without any times
+    known there is no extra. In the paper the fastest worker alone asks for more, and others beyond
+    the bound wait; here every worker may ask.
     """
 
     def __init__(self, workers: int, low: int, high: int):

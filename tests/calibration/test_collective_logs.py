@@ -87,6 +87,8 @@ def test_groups_at_once_are_collectives_of_their_own(tmp_path):
     first = rows.iloc[0]
     assert (first["nodes"], first["gpus_per_node"], first["ranks"]) == (2, 1, 2)
     assert first["settings"] == "2 groups at once"
+    told = read(tmp_path, STARTED + across + WITH_ROOT, Facts(settings="Ring"))
+    assert told["settings"].unique().tolist() == ["2 groups at once; Ring"]
     unlike = DEVICES.replace("Rank  1 Group  0", "Rank  1 Group  1")
     with pytest.raises(ResultsError, match=r"run\.log: its groups of ranks are not alike"):
         read(tmp_path, STARTED + unlike + WITH_ROOT)
@@ -95,6 +97,8 @@ def test_groups_at_once_are_collectives_of_their_own(tmp_path):
 def test_a_buffer_without_a_byte_for_each_rank_is_no_row(tmp_path):
     empty = WITH_ROOT.replace("     1048576        262144", "           0             0", 1)
     empty = empty.replace("60.00   17.48   26.21", " 0.10    0.00    0.00")
+    assert read(tmp_path, STARTED + DEVICES + empty)["size_bytes"].tolist() == [32 << 20]
+    empty = empty.replace(" 0.10 ", " 0.00 ")
     assert read(tmp_path, STARTED + DEVICES + empty)["size_bytes"].tolist() == [32 << 20]
 
 

@@ -99,6 +99,16 @@ def test_a_format_without_words_for_a_layout_names_them(form, word):
         written(layout, form, layers=32, sequence=4096)
 
 
+def test_what_torch_refuses_is_not_written_for_torchtitan():
+    for rounds in (8, 4):
+        layout = Layout.parse(f"dp2 pp4 dualpipe-v zero2 acc{rounds}")
+        if rounds == 8:
+            assert "DualPipeV" in written(layout, TORCHTITAN, layers=16, sequence=64)
+        else:
+            with pytest.raises(InputError, match="DualPipeV with 4 micro batches on 4 stages"):
+                written(layout, TORCHTITAN, layers=16, sequence=64)
+
+
 def test_an_option_has_one_meaning_in_a_format():
     for form in FORMATS:
         said = [(one.name, one.field) for one in (*form.options, *form.read, *LAUNCHERS)]
@@ -260,12 +270,76 @@ def test_a_variable_is_its_value_or_what_stands_in_for_it():
     assert options_in(text) == {"num_layers": 4, "bf16": True, "seq_length": 128}
 
 
-def test_a_variable_of_branches_has_no_value_unless_they_agree():
-    text = "if [ $SIZE = 7b ]; then {} else\nTP=8; fi\n--tensor-model-parallel-size $TP"
-    assert options_in(text.format("TP=8;")) == {"tensor_model_parallel_size": 8}
-    with pytest.raises(InputError, match="TP}, which is set to 1 and to 8 in branches"):
-        options_in(text.format("TP=1;"))
-    assert options_in("TP=1\nTP=8\n--tp $TP") == {"tp": 8}
+TP = "\npretrain.py --lr $LR --tensor-model-parallel-size ${TP}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if [ $S = 7b ]; then TP=1; else TP=8; fi",
+        "case $S in\n 7b) TP=1;;\n 70b) TP=8;;\nesac",
+        "TP=1\n[[ $S = 70b ]] && TP=8",
+        "if a; then X=1\nelse X=8\nfi\nTP=$X",
+    ],
+)
+def test_a_variable_that_differs_by_branch_has_no_value(text):
+    with pytest.raises(InputError, match=r"tensor-model-parallel-size is 1 and 8 by branches"):
+        options_in(text + TP)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if [ $S = 7b ]; then TP=8; else TP=8; fi",
+        "if a; then TP=1; else TP=2; fi\nTP=8",
+        "if [ -z $TP ]; then TP=8; fi; TP=${TP:-4}",
+        "LR=1e-4; if a; then LR=2e-4; fi\nTP=8",
+        "if [ ! -d log ]; then mkdir log; fi\nTP=1\nTP=8",
+    ],
+)
+def test_branches_that_do_not_matter_are_no_reason_to_refuse(text):
+    assert options_in(text + TP)["tensor_model_parallel_size"] == 8
+
+
+def test_flags_that_differ_by_branch_have_no_value():
+    text = 'if a; then ARGS="--seq-length 8"; else ARGS="--seq-length 2"; fi\nrun.py $ARGS'
+    with pytest.raises(InputError, match="--seq-length is 8 and 2 by branches"):
+        options_in(text)
+
+
+@pytest.mark.parametrize(
+    "gpus",
+    [
+        "--gres=gpu:4", '--gres="gpu:4"', "--gres=gpu:a100-sxm4-80gb:4", "--gres=gpu:4,nvme:1",
+        "--gpus-per-node=4", "--gpus-per-node a100:4", "--gres=gpu:80gb:4",
+    ],
+)  # fmt: skip
+def test_slurm_s_words_for_gpus_are_read(gpus, tmp_path):
+    (tmp_path / "job.sh").write_text(
+        f"#SBATCH {gpus} -N 2\n#SBATCH --cpus-per-task=8 --mem=0\n"
+        "ip=$(srun --nodes=1 hostname)\nsrun pretrain_gpt.py --micro-batch-size 1"
+    )
+    assert counts_in([tmp_path / "job.sh"]) == {"nodes": 2, "gpus_per_node": 4}
+    assert read_launch(tmp_path / "job.sh").unknown == ()
+
+
+@pytest.mark.parametrize(
+    ("start", "layout"),
+    [
+        ("accelerate launch --num_processes 32 --num_machines 4", "dp32"),
+        ("torchrun --nproc-per-node=$(nvidia-smi -L | wc -l)", "do not say how many GPUs"),
+        ("torchrun --nnodes 2 --nproc-per-node auto", "do not say how many GPUs"),
+    ],
+)
+def test_tasks_of_slurm_are_no_gpus_where_others_say_them(start, layout, tmp_path):
+    (tmp_path / "job.sh").write_text(
+        f"#SBATCH --nodes=4 --ntasks-per-node=1\nsrun {start} run.py --micro-batch-size 1"
+    )
+    if "say" in layout:
+        with pytest.raises(InputError, match=layout):
+            assert read_launch(tmp_path / "job.sh").layout
+    else:
+        assert str(read_launch(tmp_path / "job.sh").layout) == layout
 
 
 def test_a_job_of_slurm_says_its_nodes_and_gpus_and_not_its_launchers(tmp_path):
@@ -287,7 +361,14 @@ def test_a_job_of_slurm_says_its_nodes_and_gpus_and_not_its_launchers(tmp_path):
     [
         ({"train_batch_size": 512, "gradient_accumulation_steps": 4}, "dp32 zero3 mb4 acc4", ()),
         ({"train_batch_size": 512}, "dp32 zero3 mb16", ()),
-        ({"train_batch_size": 500}, "500 is no whole number of micro batches in 32", ()),
+        ({"train_batch_size": 512, "tensor_parallel": {"autotp_size": 0}}, "dp32 zero3 mb16", ()),
+        ({"train_batch_size": 512, "optimizer": {"params": {"lr": "auto"}}}, "dp32 zero3 mb16", ()),
+        ({"train_batch_size": 500}, "500 does not divide among 32 replicas", ()),
+        (
+            {"train_batch_size": 64, "gradient_accumulation_steps": 0},
+            "gradient_accumulation_steps 0 must be a whole number",
+            (),
+        ),
         (
             {"train_micro_batch_size_per_gpu": "auto", "train_batch_size": "auto"},
             "dp32 zero3",
@@ -296,9 +377,14 @@ def test_a_job_of_slurm_says_its_nodes_and_gpus_and_not_its_launchers(tmp_path):
     ],
 )
 def test_deepspeed_s_micro_batch_follows_from_its_batch(said, layout, unknown, tmp_path):
-    config = {**said, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 1}}
+    more = {
+        "zero_hpz_partition_size": 1,
+        "allgather_partitions": True,
+        "reduce_bucket_size": "auto",
+    }
+    config = {**said, "zero_optimization": {"stage": 3, **more}}
     (tmp_path / "ds.json").write_text(json.dumps(config))
-    if "whole" in layout:
+    if " " in layout and not layout.startswith("dp"):
         with pytest.raises(InputError, match=layout):
             read_launch(tmp_path / "ds.json", nodes=4, gpus_per_node=8)
         return
@@ -328,7 +414,7 @@ def test_torchtitan_s_batch_is_what_fills_its_pipelines_once(tmp_path):
         launch = read_launch(tmp_path / "run.toml", nodes=4, gpus_per_node=8)
         assert str(launch.layout) == "dp8 pp4 zero2 acc8"
     (tmp_path / "run.toml").write_text(TITAN_PIPELINE.format(128))
-    with pytest.raises(InputError, match="128 is more than 8 pipelines of 8 samples"):
+    with pytest.raises(InputError, match="128 is not 8 pipelines times 8 samples"):
         read_launch(tmp_path / "run.toml", nodes=4, gpus_per_node=8)
 
 
