@@ -424,7 +424,7 @@ def advise_layouts(
     >>> import ddlnb
     >>> found = ddlnb.advise_layouts("llama3-8b", "H100", nodes=8, sequence=4096, draws=0)
     >>> found.options["option"].iloc[0]
-    'dp32 tp2 zero1 sp mb2 acc16'
+    'dp64 zero3 mb4 acc4'
     >>> found.reasons["what"].iloc[1]
     'twice the bandwidth between nodes'
     """

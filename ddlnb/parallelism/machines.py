@@ -65,7 +65,7 @@ def machines_of(
 
     >>> machines = machines_of("H100", 4)
     >>> machines.network.ranks, round(machines.flops / 1e12)
-    (32, 653)
+    (32, 644)
     """
     require_whole(nodes=nodes, gpus_per_node=gpus_per_node)
     gpu = get_gpu(gpu)

@@ -516,7 +516,7 @@ def layer_flops(gpu: Gpu, precision: str = "bf16", framework: str = "") -> float
     >>> import ddlnb
     >>> h100 = ddlnb.hardware.get_gpu("H100")
     >>> round(layer_flops(h100) / h100.peak("bf16"), 2)
-    0.66
+    0.65
     """
     peak, sustained = gpu.peak(precision), sustained_share(gpu, precision)
     each = [saved_fit().of(name) for name in frameworks_meant(framework)]

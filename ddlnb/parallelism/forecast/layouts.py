@@ -187,7 +187,7 @@ def scale(
     >>> import ddlnb
     >>> best = ddlnb.scale("llama3-8b", "H100", nodes=8, sequence=4096).rows(1)[0]
     >>> best["layout"], 5_000 < best["tokens_per_s_per_gpu"] < 12_000
-    ('dp32 tp2 zero1 sp mb2 acc16', True)
+    ('dp64 zero3 mb4 acc4', True)
     """
     return ranked(LayoutQuestion(model, gpu, nodes, **options))  # type: ignore[arg-type]
 
