@@ -51,7 +51,8 @@ def named(kind: Any) -> Any:
 class Generation:
     """What GPUs of a generation have in common.
 
-    NCCL's tables have rows ``tuned_like`` it. ``usual`` is the GPU of which most was measured.
+    NCCL's tables have rows ``tuned_like`` it. ``usual`` is the GPU of which most was measured. The
+    core of attention sustains what it does on a generation that it is ``core_like``, by ``source``.
     """
 
     __pydantic_config__ = WITHOUT_OTHER_KEYS
@@ -59,6 +60,8 @@ class Generation:
     name: str
     tuned_like: str
     usual: str = ""
+    core_like: str = ""
+    source: str = ""
 
 
 @functools.cache

@@ -36,7 +36,7 @@ PEERS = {
 }
 ELSEWHERE = "Charon: 5.4 %, on runs that are not here"
 SHEET, FIT, JUDGEMENT = "sheet", "fit", "judgement"
-CONSTANTS = ("nodes", "roofline")  # files of data/hardware beside the sheets
+CONSTANTS = ("generations", "nodes", "roofline")  # files of data/hardware beside the sheets
 WORDS = {
     JUDGEMENT: ("assumed", "a judgement"),
     FIT: ("data/", "runs on", "ml-engineering", "measured"),

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ddlnb.errors import InputError, look_up, require, require_known, require_whole
 from ddlnb.files import CALIBRATION
 from ddlnb.hardware.catalogue import get_gpu
-from ddlnb.hardware.gpu import Gpu
+from ddlnb.hardware.gpu import Gpu, generations
 from ddlnb.reading import read_text, reading, yaml_of
 from ddlnb.registry import register_entry
 from ddlnb.workloads.roofline import efficiency_of
@@ -479,14 +479,14 @@ def sustained_share(gpu: Gpu, precision: str) -> float:
 def core_share(gpu: Gpu, precision: str) -> float:
     """Return the share of its peak that the core of attention reaches on a GPU at most.
 
-    What matrices sustain; on Blackwell what they do on Hopper. Its own share is of nine runs of
-    BERT, whose products are small for it. The core is one kernel, written for its generation.
+    What matrices sustain, or do on the generation that this core is like on the GPU's
+    (data/hardware/generations.yaml).
 
     >>> import ddlnb
     >>> [round(core_share(ddlnb.hardware.get_gpu(name), "bf16"), 2) for name in ("A100", "B200")]
     [0.87, 0.75]
     """
-    like = get_gpu("H100") if gpu.kin.tuned_like == "Blackwell" else gpu
+    like = get_gpu(generations()[gpu.kin.core_like].usual) if gpu.kin.core_like else gpu
     return max(sustained_share(one, precision) for one in (gpu, like))
 
 
